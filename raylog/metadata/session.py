@@ -1,0 +1,183 @@
+"""The control session: what a server actor and the active controller say to each other, as values.
+
+One TCP connection per server actor carries msgpack frames both ways (the shell encodes them with ``to_frame`` and
+``from_frame``). The actor opens with ``Hello`` and keeps sending ``Heartbeat``; the controller answers ``Welcome`` and then an
+``Assignment`` for every replica that the actor shall hold. Every frame from the controller carries its controller epoch; an
+actor refuses a frame with a lower epoch than it has seen (TV-25).
+
+Byte layout of a frame: ``{"t": <class name>, "v": 1, ...fields}`` in msgpack, UUIDs as 16 bytes. A frame of a newer version is refused
+by name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from enum import Enum
+
+from raylog.types import Endpoint, TopicIdPartition
+
+
+class Condition(Enum):
+    """What an actor found when it opened a replica's log (DESIGN §6, "Who may lead")."""
+
+    CLEAN = "clean"  # closed by a clean stop
+    WHOLE = "whole"  # same boot, or flushed on every append; at most one torn batch at the tail was cut
+    SUSPECT = "suspect"  # acknowledged bytes may be gone
+    MISSING = "missing"  # no log was there
+
+
+@dataclass(frozen=True, slots=True)
+class ActorIdentity:
+    """One process of one server actor. ``incarnation`` is drawn at each process start, positive, below 2**63."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: uuid.UUID
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """One replica as its actor holds it now. Offsets are exclusive ends; epochs are −1 where there is none."""
+
+    topic_id: uuid.UUID
+    partition: int
+    condition: Condition
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_epoch: int  # of the last batch in the log
+    assigned_leader_epoch: int  # the highest that this process was told
+    assigned_partition_epoch: int
+
+    @property
+    def id(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+# ------------------------------------------------------------------ actor → controller
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Opens a session. ``replicas`` are those that are open; ``directories`` are the disks' health (Broker actors only)."""
+
+    identity: ActorIdentity
+    endpoint: Endpoint
+    boot_id: str
+    replicas: tuple[ReplicaStatus, ...] = ()
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOpened:
+    """Answers the first Assignment of a replica, once its log is open (recovery done). Until then it is not live."""
+
+    status: ReplicaStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFailed:
+    """A replica's log could not be opened, or its disk failed under it. The actor drops the replica."""
+
+    topic_id: uuid.UUID
+    partition: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartition:
+    """A leader asks for another ISR. ``isr`` pairs broker id with the incarnation that the leader has seen fetching."""
+
+    request_id: int
+    topic_id: uuid.UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+
+
+# ------------------------------------------------------------------ controller → actor
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    controller_epoch: int
+    heartbeat_interval_ms: int
+    session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedReplica:
+    """One replica of a partition. ``incarnation`` 0 and ``endpoint`` None: no live process."""
+
+    broker_id: int
+    node_id: int
+    directory_id: uuid.UUID
+    incarnation: int
+    endpoint: Endpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The committed state of one partition, sent to each actor that holds a replica of it, whenever it changes.
+
+    ``leader`` and ``isr`` are broker ids; ``leader`` −1 means that nobody leads. ``min_isr`` is already min(min.insync.replicas,
+    assigned replicas without those being added). ``config`` holds the topic's effective configs as strings.
+    """
+
+    controller_epoch: int
+    topic_id: uuid.UUID
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[AssignedReplica, ...]
+    isr: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    min_isr: int
+    config: tuple[tuple[str, str], ...]
+
+    @property
+    def id(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The replica is not this actor's any more (topic deleted, or moved away): close and delete its folder."""
+
+    controller_epoch: int
+    topic_id: uuid.UUID
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionAnswer:
+    """``error`` is a Kafka error code, 0 when done; the new state itself arrives as an Assignment, sent before this."""
+
+    controller_epoch: int
+    request_id: int
+    topic_id: uuid.UUID
+    partition: int
+    error: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The process was declared dead and replaced, or is not wanted any more: close logs cleanly and end."""
+
+    controller_epoch: int
+    reason: str
+
+
+FromActor = Hello | Heartbeat | ReplicaOpened | ReplicaFailed | AlterPartition
+FromController = Welcome | Assignment | Removal | AlterPartitionAnswer | Exit

@@ -1,0 +1,348 @@
+"""What goes into the replication machines and what comes out of them.
+
+Events are facts that the shell reports; effects are orders that it carries out. A *token* is the shell's own name for one
+request that waits for a reply; the machines hand it back untouched. Times are the shell's monotonic clock in milliseconds
+(``now_ms``), given with each event as a separate argument; timestamps of records are wall-clock milliseconds (``wall_ms``).
+Error fields hold Kafka's error codes, 0 for none. Records are bytes of whole record batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from raylog.metadata.session import AlterPartition, AlterPartitionAnswer, Assignment, ReplicaFailed, ReplicaOpened, Removal
+from raylog.types import Endpoint, TopicIdPartition
+
+if TYPE_CHECKING:
+    from raylog.log.log import Log
+
+Token = int
+Buffer = bytes | memoryview
+
+# ------------------------------------------------------------------ requests and their replies
+
+
+@dataclass(frozen=True, slots=True)
+class ProducePartition:
+    id: TopicIdPartition
+    records: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceReceived:
+    """``acks`` 0, 1 or −1. With acks 0 no reply is made (the shell sends none)."""
+
+    token: Token
+    acks: int
+    timeout_ms: int
+    partitions: tuple[ProducePartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderHint:
+    """KIP-951: who leads now, as far as this replica knows. ``leader_node`` −1: nobody known."""
+
+    leader_node: int
+    leader_epoch: int
+    endpoint: Endpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducePartitionResult:
+    id: TopicIdPartition
+    error: int
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+    hint: LeaderHint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceReply:
+    partitions: tuple[ProducePartitionResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    """``current_leader_epoch`` −1: not checked. ``last_fetched_epoch`` −1: no divergence check (consumers)."""
+
+    id: TopicIdPartition
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReceived:
+    """``replica_id`` is the follower's broker id, −1 for a consumer; ``replica_incarnation`` its process."""
+
+    token: Token
+    replica_id: int
+    replica_incarnation: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    partitions: tuple[FetchPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartitionResult:
+    """``diverging_epoch`` is (epoch, end offset) where the follower's log has to be cut; then there are no records."""
+
+    id: TopicIdPartition
+    error: int
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    diverging_epoch: tuple[int, int] | None = None
+    records: Buffer = b""
+    hint: LeaderHint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReply:
+    partitions: tuple[FetchPartitionResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsPartition:
+    """``timestamp``: −1 latest, −2 earliest, −3 largest timestamp, else wall-clock milliseconds."""
+
+    id: TopicIdPartition
+    timestamp: int
+    current_leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsReceived:
+    token: Token
+    replica_id: int
+    isolation_level: int
+    partitions: tuple[ListOffsetsPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsPartitionResult:
+    id: TopicIdPartition
+    error: int
+    timestamp: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsReply:
+    partitions: tuple[ListOffsetsPartitionResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEndPartition:
+    id: TopicIdPartition
+    leader_epoch: int
+    current_leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetForLeaderEpochReceived:
+    token: Token
+    replica_id: int
+    partitions: tuple[EpochEndPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEndPartitionResult:
+    id: TopicIdPartition
+    error: int
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetForLeaderEpochReply:
+    partitions: tuple[EpochEndPartitionResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsPartition:
+    """``offset`` −1 means the high watermark."""
+
+    id: TopicIdPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsReceived:
+    token: Token
+    timeout_ms: int
+    partitions: tuple[DeleteRecordsPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsPartitionResult:
+    id: TopicIdPartition
+    error: int
+    low_watermark: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsReply:
+    partitions: tuple[DeleteRecordsPartitionResult, ...]
+
+
+Replied = ProduceReply | FetchReply | ListOffsetsReply | OffsetForLeaderEpochReply | DeleteRecordsReply
+
+# ------------------------------------------------------------------ further events
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    removal: Removal
+
+
+@dataclass(frozen=True, slots=True)
+class LogOpened:
+    """The answer to OpenLog. Exactly one of ``log`` and ``reason`` is set."""
+
+    id: TopicIdPartition
+    log: Log | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswered:
+    """The answer to SendFetch, for the stream to that leader."""
+
+    leader_node: int
+    leader_incarnation: int
+    fetch_id: int
+    partitions: tuple[FetchPartitionResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFailed:
+    """The connection to that leader broke, or its answer could not be used."""
+
+    leader_node: int
+    leader_incarnation: int
+    fetch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionAnswered:
+    answer: AlterPartitionAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSessionChanged:
+    """The session to the active controller came up or went away; AlterPartition requests in flight are void."""
+
+    connected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The client of a parked request went away."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class FlushCompleted:
+    """Everything below ``log_end_offset`` is on the disk, or ``reason`` says why not (the disk goes offline)."""
+
+    id: TopicIdPartition
+    log_end_offset: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """A deadline that ``next_deadline_ms`` announced may have come."""
+
+
+Event = (
+    Assigned | Removed | LogOpened | ProduceReceived | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived
+    | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered | ControlSessionChanged | Cancelled
+    | FlushCompleted | Ticked
+)  # fmt: skip
+
+# ------------------------------------------------------------------ effects
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer the request of that token."""
+
+    token: Token
+    reply: Replied
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """Open (recover, or create) the replica's log in a thread and report LogOpened."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLog:
+    """Close in a thread; with ``delete`` its folder goes too."""
+
+    id: TopicIdPartition
+    log: Log
+    delete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """fsync the log in a thread and report FlushCompleted with the log end offset that was taken before the call."""
+
+    id: TopicIdPartition
+    log: Log
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendFetch:
+    """Fetch from a leader for every partition followed there; at most one is in flight per leader."""
+
+    leader_node: int
+    leader_incarnation: int
+    endpoint: Endpoint
+    fetch_id: int
+    replica_id: int
+    replica_incarnation: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partitions: tuple[FetchPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send a frame over the control session (dropped by the shell if there is none)."""
+
+    frame: AlterPartition | ReplicaOpened | ReplicaFailed
+
+
+@dataclass(frozen=True, slots=True)
+class RunHousekeeping:
+    """Retention, checkpoints and deletion of renamed files for one log, in a thread where it touches the disk much."""
+
+    id: TopicIdPartition
+    log: Log
+
+
+Effect = Reply | OpenLog | CloseLog | Flush | SendFetch | Tell | RunHousekeeping
+
+

@@ -1,0 +1,61 @@
+"""Plain values that every layer shares: names of partitions, nodes and processes.
+
+Imports nothing of raylog. A *broker* is a fault domain with an integer id. A *server actor* is one process of it, named by its
+*node id*: ``broker_id << 16 | slot``. Slot 0 is the Broker itself, 1 the Controller, 2 and up hold replicas. Inside links speak
+of node ids wherever Kafka's protocol has a broker's node id (``Metadata.brokers``, ``leader_id``, ``replica_nodes``), because
+every server actor has an address of its own; ``broker_of`` gives back what a person calls the broker. A follower's Fetch
+carries its broker id as ``replica_id`` and its incarnation as ``replica_epoch``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import NamedTuple
+
+NO_LEADER = -1
+BROKER_SLOT = 0
+CONTROLLER_SLOT = 1
+FIRST_REPLICA_SLOT = 2
+SLOTS_PER_BROKER = 1 << 16
+
+
+class TopicPartition(NamedTuple):
+    """A partition as people name it."""
+
+    topic: str
+    partition: int
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition as the servers name it: a topic that is deleted and created again has another id."""
+
+    topic_id: uuid.UUID
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a process listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def node_id(broker_id: int, slot: int) -> int:
+    """The id of one server actor of a broker."""
+    assert 0 <= broker_id < 1 << 15 and 0 <= slot < SLOTS_PER_BROKER, (broker_id, slot)
+    return broker_id << 16 | slot
+
+
+def broker_of(node: int) -> int:
+    """The broker that a server actor belongs to; −1 stays −1 ("nobody")."""
+    return node >> 16 if node >= 0 else node
+
+
+def slot_of(node: int) -> int:
+    """The slot of a server actor within its broker."""
+    return node & 0xFFFF
