@@ -1,0 +1,431 @@
+"""A disk in memory that forgets what was never flushed: ``Files`` (raylog/log/files.py) for the simulator and for unit tests.
+
+Owns: file contents, directory entries, locks, faults. It knows nothing of logs. ``SimulatedDisk`` is the hardware with its operating
+system; ``disk.files()`` is one process's view of it (handles and locks belong to that process).
+
+What a crash takes, by kind::
+
+    process crash (kill -9)    locks and handles. The page cache stays: whatever was written is read back.
+    power loss                 also everything that no flush covered, as below. Whoever survives sees only what the disk holds.
+
+Two things are flushed apart, as POSIX promises no more: ``File.flush`` covers one file's bytes and size, ``sync_directory``
+the names in one directory (creations, renames, removals). A new file whose directory was not synced may be gone; a renamed
+file whose bytes were not flushed may be empty under its new name.
+
+What power loss does with unflushed work is drawn from a ``random.Random``: for each file the operations since its last flush
+are applied up to a random point, the one there is torn at a random byte (the torn tail); now and then a file also loses a page
+in the middle (zeros: its size reached the disk before its data did). Of a directory's unsynced changes a random prefix
+survives, as from a journal.
+
+Invariant: bytes below a returned ``flush`` and names below a returned ``sync_directory`` survive every crash.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from raylog.errors import DiskError
+
+PAGE_BYTES = 512
+"""What a disk writes at once: a hole has this size and alignment."""
+
+Buffer = bytes | bytearray | memoryview
+
+Fault = Callable[[str, str], None]
+"""Called with (operation, path) before each operation; raises OSError to make it fail."""
+
+
+@dataclass(slots=True)
+class _Inode:
+    cached: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    unflushed: list[tuple[int, bytes | None]] = field(default_factory=list)  # (position, data) or (new size, None)
+    modified_ms: int = 0
+
+    def write(self, position: int, data: bytes) -> None:
+        _write(self.cached, position, data)
+        self.unflushed.append((position, data))
+
+    def truncate(self, size: int) -> None:
+        _resize(self.cached, size)
+        self.unflushed.append((size, None))
+
+    def flush(self) -> None:
+        for position, data in self.unflushed:
+            if data is None:
+                _resize(self.durable, position)
+            else:
+                _write(self.durable, position, data)
+        self.unflushed.clear()
+        assert len(self.durable) == len(self.cached), (len(self.durable), len(self.cached))
+
+    def lose_power(self, rng: random.Random) -> bool:
+        """Falls back to what the disk holds; says whether a write was torn."""
+        torn = False
+        if self.unflushed:
+            survivors = rng.choice((0, rng.randrange(len(self.unflushed) + 1), len(self.unflushed)))
+            start = len(self.durable)
+            for position, data in self.unflushed[:survivors]:
+                if data is None:
+                    _resize(self.durable, position)
+                else:
+                    _write(self.durable, position, data)
+            if survivors < len(self.unflushed):
+                position, data = self.unflushed[survivors]
+                if data is not None and len(data) > 1 and rng.random() < 0.5:
+                    _write(self.durable, position, data[: rng.randrange(1, len(data))])
+                    torn = True
+            if len(self.durable) > start and rng.random() < 0.1:
+                hole = rng.randrange(start, len(self.durable))
+                hole_end = min(len(self.durable), hole // PAGE_BYTES * PAGE_BYTES + PAGE_BYTES)
+                self.durable[hole:hole_end] = bytes(hole_end - hole)
+                torn = True
+            self.unflushed.clear()
+        self.cached = bytearray(self.durable)
+        return torn
+
+
+def _write(target: bytearray, position: int, data: bytes) -> None:
+    if position > len(target):
+        target.extend(bytes(position - len(target)))
+    target[position : position + len(data)] = data
+
+
+def _resize(target: bytearray, size: int) -> None:
+    if size <= len(target):
+        del target[size:]
+    else:
+        target.extend(bytes(size - len(target)))
+
+
+@dataclass(slots=True)
+class _Directory:
+    entries: dict[str, _Inode | _Directory] = field(default_factory=dict)
+    durable: dict[str, _Inode | _Directory] = field(default_factory=dict)
+    unsynced: list[_Change] = field(default_factory=list)
+
+    def change(self, changes: _Change) -> None:
+        """Several names at once, atomically (a rename within the directory is two)."""
+        self.unsynced.append(changes)
+        _apply(self.entries, changes)
+
+    def sync(self) -> None:
+        self.durable = dict(self.entries)
+        self.unsynced.clear()
+
+    def lose_power(self, rng: random.Random) -> int:
+        """Falls back to the durable names, here and below; the number of files with a torn write."""
+        survivors = rng.choice((0, rng.randrange(len(self.unsynced) + 1), len(self.unsynced))) if self.unsynced else 0
+        for changes in self.unsynced[:survivors]:
+            _apply(self.durable, changes)
+        self.unsynced.clear()
+        self.entries = dict(self.durable)
+        return sum(int(self.entries[name].lose_power(rng)) for name in sorted(self.entries))
+
+
+_Change = tuple[tuple[str, _Inode | _Directory | None], ...]
+"""Names and what they stand for from now on; None: removed."""
+
+
+def _apply(entries: dict[str, _Inode | _Directory], changes: _Change) -> None:
+    for name, entry in changes:
+        if entry is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = entry
+
+
+def _error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code), path)
+
+
+class SimulatedDisk:
+    """One disk and the page cache above it.
+
+    ``clock_ms`` gives wall-clock milliseconds for modification times. ``capacity_bytes`` bounds the sum of all file sizes
+    (ENOSPC beyond, after writing what fits). ``fault`` sees every operation first and may raise.
+    """
+
+    def __init__(
+        self, *, clock_ms: Callable[[], int] = lambda: 0, capacity_bytes: int = 1 << 40, fault: Fault | None = None
+    ) -> None:
+        self.clock_ms = clock_ms
+        self.capacity_bytes = capacity_bytes
+        self.fault = fault
+        self.torn_writes = 0
+        self.root = _Directory()
+        self._locks: dict[str, SimulatedFiles] = {}
+        self._used_bytes = 0
+
+    def files(self) -> SimulatedFiles:
+        """A process starts: its view of the disk."""
+        return SimulatedFiles(self)
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Every process on this disk is gone and so is the page cache; views made before are dead."""
+        for holder in list(self._locks.values()):
+            holder.crash()
+        self.torn_writes += self.root.lose_power(rng)
+        self._used_bytes = _used(self.root)
+
+    def flush_everything(self) -> None:
+        """The operating system writes all back on its own, as it does after a while."""
+        _flush(self.root)
+
+    @property
+    def free_bytes(self) -> int:
+        return max(0, self.capacity_bytes - self._used_bytes)
+
+    # What the views do. Paths are absolute and normal.
+
+    def lookup(self, path: str) -> _Inode | _Directory | None:
+        entry: _Inode | _Directory | None = self.root
+        for name in path.split("/"):
+            if name:
+                if not isinstance(entry, _Directory):
+                    return None
+                entry = entry.entries.get(name)
+        return entry
+
+    def directory(self, path: str) -> _Directory:
+        entry = self.lookup(path)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if not isinstance(entry, _Directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return entry
+
+    def inode(self, path: str) -> _Inode:
+        entry = self.lookup(path)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if isinstance(entry, _Directory):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return entry
+
+    def parent(self, path: str) -> tuple[_Directory, str]:
+        head, _, name = path.rpartition("/")
+        return self.directory(head), name
+
+    def lock(self, view: SimulatedFiles, path: str) -> None:
+        if path in self._locks:
+            raise DiskError(f"{path} is locked by another process")
+        self._locks[path] = view
+
+    def unlock(self, view: SimulatedFiles, path: str) -> None:
+        if self._locks.get(path) is view:
+            del self._locks[path]
+
+    def release(self, view: SimulatedFiles) -> None:
+        for path in [path for path, holder in self._locks.items() if holder is view]:
+            del self._locks[path]
+
+    def freed(self, size: int) -> None:
+        self._used_bytes -= size
+
+    def write(self, inode: _Inode, path: str, position: int, data: bytes) -> int:
+        grown = max(0, position + len(data) - len(inode.cached))
+        room = self.capacity_bytes - self._used_bytes
+        if grown > room:
+            data = data[: max(0, len(data) - (grown - room))]
+            grown = room
+            if not data:
+                raise _error(errno.ENOSPC, path)
+        self._used_bytes += grown
+        inode.write(position, data)
+        inode.modified_ms = self.clock_ms()
+        return len(data)
+
+    def truncate(self, inode: _Inode, size: int) -> None:
+        self._used_bytes += size - len(inode.cached)
+        inode.truncate(size)
+        inode.modified_ms = self.clock_ms()
+
+
+def _used(directory: _Directory) -> int:
+    return sum(
+        _used(entry) if isinstance(entry, _Directory) else len(entry.cached) for entry in directory.entries.values()
+    )
+
+
+def _flush(directory: _Directory) -> None:
+    directory.sync()
+    for entry in directory.entries.values():
+        if isinstance(entry, _Directory):
+            _flush(entry)
+        else:
+            entry.flush()
+
+
+class SimulatedFile:
+    """An open file of one process. Dead (EBADF) once the process crashed or the handle was closed."""
+
+    __slots__ = ("_inode", "_open", "_view", "path")
+
+    def __init__(self, view: SimulatedFiles, path: str, inode: _Inode) -> None:
+        self.path = path
+        self._view = view
+        self._inode = inode
+        self._open = True
+
+    def _enter(self, operation: str) -> SimulatedDisk:
+        if not self._open:
+            raise _error(errno.EBADF, self.path)
+        return self._view.enter(operation, self.path)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        self._enter("read")
+        return bytes(memoryview(self._inode.cached)[position : position + size])
+
+    def write_at(self, position: int, *buffers: Buffer) -> int:
+        disk = self._enter("write")
+        return disk.write(self._inode, self.path, position, b"".join(buffers))
+
+    def truncate(self, size: int) -> None:
+        self._enter("truncate").truncate(self._inode, size)
+
+    def preallocate(self, size: int) -> None:
+        disk = self._enter("preallocate")
+        if size > len(self._inode.cached):
+            disk.truncate(self._inode, size)
+
+    def flush(self) -> None:
+        self._enter("flush")
+        self._inode.flush()
+
+    def size(self) -> int:
+        self._enter("size")
+        return len(self._inode.cached)
+
+    def close(self) -> None:
+        self._open = False
+
+
+class SimulatedLock:
+    """Held until ``close`` or until its process ends."""
+
+    __slots__ = ("_view", "path")
+
+    def __init__(self, view: SimulatedFiles, path: str) -> None:
+        self.path = path
+        self._view = view
+
+    def close(self) -> None:
+        self._view.unlock(self.path)
+
+
+class SimulatedFiles:
+    """One process's view of a ``SimulatedDisk``; with no disk given it makes its own (for tests of one process)."""
+
+    def __init__(self, disk: SimulatedDisk | None = None) -> None:
+        self.disk = disk if disk is not None else SimulatedDisk()
+        self._alive = True
+
+    def crash(self) -> None:
+        """The process ends without a word: its locks are free, its handles dead, its writes in the page cache."""
+        self._alive = False
+        self.disk.release(self)
+
+    def enter(self, operation: str, path: str) -> SimulatedDisk:
+        """Every operation passes here: refused for a dead process, and faults strike."""
+        if not self._alive:
+            raise _error(errno.EBADF, path)
+        if self.disk.fault is not None:
+            self.disk.fault(operation, path)
+        return self.disk
+
+    def open(self, path: str, *, create: bool = False) -> SimulatedFile:
+        disk = self.enter("open", path)
+        directory, name = disk.parent(path)
+        if create and name not in directory.entries:
+            directory.change(((name, _Inode(modified_ms=disk.clock_ms())),))
+        return SimulatedFile(self, path, disk.inode(path))
+
+    def exists(self, path: str) -> bool:
+        return self.enter("exists", path).lookup(path) is not None
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(self.enter("list", path).directory(path).entries)
+
+    def make_directory(self, path: str) -> None:
+        disk = self.enter("make_directory", path)
+        directory = disk.root
+        for name in path.split("/"):
+            if name:
+                entry = directory.entries.get(name)
+                if entry is None:
+                    entry = _Directory()
+                    directory.change(((name, entry),))
+                if not isinstance(entry, _Directory):
+                    raise _error(errno.ENOTDIR, path)
+                directory = entry
+
+    def replace(self, source: str, destination: str) -> None:
+        disk = self.enter("replace", source)
+        entry = disk.lookup(source)
+        if entry is None:
+            raise _error(errno.ENOENT, source)
+        from_directory, from_name = disk.parent(source)
+        to_directory, to_name = disk.parent(destination)
+        replaced = to_directory.entries.get(to_name)
+        if isinstance(replaced, _Directory) and replaced.entries:
+            raise _error(errno.ENOTEMPTY, destination)
+        if from_directory is to_directory:
+            from_directory.change(((from_name, None), (to_name, entry)))
+        else:
+            to_directory.change(((to_name, entry),))
+            from_directory.change(((from_name, None),))
+
+    def remove(self, path: str) -> None:
+        disk = self.enter("remove", path)
+        inode = disk.inode(path)
+        directory, name = disk.parent(path)
+        directory.change(((name, None),))
+        disk.freed(len(inode.cached))
+
+    def remove_directory(self, path: str) -> None:
+        disk = self.enter("remove_directory", path)
+        freed = _used(disk.directory(path))
+        directory, name = disk.parent(path)
+        directory.change(((name, None),))
+        disk.freed(freed)
+
+    def sync_directory(self, path: str) -> None:
+        self.enter("sync_directory", path).directory(path).sync()
+
+    def size(self, path: str) -> int:
+        return len(self.enter("size", path).inode(path).cached)
+
+    def modified_ms(self, path: str) -> int:
+        return self.enter("modified_ms", path).inode(path).modified_ms
+
+    def read_file(self, path: str) -> bytes:
+        return bytes(self.enter("read", path).inode(path).cached)
+
+    def write_file(self, path: str, data: Buffer, *, flush: bool = True) -> None:
+        temporary = path + ".tmp"
+        file = self.open(temporary, create=True)
+        file.truncate(0)
+        file.write_at(0, data)
+        if flush:
+            file.flush()
+        file.close()
+        self.replace(temporary, path)
+        if flush:
+            self.sync_directory(path.rpartition("/")[0])
+
+    def lock(self, path: str) -> SimulatedLock:
+        disk = self.enter("lock", path)
+        disk.parent(path)
+        disk.lock(self, path)
+        return SimulatedLock(self, path)
+
+    def unlock(self, path: str) -> None:
+        self.disk.unlock(self, path)
+
+    def free_bytes(self, path: str) -> int:
+        return self.enter("free_bytes", path).free_bytes
