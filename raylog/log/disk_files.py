@@ -1,0 +1,195 @@
+"""The real disk: ``raylog.log.files`` over the operating system's calls.
+
+Positioned reads and writes (``pread``, ``pwritev``) need no shared file position and copy nothing in Python. ``fdatasync`` runs
+without the interpreter's lock, so a flush in another thread does not stop the loop. A lock is ``flock``: the kernel drops it when the
+process dies, so no lock is ever stale.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+
+from raylog.errors import DiskError
+from raylog.log.files import Buffer, File, Files, Lock
+
+_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
+
+
+class DiskFile:
+    """One open file. ``_guard`` keeps ``close`` from freeing the descriptor under a ``flush`` in another thread."""
+
+    __slots__ = ("_descriptor", "_guard", "path")
+
+    def __init__(self, path: str, *, create: bool) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        self.path = path
+        self._descriptor = os.open(path, flags, 0o644)
+        self._guard = threading.Lock()
+
+    def read_at(self, position: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        parts, got = [data], len(data)
+        while got < size:  # the kernel may stop early (a signal, or its 2 GiB limit); only b"" means the end
+            data = os.pread(self._descriptor, size - got, position + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def write_at(self, position: int, *buffers: Buffer) -> int:
+        total = sum(map(len, buffers))
+        if len(buffers) <= _BUFFERS_PER_CALL:
+            written = os.pwritev(self._descriptor, buffers, position)
+            if written == total:
+                return total
+        else:
+            written = 0
+        self._write_rest(position, buffers, written)
+        return total
+
+    def _write_rest(self, position: int, buffers: Sequence[Buffer], written: int) -> None:
+        pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        skip, position = written, position + written
+        while True:
+            while pending and skip >= len(pending[0]):
+                skip -= len(pending.pop(0))
+            if not pending:
+                return
+            pending[0] = pending[0][skip:]
+            skip = os.pwritev(self._descriptor, pending[:_BUFFERS_PER_CALL], position)
+            if skip == 0:
+                raise OSError(errno.EIO, "the disk took no byte of a write", self.path)
+            position += skip
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def flush(self) -> None:
+        with self._guard:
+            if self._descriptor >= 0:
+                os.fdatasync(self._descriptor)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        with self._guard:
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+class DiskLock:
+    """An flock on a file that stays where it is: removing it would let two processes lock two files of one name."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            by = f"process {holder}" if holder else "another process"
+            raise DiskError(f"{path} is locked by {by}. Stop it, or give this one a folder of its own.") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class DiskFiles:
+    """The operating system's file system."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        return DiskFile(path, create=create)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directory(self, path: str) -> None:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except (PermissionError, FileExistsError, NotADirectoryError) as error:
+            raise DiskError(
+                f"cannot make the folder {path}: {error.strerror}. Give one that this user may write."
+            ) from error
+
+    def replace(self, source: str, destination: str) -> None:
+        os.replace(source, destination)
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+
+    def remove_directory(self, path: str) -> None:
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            pass
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def read_file(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_file(self, path: str, data: bytes, *, durable: bool) -> None:
+        temporary = path + ".tmp"
+        file = DiskFile(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.write_at(0, data)
+            if durable:
+                file.flush()
+        finally:
+            file.close()
+        os.replace(temporary, path)
+        if durable:
+            self.sync_directory(os.path.dirname(path))
+
+    def lock(self, path: str) -> Lock:
+        try:
+            return DiskLock(path)
+        except PermissionError as error:
+            raise DiskError(
+                f"cannot write {path}: {error.strerror}. Give a folder that this user may write."
+            ) from error
+
+    def free_bytes(self, path: str) -> int:
+        facts = os.statvfs(path)
+        return facts.f_bavail * facts.f_frsize
+
+
+_conforms: type[Files] = DiskFiles

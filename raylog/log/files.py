@@ -1,0 +1,112 @@
+"""Everything the log does to a disk, as two small protocols, so that a simulator can put another disk under it.
+
+``Files`` is a file system, ``File`` one open file. Paths are plain strings. There is one writer per file; ``File.flush`` is the
+only call that may run in another thread while the file is written, and it is safe against a concurrent ``close``.
+
+What a disk promises here, and nothing more:
+
+- ``write_at`` writes all bytes or raises OSError; after an error any prefix of them may be in the file.
+- Written bytes are in the page cache: they survive the death of the process, not that of the machine. ``flush`` makes a file's
+  bytes and length survive that too; ``sync_directory`` does it for the names in a directory (new files, ``replace``, ``remove``).
+- ``replace`` is atomic: afterwards the name is either the old file or the new one.
+- Trouble is an OSError with its errno; only ``lock`` and folders that cannot be used raise DiskError, which says what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """An open file, read and written at positions."""
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """``size`` bytes from ``position``; fewer only where the file ends."""
+        ...
+
+    def write_at(self, position: int, *buffers: Buffer) -> int:
+        """Write all buffers one after the other from ``position``; returns the number of bytes."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes, or extend it with zeros (sparsely: a full disk shows at the write)."""
+        ...
+
+    def flush(self) -> None:
+        """Return when everything written before the call is on the disk (fdatasync). A closed file is no error."""
+        ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None:
+        """Idempotent. Does not flush."""
+        ...
+
+
+class Lock(Protocol):
+    """A lock that dies with its process."""
+
+    def release(self) -> None: ...
+
+
+class Files(Protocol):
+    """A file system."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing; without ``create`` a missing file raises FileNotFoundError."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or a directory has that name."""
+        ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in it, sorted. FileNotFoundError if there is no such directory."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """With its parents; one that exists is fine."""
+        ...
+
+    def replace(self, source: str, destination: str) -> None:
+        """Rename a file or a directory atomically; a file at ``destination`` is replaced."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; a missing one is fine."""
+        ...
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory with all that is in it; a missing one is fine."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Return when the names in the directory are on the disk."""
+        ...
+
+    def size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int:
+        """When the file's bytes last changed, in wall-clock milliseconds."""
+        ...
+
+    def read_file(self, path: str) -> bytes:
+        """All of a small file. FileNotFoundError if it is missing."""
+        ...
+
+    def write_file(self, path: str, data: bytes, *, durable: bool) -> None:
+        """Replace a small file atomically: a temporary file ``<path>.tmp``, then ``replace``.
+
+        ``durable`` flushes the bytes before and the directory after the rename.
+        """
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Take the exclusive lock on the file ``path`` (created if missing), at once or not at all: DiskError if another holds it."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """How much may still be written to the disk that holds ``path``."""
+        ...
