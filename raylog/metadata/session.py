@@ -68,6 +68,7 @@ class Hello:
     boot_id: str
     replicas: tuple[ReplicaStatus, ...] = ()
     rack: str | None = None
+    pid: int = 0  # of the process, for people and for tests that kill it
 
 
 @dataclass(frozen=True, slots=True)
