@@ -1,0 +1,315 @@
+"""A disk: a folder that belongs to one broker of one cluster, and says so itself.
+
+The folder is the truth and Ray is a cache (DESIGN §3): what a cluster needs to come back after everything was stopped is
+read from here. This module formats a folder, reads its identity, locks it and refuses every folder that is not ours to use. It
+knows nothing of Ray, topics or the network.
+
+Files of a formatted disk, besides the replicas' folders::
+
+    meta.properties    0644   identity, as Java properties; the last file that formatting writes: with it the disk exists
+    cluster.secret     0600   the secret that servers and clients prove to know (SCRAM); never sent, never printed
+    .lock              0644   held with flock for the life of the Broker; contains the holder's process id
+
+    version=1                              # of this layout; a higher one is refused
+    cluster.id=5L6g3nShT-eMCtK--X86sw      # 22 characters, Kafka's base64 form of a UUID
+    broker.id=0
+    directory.id=kqHjjKrvQ-mgHcGNrFs1mQ    # the same form
+    rack=rack-a                            # absent without a rack
+    controllers=127.0.0.1:40001            # comma list of host:port; hints for finding the quorum, may be stale
+
+A folder is *blank* if it does not exist, is empty, or holds nothing but what an interrupted formatting leaves behind.
+Anything else without ``meta.properties`` is somebody's data and is refused. All trouble is a DiskError that names folder and
+remedy.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fcntl
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from raylog.errors import DiskError
+from raylog.types import Endpoint
+
+FORMAT_VERSION = 1
+META_FILE = "meta.properties"
+SECRET_FILE = "cluster.secret"
+LOCK_FILE = ".lock"
+_LEFT_BY_FORMATTING = frozenset(
+    {SECRET_FILE, LOCK_FILE, META_FILE + ".tmp", SECRET_FILE + ".tmp", "lost+found", ".DS_Store"}
+)
+_T = TypeVar("_T")
+_IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A formatted disk as its own files describe it."""
+
+    path: Path
+    cluster_id: str
+    broker_id: int
+    directory_id: uuid.UUID
+    rack: str | None
+    controllers: tuple[Endpoint, ...]
+    secret: str = field(repr=False)
+
+
+@dataclass(slots=True)
+class DiskLock:
+    """The exclusive right to a disk, until ``release`` or the end of the process, however it ends."""
+
+    path: Path
+    _descriptor: int
+
+    def release(self) -> None:
+        """Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    @property
+    def held(self) -> bool:
+        return self._descriptor >= 0
+
+
+def encode_id(value: uuid.UUID) -> str:
+    """Kafka's text form of a UUID: URL-safe base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_id(text: str) -> uuid.UUID:
+    """The reverse of ``encode_id``; ValueError for anything else."""
+    try:
+        raw = base64.b64decode(text.encode() + b"==", altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise ValueError(f"{text!r} is no id in Kafka's base64 form") from error
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is {len(raw)} bytes long, an id has 16")
+    return uuid.UUID(bytes=raw)
+
+
+def new_id() -> uuid.UUID:
+    """A random UUID whose text form does not start with a dash, so that command lines can take it (as in Kafka)."""
+    while True:
+        drawn = uuid.uuid4()
+        if not encode_id(drawn).startswith("-"):
+            return drawn
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot: equal before and after means that the page cache was not lost in between."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def free_bytes(path: Path) -> int:
+    """What an unprivileged process may still write to the file system of ``path``."""
+    return shutil.disk_usage(path).free
+
+
+def format_disk(
+    path: Path,
+    *,
+    cluster_id: str,
+    broker_id: int,
+    rack: str | None,
+    controllers: Sequence[Endpoint],
+    secret: str,
+    directory_id: uuid.UUID | None = None,
+) -> Disk:
+    """Make a blank folder a disk. Durable when it returns; interrupted, it leaves the folder blank.
+
+    Creates the folder. Raises DiskError if the folder is not blank or can't be written.
+    """
+    assert broker_id >= 0, broker_id
+    if rack is not None and not _IDENTIFIER.fullmatch(rack):
+        raise DiskError(f"rack {rack!r} may hold letters, digits, '.', '_' and '-' only")
+    if read_disk(path) is not None:
+        raise DiskError(f"{path} is already formatted; give another folder, or delete it if its data may go")
+    disk = Disk(
+        path=path,
+        cluster_id=cluster_id,
+        broker_id=broker_id,
+        directory_id=directory_id or new_id(),
+        rack=rack,
+        controllers=tuple(controllers),
+        secret=secret,
+    )
+
+    def write() -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        _replace_file(path / SECRET_FILE, secret + "\n", mode=0o600)
+        _replace_file(path / META_FILE, _properties_of(disk), mode=0o644)
+
+    _reporting(path, write)
+    return disk
+
+
+def read_disk(path: Path) -> Disk | None:
+    """The disk in that folder, None if the folder is blank.
+
+    Raises DiskError for a folder that is no disk of ours (somebody's files, Apache Kafka's own log directory, a newer
+    layout, broken properties, a missing secret).
+    """
+    if not _reporting(path, path.exists):
+        return None
+    if not path.is_dir():
+        raise DiskError(f"{path} is a file; a disk is a folder")
+    try:
+        text = (path / META_FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        _refuse_foreign_files(path)
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DiskError(f"{path / META_FILE} can't be read: {error}") from error
+    return _parse(path, _properties(text))
+
+
+def open_disk(path: Path, *, cluster_id: str | None = None) -> Disk:
+    """A formatted disk, of that cluster if one is named; DiskError otherwise. Checks that the folder can be written."""
+    disk = read_disk(path)
+    if disk is None:
+        raise DiskError(f"{path} is not formatted: no {META_FILE} in it")
+    if cluster_id is not None and disk.cluster_id != cluster_id:
+        raise DiskError(
+            f"{path} belongs to cluster {disk.cluster_id}, not to {cluster_id}; give each cluster folders of its own"
+        )
+    check_writable(path)
+    return disk
+
+
+def check_writable(path: Path) -> None:
+    """DiskError unless files can be made in that folder."""
+    probe = path / f"{META_FILE}.probe-{os.getpid()}"
+
+    def write() -> None:
+        probe.write_bytes(b"")
+        probe.unlink()
+
+    _reporting(path, write)
+
+
+def with_controllers(disk: Disk, controllers: Sequence[Endpoint]) -> Disk:
+    """Write down where the controllers are now, durably; returns the disk as it then reads."""
+    changed = replace(disk, controllers=tuple(controllers))
+    if changed != disk:
+        _reporting(disk.path, lambda: _replace_file(disk.path / META_FILE, _properties_of(changed), mode=0o644))
+    return changed
+
+
+def lock_disk(path: Path) -> DiskLock:
+    """Take the disk for this process; DiskError with the holder's process id if another one has it.
+
+    The kernel frees the lock when the holder dies, so a lock is never stale.
+    """
+    name = path / LOCK_FILE
+    descriptor = _reporting(path, lambda: os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise DiskError(f"{path} is in use by process {holder}; stop that one first or give another folder") from None
+    except OSError as error:
+        os.close(descriptor)
+        raise DiskError(f"{path} can't be locked: {error}") from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return DiskLock(path, descriptor)
+
+
+def _refuse_foreign_files(path: Path) -> None:
+    names = _reporting(path, lambda: sorted(os.listdir(path)))
+    foreign = [name for name in names if name not in _LEFT_BY_FORMATTING and ".probe-" not in name]
+    if foreign:
+        shown = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
+        raise DiskError(f"{path} holds files that are not raylog's ({shown}); give an empty folder")
+
+
+def _parse(path: Path, properties: dict[str, str]) -> Disk:
+    where = path / META_FILE
+    version = properties.get("version", "")
+    if "node.id" in properties or version == "0":
+        raise DiskError(f"{path} is a log directory of Apache Kafka, which can't be adopted; give an empty folder")
+    if not version.isdecimal():
+        raise DiskError(f"{where} has no version: it is damaged, or not raylog's")
+    if int(version) > FORMAT_VERSION:
+        raise DiskError(f"{where} has version {version}, newer than this raylog's {FORMAT_VERSION}; upgrade raylog")
+    try:
+        controllers = tuple(_endpoint(each) for each in properties["controllers"].split(",") if each)
+        broker_id = int(properties["broker.id"])
+        directory_id = decode_id(properties["directory.id"])
+        cluster_id = properties["cluster.id"]
+    except KeyError as error:
+        raise DiskError(f"{where} lacks {error.args[0]}: it is damaged") from None
+    except ValueError as error:
+        raise DiskError(f"{where} is damaged: {error}") from None
+    if broker_id < 0 or not cluster_id:
+        raise DiskError(f"{where} is damaged: broker.id={broker_id}, cluster.id={cluster_id!r}")
+    try:
+        secret = (path / SECRET_FILE).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DiskError(f"{path / SECRET_FILE}: {reason}; copy it from another disk of this cluster") from error
+    return Disk(path, cluster_id, broker_id, directory_id, properties.get("rack") or None, controllers, secret)
+
+
+def _properties(text: str) -> dict[str, str]:
+    lines = (line.strip() for line in text.splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith(("#", "!")))
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _properties_of(disk: Disk) -> str:
+    lines = [
+        f"version={FORMAT_VERSION}",
+        f"cluster.id={disk.cluster_id}",
+        f"broker.id={disk.broker_id}",
+        f"directory.id={encode_id(disk.directory_id)}",
+        f"controllers={','.join(map(_endpoint_text, disk.controllers))}",
+    ]
+    if disk.rack is not None:
+        lines.append(f"rack={disk.rack}")
+    return "\n".join(lines) + "\n"
+
+
+def _endpoint(text: str) -> Endpoint:
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is no host:port")
+    return Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _endpoint_text(endpoint: Endpoint) -> str:
+    return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else str(endpoint)
+
+
+def _replace_file(path: Path, text: str, *, mode: int) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _reporting(path: Path, action: Callable[[], _T]) -> _T:
+    try:
+        return action()
+    except OSError as error:
+        raise DiskError(f"{path} can't be used: {error.strerror or error}; check its owner, mode and mount") from error

@@ -1,0 +1,157 @@
+"""Pinning actors to disks with Ray's own scheduler.
+
+A Ray node that holds a disk was started with the resource ``raylog:disk:<directory id>`` (capacity 1,000; ``node_resources``
+prints it). One detached placement group per disk reserves the whole of it, and every actor that writes to the disk is
+scheduled into that group with ``num_cpus=0`` and 1 of the resource: an actor that asked for no resource would ignore its group.
+When the folder reappears on another Ray node, Ray moves the group there and actors created later follow.
+
+A Ray that was started without disk resources is pinned by the address instead: no group, and each actor takes 0.001 of the
+node's own ``node:<ip>``. The caller says so to the user once (``ADDRESS_PIN_NOTICE``).
+
+Every function here asks Ray's head and blocks while the head is away, so servers call them in a thread. All are idempotent
+and work from any namespace: groups are found by their name, which holds the directory id. Knows nothing of topics.
+
+Server actors run at nice 0 (Ray's workers have 15). They can't drop fields of a job's ``runtime_env`` here, because Ray merges
+an actor's environment with its job's; who creates the first actor does that from a job without one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from raylog.errors import ClusterError, DiskError
+from raylog.placement.disks import encode_id, open_disk
+
+NAMESPACE = "raylog"
+DISK_CAPACITY = 1000
+ADDRESS_SHARE = 0.001
+ADDRESS_PIN_NOTICE = (
+    "this Ray was started without disk resources: replicas are pinned by node address; start nodes with "
+    '`ray start --resources="$(raylog node resources FOLDER)"` to let disks move'
+)
+_RESOURCE_PREFIX = "raylog:disk:"
+_GROUP_PREFIX = "raylog-disk-"
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertisedDisk:
+    """A disk that a live Ray node offers."""
+
+    directory_id: uuid.UUID
+    ray_node_id: str
+    node_ip: str
+
+
+def disk_resource(directory_id: uuid.UUID) -> str:
+    """The name of a disk's Ray resource."""
+    return _RESOURCE_PREFIX + str(directory_id)
+
+
+def group_name(directory_id: uuid.UUID) -> str:
+    """The name of a disk's placement group."""
+    return _GROUP_PREFIX + encode_id(directory_id)
+
+
+def node_resources(paths: Iterable[Path]) -> dict[str, int]:
+    """What ``ray start --resources`` takes on the node that holds these formatted folders. Asks no Ray.
+
+    Raises DiskError for a folder that is not a disk, and for one directory id in two folders (a copied disk).
+    """
+    resources: dict[str, int] = {}
+    for path in paths:
+        name = disk_resource(open_disk(path).directory_id)
+        if name in resources:
+            raise DiskError(f"{path} has the directory id of another folder in the list: one is a copy, remove it")
+        resources[name] = DISK_CAPACITY
+    return resources
+
+
+def advertised_disks() -> dict[uuid.UUID, AdvertisedDisk]:
+    """The disks that live Ray nodes offer now, by directory id."""
+    found: dict[uuid.UUID, AdvertisedDisk] = {}
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    for node in sorted(nodes, key=lambda each: str(each["NodeID"])):
+        if not node["Alive"]:
+            continue
+        for name in node["Resources"]:
+            if name.startswith(_RESOURCE_PREFIX):
+                directory_id = uuid.UUID(name.removeprefix(_RESOURCE_PREFIX))
+                found[directory_id] = AdvertisedDisk(directory_id, node["NodeID"], node["NodeManagerAddress"])
+    return found
+
+
+def find_group(directory_id: uuid.UUID) -> PlacementGroup | None:
+    """The disk's placement group, if there is one."""
+    wanted = group_name(directory_id)
+    for group_id, entry in sorted(placement_group_table().items()):
+        if entry["name"] == wanted and entry["state"] != "REMOVED":
+            return PlacementGroup(ray.PlacementGroupID.from_hex(group_id))
+    return None
+
+
+def ensure_group(directory_id: uuid.UUID, *, timeout_s: float = 10) -> PlacementGroup:
+    """The disk's placement group, made if missing, with its resource reserved.
+
+    Raises ClusterError if no live node offers the disk within ``timeout_s``; the group stays pending, and is placed when one does.
+    """
+    group = find_group(directory_id)
+    if group is None:
+        group = placement_group(
+            [{disk_resource(directory_id): DISK_CAPACITY}],
+            strategy="STRICT_PACK",
+            name=group_name(directory_id),
+            lifetime="detached",
+        )
+    if not group.wait(timeout_s):
+        raise ClusterError(
+            f"no live Ray node offers disk {encode_id(directory_id)}: start its node with "
+            f"--resources='{{\"{disk_resource(directory_id)}\": {DISK_CAPACITY}}}'"
+        )
+    return group
+
+
+def remove_group(directory_id: uuid.UUID) -> None:
+    """Give the disk's reservation back; actors in the group end."""
+    group = find_group(directory_id)
+    if group is not None:
+        remove_placement_group(group)
+
+
+def actor_options(
+    directory_id: uuid.UUID,
+    *,
+    name: str,
+    node_ip: str | None = None,
+    group: PlacementGroup | None = None,
+    timeout_s: float = 10,
+) -> dict[str, Any]:
+    """The ``options(...)`` of a server actor that writes to that disk: detached, named, pinned, no CPU, nice 0.
+
+    With ``node_ip`` it is pinned by address, else into the disk's group (``group``, or looked up and made).
+    """
+    options: dict[str, Any] = {
+        "name": name,
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "runtime_env": {"env_vars": {"RAY_worker_niceness": "0"}},
+    }
+    if node_ip is not None:
+        return options | {"resources": {f"node:{node_ip}": ADDRESS_SHARE}, "scheduling_strategy": "DEFAULT"}
+    strategy = PlacementGroupSchedulingStrategy(
+        placement_group=group or ensure_group(directory_id, timeout_s=timeout_s), placement_group_bundle_index=0
+    )
+    return options | {"resources": {disk_resource(directory_id): 1}, "scheduling_strategy": strategy}
