@@ -107,7 +107,7 @@ class DiskLock:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
 
-    def release(self) -> None:
+    def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -165,18 +165,18 @@ class DiskFiles:
         with open(path, "rb") as file:
             return file.read()
 
-    def write_file(self, path: str, data: bytes, *, durable: bool) -> None:
+    def write_file(self, path: str, data: bytes, *, flush: bool = True) -> None:
         temporary = path + ".tmp"
         file = DiskFile(temporary, create=True)
         try:
             file.truncate(0)
             file.write_at(0, data)
-            if durable:
+            if flush:
                 file.flush()
         finally:
             file.close()
         os.replace(temporary, path)
-        if durable:
+        if flush:
             self.sync_directory(os.path.dirname(path))
 
     def lock(self, path: str) -> Lock:

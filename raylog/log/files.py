@@ -48,7 +48,7 @@ class File(Protocol):
 class Lock(Protocol):
     """A lock that dies with its process."""
 
-    def release(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Files(Protocol):
@@ -96,10 +96,10 @@ class Files(Protocol):
         """All of a small file. FileNotFoundError if it is missing."""
         ...
 
-    def write_file(self, path: str, data: bytes, *, durable: bool) -> None:
+    def write_file(self, path: str, data: bytes, *, flush: bool = True) -> None:
         """Replace a small file atomically: a temporary file ``<path>.tmp``, then ``replace``.
 
-        ``durable`` flushes the bytes before and the directory after the rename.
+        ``flush`` flushes the bytes before and the directory after the rename.
         """
         ...
 

@@ -1,0 +1,132 @@
+"""A file of fixed-size entries that only grows at its end: what the offset index and the time index have in common.
+
+While its segment is active the file is preallocated (``segment.index.bytes`` rounded down to whole entries, sparse zeros, as Apache
+Kafka does it) and its entries are also held in memory; appended entries are written in small groups, because an index that a
+crash cut short is rebuilt from the log anyway. Sealed, the file is trimmed to its entries and a lookup reads single entries from it,
+so an old segment costs no memory.
+
+Invariants: ``0 <= _written_bytes <= len(_tail) == count * entry_bytes`` while active; a sealed file is exactly its entries.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from raylog.log.files import File, Files
+
+_GROUP_BYTES = 512
+
+
+class IndexFile:
+    """Entries by number. ``count`` are in use; ``max_count`` fit."""
+
+    __slots__ = ("_file", "_files", "_tail", "_written_bytes", "count", "entry", "max_count", "path")
+
+    def __init__(self, files: Files, path: str, entry: struct.Struct) -> None:
+        self._files = files
+        self._file: File | None = None
+        self._tail: bytearray | None = None
+        self._written_bytes = 0
+        self.path = path
+        self.entry = entry
+        self.count = 0
+        self.max_count = 0
+
+    def start(self, max_bytes: int) -> None:
+        """Begin an empty active index, whatever the file held."""
+        self.close()
+        file = self._file = self._files.open(self.path, create=True)
+        self.count = 0
+        self.max_count = max_bytes // self.entry.size
+        self._tail = bytearray()
+        self._written_bytes = 0
+        file.truncate(0)
+        file.truncate(self.max_count * self.entry.size)
+
+    def load_sealed(self) -> None:
+        """Take the file as a sealed index. FileNotFoundError if it is missing."""
+        self.count = self.max_count = self._files.size(self.path) // self.entry.size
+
+    def is_whole(self) -> bool:
+        """Whether the file's length is a whole number of entries."""
+        return self._files.size(self.path) % self.entry.size == 0
+
+    def reopen(self, max_bytes: int) -> None:
+        """Make a sealed index the active one again."""
+        assert self._tail is None, self.path
+        size = self.count * self.entry.size
+        self._tail = bytearray(self._opened().read_at(0, size))
+        self._written_bytes = size
+        self.max_count = max(max_bytes // self.entry.size, self.count)
+        self._opened().truncate(self.max_count * self.entry.size)
+
+    def get(self, number: int) -> tuple[int, ...]:
+        """The fields of one entry."""
+        assert 0 <= number < self.count, (number, self.count)
+        size = self.entry.size
+        if self._tail is not None:
+            return self.entry.unpack_from(self._tail, number * size)
+        return self.entry.unpack(self._opened().read_at(number * size, size))
+
+    def floor(self, field: int, target: int) -> int:
+        """The number of the last entry whose ``field`` is at most ``target``; −1 if there is none. Binary search."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self.get(middle)[field] <= target:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def append(self, *fields: int) -> None:
+        tail = self._tail
+        assert tail is not None and self.count < self.max_count, (self.path, self.count, self.max_count)
+        tail += self.entry.pack(*fields)
+        self.count += 1
+        if len(tail) - self._written_bytes >= _GROUP_BYTES:
+            self.write()
+
+    def write(self) -> None:
+        """Hand the entries that are only in memory to the file."""
+        tail = self._tail
+        if tail is not None and self._written_bytes < len(tail):
+            self._opened().write_at(self._written_bytes, bytes(tail[self._written_bytes :]))
+            self._written_bytes = len(tail)
+
+    def keep(self, count: int) -> None:
+        """Drop the entries from number ``count`` on (active only)."""
+        tail = self._tail
+        assert tail is not None and 0 <= count <= self.count, (self.path, count, self.count)
+        if count == self.count:
+            return
+        del tail[count * self.entry.size :]
+        self.count = count
+        if self._written_bytes > len(tail):
+            self._written_bytes = len(tail)
+            file = self._opened()
+            file.truncate(len(tail))
+            file.truncate(self.max_count * self.entry.size)
+
+    def seal(self) -> None:
+        """Trim the file to its entries and forget the copy in memory."""
+        if self._tail is None:
+            return
+        self.write()
+        self._opened().truncate(self.count * self.entry.size)
+        self._tail = None
+        self.max_count = self.count
+
+    def flush(self) -> None:
+        self._opened().flush()
+
+    def close(self) -> None:
+        """Close the file; a sealed index opens it again when asked."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> File:
+        if self._file is None:
+            self._file = self._files.open(self.path)
+        return self._file
