@@ -12,6 +12,7 @@ Entries ascend strictly in both columns. ``end_offset_for`` is the answer to Off
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from raylog.errors import DiskError
@@ -51,7 +52,7 @@ class LeaderEpochs:
         entries = [EpochEntry(*map(int, line.split())) for line in lines[2:] if line]
         if len(entries) != int(lines[1]):
             raise ValueError(f"{self._path}: {len(entries)} entries where {lines[1]} are announced")
-        if any(a.epoch >= b.epoch or a.start_offset >= b.start_offset for a, b in zip(entries, entries[1:])):
+        if any(a.epoch >= b.epoch or a.start_offset >= b.start_offset for a, b in pairwise(entries)):
             raise ValueError(f"{self._path}: entries do not ascend")
         self._entries = entries
 

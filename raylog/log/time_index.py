@@ -1,8 +1,9 @@
 """The time index of one segment (``<base offset>.timeindex``): from a timestamp to the offset where it was reached.
 
-Layout: entries of 12 bytes, big-endian: ``timestamp i64`` (the largest so far in the segment), ``relative offset i32`` (last offset of the
-batch that brought it − base offset). Timestamps strictly ascend; a timestamp that is no larger adds no entry. The last slot is kept for the entry
-that is written when the segment is rolled or closed, so the last entry always gives a sealed segment's largest timestamp.
+Layout: entries of 12 bytes, big-endian: ``timestamp i64`` (the largest so far in the segment), ``relative offset i32`` (last offset
+of the batch that brought it − base offset). Timestamps strictly ascend; a timestamp that is no larger adds no entry. The last slot is
+kept for the entry that is written when the segment is rolled or closed, so the last entry always gives a sealed segment's largest
+timestamp.
 """
 
 from __future__ import annotations
