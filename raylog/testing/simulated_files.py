@@ -29,14 +29,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from raylog.errors import DiskError
+from raylog.log.files import Buffer, Files
 
 PAGE_BYTES = 512
 """What a disk writes at once: a hole has this size and alignment."""
 
-Buffer = bytes | bytearray | memoryview
-
 Fault = Callable[[str, str], None]
-"""Called with (operation, path) before each operation; raises OSError to make it fail."""
+"""Called with (operation, path) before each operation; raises OSError to make it fail, or ``TornWrite``."""
+
+
+class TornWrite(Exception):
+    """Raised by a fault during "write": that share of the bytes is written, then ``cause`` is raised instead."""
+
+    def __init__(self, share: float, cause: BaseException) -> None:
+        super().__init__(share, cause)
+        self.share = share
+        self.cause = cause
 
 
 @dataclass(slots=True)
@@ -213,7 +221,7 @@ class SimulatedDisk:
 
     def lock(self, view: SimulatedFiles, path: str) -> None:
         if path in self._locks:
-            raise DiskError(f"{path} is locked by another process")
+            raise DiskError(f"{path} is locked by another process. Stop it, or give this one a folder of its own.")
         self._locks[path] = view
 
     def unlock(self, view: SimulatedFiles, path: str) -> None:
@@ -227,18 +235,18 @@ class SimulatedDisk:
     def freed(self, size: int) -> None:
         self._used_bytes -= size
 
-    def write(self, inode: _Inode, path: str, position: int, data: bytes) -> int:
+    def write(self, inode: _Inode, path: str, position: int, data: bytes) -> None:
         grown = max(0, position + len(data) - len(inode.cached))
-        room = self.capacity_bytes - self._used_bytes
-        if grown > room:
-            data = data[: max(0, len(data) - (grown - room))]
-            grown = room
-            if not data:
-                raise _error(errno.ENOSPC, path)
+        lacking = grown - self.free_bytes
+        if lacking > 0:
+            data = data[: max(0, len(data) - lacking)]
+            grown = self.free_bytes if data else 0
         self._used_bytes += grown
-        inode.write(position, data)
-        inode.modified_ms = self.clock_ms()
-        return len(data)
+        if data:
+            inode.write(position, data)
+            inode.modified_ms = self.clock_ms()
+        if lacking > 0:
+            raise _error(errno.ENOSPC, path)
 
     def truncate(self, inode: _Inode, size: int) -> None:
         self._used_bytes += size - len(inode.cached)
@@ -282,20 +290,22 @@ class SimulatedFile:
         return bytes(memoryview(self._inode.cached)[position : position + size])
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
-        disk = self._enter("write")
-        return disk.write(self._inode, self.path, position, b"".join(buffers))
+        data = b"".join(buffers)
+        try:
+            disk = self._enter("write")
+        except TornWrite as torn:
+            self._view.disk.write(self._inode, self.path, position, data[: int(len(data) * torn.share)])
+            raise torn.cause from None
+        disk.write(self._inode, self.path, position, data)
+        return len(data)
 
     def truncate(self, size: int) -> None:
         self._enter("truncate").truncate(self._inode, size)
 
-    def preallocate(self, size: int) -> None:
-        disk = self._enter("preallocate")
-        if size > len(self._inode.cached):
-            disk.truncate(self._inode, size)
-
     def flush(self) -> None:
-        self._enter("flush")
-        self._inode.flush()
+        if self._open:
+            self._enter("flush")
+            self._inode.flush()
 
     def size(self) -> int:
         self._enter("size")
@@ -315,7 +325,7 @@ class SimulatedLock:
         self._view = view
 
     def close(self) -> None:
-        self._view.unlock(self.path)
+        self._view.disk.unlock(self._view, self.path)
 
 
 class SimulatedFiles:
@@ -382,6 +392,8 @@ class SimulatedFiles:
 
     def remove(self, path: str) -> None:
         disk = self.enter("remove", path)
+        if disk.lookup(path) is None:
+            return
         inode = disk.inode(path)
         directory, name = disk.parent(path)
         directory.change(((name, None),))
@@ -389,6 +401,8 @@ class SimulatedFiles:
 
     def remove_directory(self, path: str) -> None:
         disk = self.enter("remove_directory", path)
+        if disk.lookup(path) is None:
+            return
         freed = _used(disk.directory(path))
         directory, name = disk.parent(path)
         directory.change(((name, None),))
@@ -406,7 +420,7 @@ class SimulatedFiles:
     def read_file(self, path: str) -> bytes:
         return bytes(self.enter("read", path).inode(path).cached)
 
-    def write_file(self, path: str, data: Buffer, *, flush: bool = True) -> None:
+    def write_file(self, path: str, data: bytes, *, flush: bool = True) -> None:
         temporary = path + ".tmp"
         file = self.open(temporary, create=True)
         file.truncate(0)
@@ -420,12 +434,12 @@ class SimulatedFiles:
 
     def lock(self, path: str) -> SimulatedLock:
         disk = self.enter("lock", path)
-        disk.parent(path)
+        self.open(path, create=True).close()
         disk.lock(self, path)
         return SimulatedLock(self, path)
 
-    def unlock(self, path: str) -> None:
-        self.disk.unlock(self, path)
-
     def free_bytes(self, path: str) -> int:
         return self.enter("free_bytes", path).free_bytes
+
+
+_conforms: type[Files] = SimulatedFiles

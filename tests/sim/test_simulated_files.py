@@ -8,7 +8,7 @@ import random
 import pytest
 
 from raylog.errors import DiskError
-from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles
+from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles, TornWrite
 
 
 def disk_with_folder() -> SimulatedDisk:
@@ -118,10 +118,10 @@ def test_a_full_disk_takes_what_fits_and_then_refuses() -> None:
     files = disk.files()
     file = files.open("/f", create=True)
     assert file.write_at(0, b"0123456") == 7
-    assert file.write_at(7, b"789abc") == 3
     with pytest.raises(OSError) as raised:
-        file.write_at(10, b"x")
+        file.write_at(7, b"789abc")
     assert raised.value.errno == errno.ENOSPC
+    assert files.read_file("/f") == b"0123456789"
     file.truncate(4)
     assert files.free_bytes("/") == 6
 
@@ -135,6 +135,17 @@ def test_an_injected_fault_strikes_the_operation_it_names() -> None:
     files.open("/f.index", create=True).flush()
     with pytest.raises(OSError, match="injected"):
         files.open("/f.log", create=True).flush()
+
+
+def test_a_torn_write_leaves_a_part_and_raises_its_cause() -> None:
+    def fault(operation: str, path: str) -> None:
+        if operation == "write":
+            raise TornWrite(0.5, OSError(errno.EIO, "injected", path))
+
+    files = SimulatedDisk(fault=fault).files()
+    with pytest.raises(OSError, match="injected"):
+        files.open("/f", create=True).write_at(0, b"0123", b"4567")
+    assert files.read_file("/f") == b"0123"
 
 
 def test_modification_time_is_the_disks_clock() -> None:
