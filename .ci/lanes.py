@@ -1,0 +1,135 @@
+"""Runs lanes of tests, each within its time budget, and prints plain totals.
+
+A lane is a pytest mark (fast: no mark). It fails when a test fails or when its budget is spent: the test process of a lane
+that is late is ended with its group. A lane without tests passes and says so; nothing is invented for it.
+
+    python .ci/lanes.py fast core        # these, in this order
+    python .ci/lanes.py                  # all
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MARKS = ("core", "sim", "ray", "conformance", "spark", "chaos", "slow")
+BUDGET_MINUTES = {"fast": 1, "core": 4, "sim": 10, "ray": 8, "conformance": 10, "spark": 10, "chaos": 7}
+NO_TESTS_COLLECTED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    passed: int
+    failed: int
+    skipped: int
+
+    def __add__(self, other: Outcome) -> Outcome:
+        return Outcome(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+
+
+def mark_expression(lane: str) -> str:
+    """What ``pytest -m`` takes to run that lane and no other."""
+    if lane == "fast":
+        return "not (" + " or ".join(MARKS) + ")"
+    return f"{lane} and not slow"
+
+
+def run_lane(lane: str) -> Outcome:
+    """Run one lane, with pytest's output passed through."""
+    budget_s = BUDGET_MINUTES[lane] * 60
+    print(f"── lane {lane}: budget {BUDGET_MINUTES[lane]} min", flush=True)
+    if lane == "conformance":
+        find_java()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-m", mark_expression(lane), f"--junitxml={report}"]
+        started = time.monotonic()
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            code = process.wait(timeout=budget_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            print(f"── lane {lane}: FAILED, not done after its {BUDGET_MINUTES[lane]} min", flush=True)
+            return Outcome(0, 1, 0)
+        except KeyboardInterrupt:
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait()
+            raise
+        spent_s = time.monotonic() - started
+        if code == NO_TESTS_COLLECTED:
+            print(f"── lane {lane}: no tests yet; it comes with a later issue", flush=True)
+            return Outcome(0, 0, 0)
+        outcome = read_report(report)
+    if code != 0 and outcome.failed == 0:
+        outcome += Outcome(0, 1, 0)  # pytest itself failed: a collection error, an internal error
+    state = "ok" if outcome.failed == 0 else "FAILED"
+    print(f"── lane {lane}: {state} in {spent_s:.0f} s of {budget_s} s", flush=True)
+    return outcome
+
+
+def read_report(report: Path) -> Outcome:
+    """The totals of a JUnit report; none if pytest died before it wrote one."""
+    if not report.exists():
+        return Outcome(0, 0, 0)
+    suites = ElementTree.parse(report).getroot().iter("testsuite")
+    total = Outcome(0, 0, 0)
+    for suite in suites:
+        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped = int(suite.get("skipped", 0))
+        total += Outcome(int(suite.get("tests", 0)) - failed - skipped, failed, skipped)
+    return total
+
+
+def find_java() -> None:
+    """Java and Maven for Apache Kafka's own tools: present, else installed where that is ours to do, else said."""
+    missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    if not missing:
+        return
+    if os.getuid() == 0 and shutil.which("apt-get"):
+        print(f"── lane conformance: installing {' and '.join(missing)}", flush=True)
+        subprocess.run(["apt-get", "update", "-qq"], check=False, stdout=subprocess.DEVNULL)
+        packages = ["openjdk-17-jre-headless", "maven"]
+        subprocess.run(
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages],
+            check=False,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+        )
+        missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    if missing:
+        print(
+            f"── lane conformance: no {' and no '.join(missing)}: what needs Apache Kafka's tools is skipped",
+            flush=True,
+        )
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BUDGET_MINUTES]
+    if unknown:
+        print(f"no lane {', '.join(unknown)}; there are {', '.join(BUDGET_MINUTES)}", file=sys.stderr)
+        return 2
+    total = Outcome(0, 0, 0)
+    failed = []
+    for lane in names or list(BUDGET_MINUTES):
+        outcome = run_lane(lane)
+        total += outcome
+        if outcome.failed:
+            failed.append(lane)
+    if failed:
+        print(f"lanes that failed: {', '.join(failed)}")
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
+    return 1 if total.failed or total.passed == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+# make demo        the first thing to try: a replicated log that survives the death of a leader, on real data
+# make test        every lane of tests, each within its time budget
+# make check       format, lint, types, layers
+# make LANE        one lane: fast core sim ray conformance spark chaos
+# make bench       the benchmarks, one JSON file and one table each
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+LANES := fast core sim ray conformance spark chaos
+
+.PHONY: help demo test check format bench constraints clean $(LANES)
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+$(INSTALLED): pyproject.toml constraints.txt .ci/find-python
+	@python=$$(sh .ci/find-python) || exit 1; \
+	echo "Setting up .venv with $$python (once; a minute or two)"; \
+	{ [ -x $(BIN)/python ] && $(BIN)/python -c 'import pip' 2>/dev/null; } || "$$python" -m venv --clear .venv || exit 1; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,demo]' || exit 1
+	@touch $@
+
+demo: $(INSTALLED)
+	@$(BIN)/python -m raylog.cli.demo
+
+test: $(INSTALLED)
+	@$(BIN)/python .ci/lanes.py
+
+$(LANES): $(INSTALLED)
+	@$(BIN)/python .ci/lanes.py $@
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED)
+	@for script in benchmarks/bench_*.py; do \
+		if [ -e "$$script" ]; then $(BIN)/python "$$script" || exit 1; fi; \
+	done
+
+constraints: $(INSTALLED)
+	@{ sed -n 1p constraints.txt; $(BIN)/python -m pip freeze --all --exclude-editable | grep -v '^pip=='; } > constraints.new
+	@mv constraints.new constraints.txt
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	find . -name __pycache__ -prune -exec rm -rf {} +

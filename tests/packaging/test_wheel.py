@@ -1,0 +1,95 @@
+"""What a user's site-packages get: raylog with its two linked packages, and nothing named actors or placement beside it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.core
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy so that the checkout stays clean."""
+    source = tmp_path_factory.mktemp("source")
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in ("raylog", "actors", "placement"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignore)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", source / "dist", source],
+        check=True,
+        capture_output=True,
+    )
+    (built,) = (source / "dist").glob("*.whl")
+    return built
+
+
+def test_the_two_links_are_committed_relative_links() -> None:
+    assert (ROOT / "raylog" / "actors").readlink() == Path("../actors")
+    assert (ROOT / "raylog" / "placement").readlink() == Path("../placement")
+
+
+def test_the_wheel_holds_raylog_and_nothing_else_at_the_top(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"raylog"}
+    for wanted in ("raylog/__init__.py", "raylog/py.typed", "raylog/actors/__init__.py", "raylog/placement/planner.py"):
+        assert wanted in names
+    (entry_points,) = [name for name in names if name.endswith("entry_points.txt")]
+    assert "raylog = raylog.cli.main:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_every_module_of_the_checkout_is_in_the_wheel(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    modules = {
+        f"{prefix}/{path.relative_to(ROOT / folder).as_posix()}"
+        for folder, prefix in (("raylog", "raylog"), ("actors", "raylog/actors"), ("placement", "raylog/placement"))
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert modules - names == set()
+
+
+def test_an_installed_wheel_imports_all_three_and_no_bare_name(wheel: Path, tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", target, wheel],
+        check=True,
+        capture_output=True,
+    )
+    assert {each.name for each in target.iterdir() if each.name in ("actors", "placement")} == set()
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import raylog, raylog.actors, raylog.placement, raylog.placement.planner\n"
+        "for module in (raylog, raylog.actors, raylog.placement): assert module.__file__.startswith(sys.argv[1])\n"
+        "for bare in ('actors', 'placement'):\n"
+        "    try: __import__(bare)\n"
+        "    except ModuleNotFoundError: pass\n"
+        "    else: raise SystemExit(f'{bare} is importable')\n"
+    )
+    subprocess.run([sys.executable, "-c", program, target], check=True, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("bare", ["actors", "placement"])
+def test_the_bare_name_is_refused_from_the_projects_root(bare: str) -> None:
+    run = subprocess.run([sys.executable, "-c", f"import {bare}"], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 1
+    assert f"import raylog.{bare}, not {bare}" in run.stderr
+
+
+def test_the_editable_install_imports_the_linked_packages(tmp_path: Path) -> None:
+    program = (
+        "import raylog.actors, raylog.placement.planner, pathlib\n"
+        "print(pathlib.Path(raylog.placement.__file__).resolve().parent)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert Path(run.stdout.strip()) == ROOT / "placement"
