@@ -11,7 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raylog.metadata.session import AlterPartition, AlterPartitionAnswer, Assignment, ReplicaFailed, ReplicaOpened, Removal
+from raylog.metadata.session import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    Assignment,
+    Removal,
+    ReplicaFailed,
+    ReplicaOpened,
+)
 from raylog.types import Endpoint, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -344,5 +351,3 @@ class RunHousekeeping:
 
 
 Effect = Reply | OpenLog | CloseLog | Flush | SendFetch | Tell | RunHousekeeping
-
-
