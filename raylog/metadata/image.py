@@ -1,0 +1,235 @@
+"""The metadata image: everything the cluster has decided, as ``fold(apply, records)``.
+
+Owns the state that records describe and the few indexes over it. It knows nothing of sessions, time or who is alive beyond
+what records say, and decides nothing. ``apply`` is its only mutator; a record that does not fit (an unknown topic, an
+actor that is not registered) is a programmer's error, because decisions are made against the same fold.
+
+The controller keeps two: one of the committed records, which answers reads and feeds assignments, and one that also holds
+what is decided but not committed, against which the next request is decided.
+
+Invariants: ``topic_ids`` is the inverse of the topics' names; ``assigned`` and ``removals_of`` are the inverses of the
+replicas' and removals' node ids; partitions are numbered from 0 without a gap; ``records()`` folds to an equal image.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, assert_never
+
+from raylog.metadata.records import (
+    ActorDied,
+    ActorRegistered,
+    ActorRemoved,
+    BrokerRegistered,
+    ClusterFormatted,
+    DiskRegistered,
+    PartitionChanged,
+    PartitionState,
+    ProducerIdsAllocated,
+    Record,
+    RemovalConfirmed,
+    RemovalPending,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+)
+from raylog.types import TopicIdPartition
+
+
+@dataclass(slots=True)
+class Topic:
+    topic_id: uuid.UUID
+    name: str
+    configs: dict[str, str] = field(default_factory=dict)  # only what was set; topic_configs has the defaults
+    partitions: dict[int, PartitionState] = field(default_factory=dict)
+
+
+class RemovalKey(NamedTuple):
+    topic_id: uuid.UUID
+    partition: int
+    node_id: int
+
+
+@dataclass(slots=True)
+class MetadataImage:
+    cluster_id: str = ""
+    brokers: dict[int, BrokerRegistered] = field(default_factory=dict)
+    disks: dict[uuid.UUID, DiskRegistered] = field(default_factory=dict)
+    actors: dict[int, ActorRegistered] = field(default_factory=dict)  # the newest process of each node, dead or alive
+    topics: dict[uuid.UUID, Topic] = field(default_factory=dict)
+    topic_ids: dict[str, uuid.UUID] = field(default_factory=dict)
+    removals: dict[RemovalKey, RemovalPending] = field(default_factory=dict)
+    next_producer_id: int = 0
+    assigned: dict[int, set[TopicIdPartition]] = field(default_factory=dict)
+    removals_of: dict[int, set[RemovalKey]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> MetadataImage:
+        image = cls()
+        for record in records:
+            image.apply(record)
+        return image
+
+    def copy(self) -> MetadataImage:
+        """An image of its own that shares only frozen values."""
+        return MetadataImage(
+            cluster_id=self.cluster_id,
+            brokers=dict(self.brokers),
+            disks=dict(self.disks),
+            actors=dict(self.actors),
+            topics={
+                each.topic_id: Topic(each.topic_id, each.name, dict(each.configs), dict(each.partitions))
+                for each in self.topics.values()
+            },
+            topic_ids=dict(self.topic_ids),
+            removals=dict(self.removals),
+            next_producer_id=self.next_producer_id,
+            assigned={node: set(ids) for node, ids in self.assigned.items()},
+            removals_of={node: set(keys) for node, keys in self.removals_of.items()},
+        )
+
+    # -------------------------------------------------------------- reading
+
+    def partition(self, id: TopicIdPartition) -> PartitionState | None:
+        topic = self.topics.get(id.topic_id)
+        return None if topic is None else topic.partitions.get(id.partition)
+
+    def topic_named(self, name: str) -> Topic | None:
+        topic_id = self.topic_ids.get(name)
+        return None if topic_id is None else self.topics[topic_id]
+
+    def partitions_on(self, node_id: int) -> list[TopicIdPartition]:
+        """What is assigned to a node, in a fixed order."""
+        return sorted(self.assigned.get(node_id, ()))
+
+    def removals_on(self, node_id: int) -> list[RemovalKey]:
+        return sorted(self.removals_of.get(node_id, ()))
+
+    def needs(self, node_id: int) -> bool:
+        """Whether the node has anything to hold or to delete."""
+        return bool(self.assigned.get(node_id)) or bool(self.removals_of.get(node_id))
+
+    def disks_of(self, broker_id: int) -> list[DiskRegistered]:
+        return [disk for _, disk in sorted(self.disks.items()) if disk.broker_id == broker_id]
+
+    # -------------------------------------------------------------- the fold
+
+    def apply(self, record: Record) -> None:
+        match record:
+            case PartitionChanged():
+                self._change_partition(record)
+            case ActorRegistered():
+                self.actors[record.node_id] = record
+            case ActorDied():
+                actor = self.actors[record.node_id]
+                assert actor.incarnation == record.incarnation, f"{record} does not name the registered {actor}"
+                self.actors[record.node_id] = replace(actor, alive=False)
+            case ActorRemoved():
+                assert not self.needs(record.node_id), f"node {record.node_id} is still needed"
+                del self.actors[record.node_id]
+            case TopicCreated():
+                assert record.name not in self.topic_ids, f"topic {record.name!r} exists"
+                self.topics[record.topic_id] = Topic(record.topic_id, record.name)
+                self.topic_ids[record.name] = record.topic_id
+            case TopicDeleted():
+                self._delete_topic(record)
+            case TopicConfigChanged():
+                configs = self.topics[record.topic_id].configs
+                if record.value is None:
+                    configs.pop(record.key, None)
+                else:
+                    configs[record.key] = record.value
+            case RemovalPending():
+                self._add_removal(record)
+            case RemovalConfirmed():
+                key = RemovalKey(record.topic_id, record.partition, record.node_id)
+                if self.removals.pop(key, None) is not None:
+                    self.removals_of[key.node_id].discard(key)
+                    if not self.removals_of[key.node_id]:
+                        del self.removals_of[key.node_id]
+            case BrokerRegistered():
+                self.brokers[record.broker_id] = record
+            case DiskRegistered():
+                self.disks[record.directory_id] = record
+            case ProducerIdsAllocated():
+                assert record.next_producer_id >= self.next_producer_id, f"{record} after {self.next_producer_id}"
+                self.next_producer_id = record.next_producer_id
+            case ClusterFormatted():
+                assert self.cluster_id in ("", record.cluster_id), f"{record} in a log of {self.cluster_id}"
+                self.cluster_id = record.cluster_id
+            case _:
+                assert_never(record)
+
+    def _change_partition(self, record: PartitionChanged) -> None:
+        topic = self.topics[record.topic_id]
+        before = topic.partitions.get(record.partition)
+        assert before is not None or record.partition == len(topic.partitions), f"a gap before {record}"
+        if before is None or before.replicas != record.state.replicas:
+            for slot in before.replicas if before is not None else ():
+                self._unassign(slot.node_id, record.id)
+            for slot in record.state.replicas:
+                self.assigned.setdefault(slot.node_id, set()).add(record.id)
+        topic.partitions[record.partition] = record.state
+
+    def _delete_topic(self, record: TopicDeleted) -> None:
+        topic = self.topics.pop(record.topic_id)
+        del self.topic_ids[topic.name]
+        for partition, state in topic.partitions.items():
+            for slot in state.replicas:
+                self._unassign(slot.node_id, TopicIdPartition(record.topic_id, partition))
+                self._add_removal(
+                    RemovalPending(record.topic_id, partition, slot.node_id, slot.directory_id, topic.name)
+                )
+
+    def _add_removal(self, removal: RemovalPending) -> None:
+        key = RemovalKey(removal.topic_id, removal.partition, removal.node_id)
+        self.removals[key] = removal
+        self.removals_of.setdefault(removal.node_id, set()).add(key)
+
+    def _unassign(self, node_id: int, id: TopicIdPartition) -> None:
+        ids = self.assigned[node_id]
+        ids.discard(id)
+        if not ids:
+            del self.assigned[node_id]
+
+    # -------------------------------------------------------------- snapshots
+
+    def records(self) -> Iterator[Record]:
+        """Records that fold to this image, in a fixed order: a snapshot."""
+        if self.cluster_id:
+            yield ClusterFormatted(self.cluster_id)
+        for _, broker in sorted(self.brokers.items()):
+            yield broker
+        for _, disk in sorted(self.disks.items()):
+            yield disk
+        for topic_id, topic in sorted(self.topics.items()):
+            yield TopicCreated(topic_id, topic.name)
+            for key, value in sorted(topic.configs.items()):
+                yield TopicConfigChanged(topic_id, key, value)
+            for partition, state in sorted(topic.partitions.items()):
+                yield PartitionChanged(topic_id, partition, state)
+        for _, removal in sorted(self.removals.items()):
+            yield removal
+        for _, actor in sorted(self.actors.items()):
+            yield actor
+        if self.next_producer_id:
+            yield ProducerIdsAllocated(self.next_producer_id)
+
+    def check(self) -> None:
+        """The invariants of the class and of each partition."""
+        assert {topic.name: topic_id for topic_id, topic in self.topics.items()} == self.topic_ids
+        assigned: dict[int, set[TopicIdPartition]] = {}
+        for topic_id, topic in self.topics.items():
+            assert sorted(topic.partitions) == list(range(len(topic.partitions))), f"{topic.name}: a gap"
+            for partition, state in topic.partitions.items():
+                state.check()
+                for slot in state.replicas:
+                    assigned.setdefault(slot.node_id, set()).add(TopicIdPartition(topic_id, partition))
+                    assert slot.directory_id in self.disks, f"{topic.name}-{partition} on an unknown disk {slot}"
+        assert assigned == self.assigned, "the index of assigned replicas is wrong"
+        removals: dict[int, set[RemovalKey]] = {}
+        for key in self.removals:
+            removals.setdefault(key.node_id, set()).add(key)
+        assert removals == self.removals_of, "the index of removals is wrong"

@@ -1,0 +1,218 @@
+"""The records of the metadata log: what the controller has decided, and nothing else.
+
+An entry of the quorum's log is one decision: a batch of records that is applied whole or not at all. Its bytes::
+
+    msgpack array [ {"t": <record name>, "v": <version>, <field>: <value>, ...}, ... ]
+
+UUIDs are 16 bytes, inner dataclasses arrays of their fields (``packing``). A record of a newer version, or of an unknown
+name, is refused by name: a controller that cannot read a decision must not lead or follow past it.
+
+``PartitionChanged`` carries the whole state of the partition after the change, so that folding is plain assignment.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import msgpack
+
+from raylog.errors import ProtocolError
+from raylog.metadata.packing import Packing, unpack_plain
+from raylog.types import NO_LEADER, Endpoint, TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSlot:
+    """Where one replica of a partition lives, as assigned.
+
+    ``admitted`` is the incarnation whose log was last judged fit to be (or to come back) in sync; 0: no process has opened
+    this replica yet. A suspect or missing log of another incarnation than this one costs the replica its ISR and ELR seats;
+    of this one it has already been judged (``elections.opened``).
+    """
+
+    broker_id: int
+    node_id: int
+    directory_id: uuid.UUID
+    admitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition as decided. Brokers are named by broker id; ``replicas`` stand in assignment order.
+
+    Invariants: ``leader`` is −1 or in ``isr``; ``isr`` and ``elr`` are disjoint and within ``replicas``; ``leader_incarnation``
+    is 0 exactly when nobody leads; ``leader_epoch`` is −1 until somebody has led, and each epoch has one leader and one
+    incarnation; ``partition_epoch`` grows with every change of leader, isr, elr, replicas or minimum ISR.
+    """
+
+    replicas: tuple[ReplicaSlot, ...]
+    isr: tuple[int, ...]
+    leader: int = NO_LEADER
+    leader_incarnation: int = 0
+    leader_epoch: int = -1
+    partition_epoch: int = 0
+    elr: tuple[int, ...] = ()
+    last_known_leader: int = NO_LEADER
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    unclean_elections: int = 0
+
+    @property
+    def brokers(self) -> tuple[int, ...]:
+        return tuple(slot.broker_id for slot in self.replicas)
+
+    def slot(self, broker_id: int) -> ReplicaSlot | None:
+        return next((slot for slot in self.replicas if slot.broker_id == broker_id), None)
+
+    def node_of(self, broker_id: int) -> int:
+        """The node that holds the replica of that broker; −1 for nobody."""
+        slot = self.slot(broker_id)
+        return -1 if slot is None else slot.node_id
+
+    def check(self) -> None:
+        brokers, isr, elr = self.brokers, set(self.isr), set(self.elr)
+        assert self.replicas and len(set(brokers)) == len(brokers), f"replicas {brokers}"
+        assert len(isr) == len(self.isr) and len(elr) == len(self.elr), f"isr {self.isr}, elr {self.elr}"
+        assert isr <= set(brokers) and elr <= set(brokers) and not isr & elr, f"{self}"
+        assert self.leader == NO_LEADER or self.leader in isr, f"leader {self.leader} is not in the ISR {self.isr}"
+        assert (self.leader == NO_LEADER) == (self.leader_incarnation == 0), f"{self}"
+        assert self.leader == NO_LEADER or self.leader_epoch >= 0, f"{self}"
+        assert self.partition_epoch >= 0 and self.leader_epoch >= -1, f"{self}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFormatted:
+    """The first record of every metadata log."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    broker_id: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRegistered:
+    directory_id: uuid.UUID
+    broker_id: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActorRegistered:
+    """A process of a server actor said hello. ``former`` names its predecessors, newest first: they are told to exit."""
+
+    node_id: int
+    directory_id: uuid.UUID
+    incarnation: int
+    endpoint: Endpoint
+    boot_id: str
+    former: tuple[int, ...] = ()
+    pid: int = 0
+    alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ActorDied:
+    node_id: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActorRemoved:
+    """Nothing is assigned to the actor any more and its process is gone: the node id is free."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    topic_id: uuid.UUID
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """Each replica of the topic becomes a removal that its actor has to confirm."""
+
+    topic_id: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChanged:
+    topic_id: uuid.UUID
+    partition: int
+    state: PartitionState
+
+    @property
+    def id(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalPending:
+    """A replica's folder on a disk is to be deleted by that node. Written by snapshots; TopicDeleted implies it."""
+
+    topic_id: uuid.UUID
+    partition: int
+    node_id: int
+    directory_id: uuid.UUID
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalConfirmed:
+    """The folder is gone."""
+
+    topic_id: uuid.UUID
+    partition: int
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigChanged:
+    """``value`` None: back to the default."""
+
+    topic_id: uuid.UUID
+    key: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsAllocated:
+    """All producer ids below ``next_producer_id`` have been handed to somebody, used or not."""
+
+    next_producer_id: int
+
+
+Record = (
+    ClusterFormatted | BrokerRegistered | DiskRegistered | ActorRegistered | ActorDied | ActorRemoved | TopicCreated
+    | TopicDeleted | PartitionChanged | RemovalPending | RemovalConfirmed | TopicConfigChanged | ProducerIdsAllocated
+)  # fmt: skip
+
+_PACKING = Packing(
+    "metadata record",
+    (
+        ClusterFormatted, BrokerRegistered, DiskRegistered, ActorRegistered, ActorDied, ActorRemoved, TopicCreated,
+        TopicDeleted, PartitionChanged, RemovalPending, RemovalConfirmed, TopicConfigChanged, ProducerIdsAllocated,
+    ),
+)  # fmt: skip
+
+
+def encode_batch(records: Iterable[Record]) -> bytes:
+    """The bytes of one decision."""
+    packed: bytes = msgpack.packb([_PACKING.to_map(record) for record in records])
+    return packed
+
+
+def decode_batch(data: bytes | memoryview) -> tuple[Record, ...]:
+    """The records of one decision. Raises ProtocolError naming what cannot be read."""
+    plain = unpack_plain(data, "batch of metadata records")
+    if not isinstance(plain, list):
+        raise ProtocolError("not a batch of metadata records: no array")
+    return tuple(cast(Record, _PACKING.from_map(each)) for each in plain)
