@@ -1,0 +1,284 @@
+"""One pipelining client connection: many requests in flight, replies matched by correlation id.
+
+``call(entity, on_reply)`` is the cheap form: a callback and no future. ``send(entity)`` gives a future, ``request``
+awaits it. When the connection ends, for whatever reason, everything in flight fails with DisconnectedError at once and
+in order; nothing is retried here. A request whose ``timeout_ms`` passes fails with ClientTimeoutError and its reply,
+should it still come, is dropped; the connection lives on, since others' requests are on it.
+
+Callbacks run in the loop's thread; one that raises is logged and hurts nobody else. Writing never blocks: a sender that
+can outrun the peer looks at ``write_paused`` or awaits ``drain()``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from raylog.errors import ClientTimeoutError, DisconnectedError, ProtocolError, RaylogError
+from raylog.types import Endpoint
+from raylog.wire import private
+from raylog.wire.frames import (
+    PRODUCE,
+    Entity,
+    api_of,
+    client_id_field,
+    correlation_id_of,
+    decode_response,
+    encode_request,
+)
+from raylog.wire.framing import FramedProtocol
+from raylog.wire.handshake import ClientHandshake, HandshakeError, Peer, Secret
+
+logger = logging.getLogger("raylog.wire")
+
+REPLY_BYTES_MAX: Final = 1 << 30
+REQUEST_TIMEOUT_MS: Final = 30_000
+OPEN_TIMEOUT_MS: Final = 10_000
+
+OnReply = Callable[[Entity | None, Exception | None], None]
+"""Called with the reply, or with None and what went wrong."""
+
+
+class _Pending(NamedTuple):
+    on_reply: OnReply
+    api_key: int
+    version: int
+    deadline: float  # the loop's time; infinite if there is none
+
+
+class Connection(FramedProtocol):
+    """Made by ``Connection.open``. ``peer`` is who answered the handshake."""
+
+    def __init__(self, endpoint: Endpoint, client_id: str | None) -> None:
+        super().__init__(frame_bytes_max=REPLY_BYTES_MAX)
+        self.endpoint = endpoint
+        self.peer = Peer()
+        self._client_id = client_id_field(client_id)
+        self._pending: dict[int, _Pending] = {}
+        self._next_correlation_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._drained: asyncio.Future[None] | None = None
+        self._stream: Callable[[memoryview], None] | None = None
+        self._stream_closed: Callable[[Exception | None], None] | None = None
+        self.ended: asyncio.Future[Exception | None]  # done when the connection is gone; holds the reason
+
+    @staticmethod
+    async def open(
+        endpoint: Endpoint,
+        *,
+        secret: Secret | None,
+        cluster_id: str,
+        expect: Peer | tuple[int, int] | None = None,
+        caller: Peer | None = None,
+        client_id: str | None = "raylog",
+        timeout_ms: int = OPEN_TIMEOUT_MS,
+    ) -> Connection:
+        """Connects and shakes hands (``secret`` None: no handshake).
+
+        ``expect`` demands one actor and incarnation, ``caller`` says who we are. Raises DisconnectedError if nobody
+        answers or the peer closes, ClientTimeoutError after ``timeout_ms``, HandshakeError for a peer that is not who
+        it should be.
+        """
+        loop = asyncio.get_running_loop()
+        connection = Connection(endpoint, client_id)
+        connection.ended = loop.create_future()
+        expected = Peer(*expect) if isinstance(expect, tuple) else expect
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await loop.create_connection(lambda: connection, endpoint.host, endpoint.port)
+                if secret is not None:
+                    await connection._shake_hands(ClientHandshake(secret, cluster_id, caller=caller, expect=expected))
+        except TimeoutError:
+            connection.abort()
+            raise ClientTimeoutError(f"{endpoint} did not answer within {timeout_ms} ms") from None
+        except OSError as error:
+            connection.abort()
+            raise DisconnectedError(f"cannot connect to {endpoint}: {error.strerror or error}") from error
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    # -------------------------------------------------------------- sending
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending)
+
+    @property
+    def is_open(self) -> bool:
+        return not self.shut
+
+    def call(self, entity: Entity, on_reply: OnReply, *, timeout_ms: float | None = REQUEST_TIMEOUT_MS) -> None:
+        """Sends a request. ``on_reply`` is called exactly once, never before this returns."""
+        assert self._loop is not None
+        if self.shut or self.lost:
+            self._loop.call_soon(on_reply, None, self._disconnected())
+            return
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        frame = encode_request(entity, correlation_id, self._client_id)
+        api_key, version = api_of(entity)
+        if timeout_ms is None:
+            deadline = float("inf")
+        else:
+            deadline = self._loop.time() + timeout_ms / 1000
+            if deadline < self._timer_at:
+                self._set_timer(deadline)
+        was_idle = not self._pending
+        self._pending[correlation_id] = _Pending(on_reply, api_key, version, deadline)
+        if was_idle:
+            self.write_frame_now(frame)
+        else:
+            self.write_frame(frame)
+
+    def send(self, entity: Entity, *, timeout_ms: float | None = REQUEST_TIMEOUT_MS) -> asyncio.Future[Entity]:
+        """Sends a request; the future holds the reply."""
+        assert self._loop is not None
+        future: asyncio.Future[Entity] = self._loop.create_future()
+
+        def on_reply(reply: Entity | None, error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(reply)
+
+        self.call(entity, on_reply, timeout_ms=timeout_ms)
+        return future
+
+    async def request(self, entity: Entity, *, timeout_ms: float | None = REQUEST_TIMEOUT_MS) -> Entity:
+        """Sends a request and waits for the reply."""
+        return await self.send(entity, timeout_ms=timeout_ms)
+
+    def send_unanswered(self, entity: Entity) -> None:
+        """Sends a Produce with acks 0, to which no reply comes."""
+        assert api_of(entity)[0] == PRODUCE and entity.acks == 0, "only Produce with acks 0 has no reply"
+        if not self.shut:
+            self.write_frame(encode_request(entity, 0, self._client_id))
+
+    async def drain(self) -> None:
+        """Waits while the peer is slow to read. Returns at once on a closed connection."""
+        if self.write_paused and not self.lost:
+            assert self._loop is not None
+            if self._drained is None:
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+
+    async def wait_closed(self) -> None:
+        """Waits until the connection is gone."""
+        await asyncio.shield(self.ended)
+
+    # -------------------------------------------------------------- receiving
+
+    def frame_received(self, frame: memoryview) -> None:
+        if self._stream is not None:
+            self._stream(frame)
+            return
+        pending = self._pending.pop(correlation_id_of(frame), None)
+        if pending is None:
+            return  # it timed out
+        reply: Entity | None = None
+        failure: Exception | None = None
+        try:
+            reply = decode_response(pending.api_key, pending.version, frame)
+        except ProtocolError as error:
+            self._call_back(pending, None, error)
+            raise
+        except RaylogError as error:  # a private API's refusal
+            failure = error
+        self._call_back(pending, reply, failure)
+
+    def _call_back(self, pending: _Pending, reply: Entity | None, error: Exception | None) -> None:
+        try:
+            pending.on_reply(reply, error)
+        except Exception:
+            logger.exception("the callback of a reply from %s failed", self.endpoint)
+
+    def refused(self, error: ProtocolError) -> None:
+        logger.warning("closing the connection to %s: %s", self.endpoint, error)
+        self.close(error)
+
+    def write_resumed(self) -> None:
+        self._wake_drained()
+
+    def _wake_drained(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
+
+    # -------------------------------------------------------------- ending
+
+    def closed(self, reason: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake_drained()
+        pending, self._pending = self._pending, {}
+        error = self._disconnected(reason)
+        for request in pending.values():
+            self._call_back(request, None, error)
+        if self._stream_closed is not None:
+            self._stream_closed(reason)
+        if not self.ended.done():
+            self.ended.set_result(reason)
+
+    def _disconnected(self, reason: Exception | None = None) -> DisconnectedError:
+        return DisconnectedError(f"the connection to {self.endpoint} ended" + (f": {reason}" if reason else ""))
+
+    def _set_timer(self, at: float) -> None:
+        assert self._loop is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        assert self._loop is not None
+        now = self._loop.time()
+        self._timer = None
+        self._timer_at = float("inf")
+        due = [(key, pending) for key, pending in self._pending.items() if pending.deadline <= now]
+        for key, _ in due:
+            del self._pending[key]
+        for _, pending in due:
+            self._call_back(pending, None, ClientTimeoutError(f"{self.endpoint} did not answer in time"))
+        earliest = min((pending.deadline for pending in self._pending.values()), default=float("inf"))
+        if earliest < self._timer_at:
+            self._set_timer(earliest)
+
+    # -------------------------------------------------------------- handshake and sessions
+
+    async def _shake_hands(self, handshake: ClientHandshake) -> None:
+        message: private.Handshake | None = handshake.start()
+        while message is not None:
+            try:
+                reply = await self.request(message, timeout_ms=None)
+            except DisconnectedError:
+                raise DisconnectedError(
+                    f"{self.endpoint} closed the connection before the handshake was done"
+                ) from None
+            except RaylogError as error:
+                raise HandshakeError(f"{self.endpoint} refused: {error}") from None
+            message = handshake.receive(reply)
+        assert handshake.peer is not None
+        self.peer = handshake.peer
+
+    def switch_to_stream(
+        self,
+        on_frame: Callable[[memoryview], None],
+        on_close: Callable[[Exception | None], None],
+        *,
+        frame_bytes_max: int,
+    ) -> None:
+        """From the next frame on, everything goes to ``on_frame``:
+
+        called in the callback of the reply that agreed to it.
+        """
+        assert self._stream is None and not self._pending, "a connection switches once, with nothing in flight"
+        self._stream = on_frame
+        self._stream_closed = on_close
+        self.frame_bytes_max = frame_bytes_max

@@ -1,0 +1,550 @@
+"""The one server class: reads frames, finds the handler of the API key, writes replies. Every actor uses it; only the
+table differs.
+
+A connection opens with the handshake (``raylog.wire.handshake``) where the server has a secret; until it is done the
+peer may send ``HANDSHAKE_BYTES_MAX`` bytes per frame and has ``handshake_timeout_ms``. Then each request goes to
+``handlers[api_key](request)``. A handler is a plain function or a coroutine function; it answers by
+``request.reply(entity)``, now or later, from the loop's thread; a handler that keeps the request parks it at the cost
+of one object. A coroutine may also return the reply. An API key or version that is not in the table ends the
+connection, as Kafka's brokers do, except ApiVersions, which is answered in version 0 with UNSUPPORTED_VERSION so that a
+newer client can step down.
+
+Order. ``ordered=False`` (inside links): replies leave as they come, matched by correlation id. ``ordered=True``
+(outside clients): replies leave in the order of the requests, whatever the handlers do.
+
+Back-pressure. Requests that are not replied to count their bytes, per connection and per server. A connection above its
+share, or with too many requests, is not read until it has sunk below. When the server is above its share, those
+connections wait that hold more than ``SMALL_HOLDER_BYTES``: a follower's parked fetch is small, so the replication that
+frees parked produce requests always gets through. A peer that does not read its replies is not read either.
+``request.release()`` gives the bytes back early, once the body is of no more use.
+
+Bad input. Whatever is no frame, no known request or no proof is logged in one line with the peer's address, and the
+connection is closed; a handler that raises a RaylogError for a private API refuses by that error, anything else that
+escapes a handler closes the connection with a traceback in the log, for there is no way to know what the peer was told.
+Frames that stop in their middle for ``frame_timeout_ms`` end their connection.
+
+Invariants: ``in_flight_bytes`` and ``in_flight_requests`` are sums over unreplied requests; both are 0 on a lost
+connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import errno
+import logging
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from raylog.errors import ClusterError, ProtocolError, RaylogError
+from raylog.metadata.session import ActorIdentity
+from raylog.types import Endpoint
+from raylog.wire import private
+from raylog.wire.frames import (
+    API_VERSIONS,
+    SMALL_FRAME_BYTES,
+    Entity,
+    RequestHeader,
+    UnsupportedVersionError,
+    decode_request_body,
+    decode_request_header,
+    encode_response,
+    known_versions,
+)
+from raylog.wire.framing import Buffer, FramedProtocol
+from raylog.wire.handshake import HandshakeError, Peer, Secret, ServerHandshake
+
+logger = logging.getLogger("raylog.wire")
+
+HANDSHAKE_BYTES_MAX: Final = 4096
+SMALL_HOLDER_BYTES: Final = 64 * 1024
+PORTS_TRIED_MAX: Final = 100
+SWEEP_INTERVAL_S: Final = 1.0
+
+Handler = Callable[["Request"], Awaitable[Any] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one peer, or all of them, may make the server hold.
+
+    ``request_bytes_max`` is Kafka's ``socket.request.max.bytes``.
+    """
+
+    request_bytes_max: int = 104_857_600
+    connection_bytes_max: int = 64 * 1024 * 1024
+    connection_requests_max: int = 4096
+    server_bytes_max: int = 256 * 1024 * 1024
+    handshake_timeout_ms: int = 10_000
+    frame_timeout_ms: int = 30_000
+
+
+class Request:
+    """One request. Answer it once, by ``reply``; or never, for a Produce with acks 0: then call ``done``."""
+
+    __slots__ = (
+        "_held_bytes",
+        "_reply",
+        "_state",
+        "api_key",
+        "body",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "version",
+    )
+
+    def __init__(self, connection: ServerConnection, header: RequestHeader, body: Entity, size: int) -> None:
+        self.connection = connection
+        self.api_key, self.version, self.correlation_id, self.client_id = header
+        self.body = body
+        self._held_bytes = size
+        self._state = _OPEN
+        self._reply: list[Buffer] | None = None  # encoded, waiting for its turn (ordered connections)
+
+    @property
+    def header(self) -> RequestHeader:
+        return RequestHeader(self.api_key, self.version, self.correlation_id, self.client_id)
+
+    @property
+    def peer(self) -> Peer:
+        return self.connection.peer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody still waits for the reply."""
+        return self._state is _OPEN
+
+    def reply(self, entity: Entity) -> None:
+        """Sends the answer.
+
+        Nothing happens when the connection is gone; answering twice is a mistake of the caller's.
+        """
+        if self._state is _GONE:
+            return
+        assert self._state is _OPEN, f"request {self.header} was answered twice"
+        self.connection.send_reply(self, encode_response(entity, self.correlation_id))
+
+    def refuse(self, error: RaylogError) -> None:
+        """Answers a private API by an error."""
+        assert self.api_key >= private.FIRST_API_KEY, "Kafka's APIs carry errors in fields of their own"
+        self.reply(private.Refusal.of(error))
+
+    def done(self) -> None:
+        """Ends a request that wants no answer."""
+        if self._state is _OPEN:
+            self.connection.send_reply(self, [])
+
+    def release(self) -> None:
+        """The body is of no more use: forgets it and gives its bytes back to the peer's share."""
+        self.body = None
+        held, self._held_bytes = self._held_bytes, 0
+        self.connection.give_back(held)
+
+    def on_close(self, callback: Callable[[Request], None]) -> None:
+        """Calls back if the connection is lost before the reply. For parked requests; at once if it is lost already."""
+        if self._state is _OPEN:
+            self.connection.watchers[self] = callback
+        elif self._state is _GONE:
+            callback(self)
+
+
+_OPEN: Final = "open"
+_REPLIED: Final = "replied"
+_GONE: Final = "gone"
+
+
+class ServerConnection(FramedProtocol):
+    """One peer of a server. ``peer`` says who it is once the handshake is done."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(
+            frame_bytes_max=HANDSHAKE_BYTES_MAX if server.secret is not None else server.limits.request_bytes_max
+        )
+        self.server = server
+        self.peer = Peer()
+        self.in_flight_bytes = 0
+        self.in_flight_requests = 0
+        self.watchers: dict[Request, Callable[[Request], None]] = {}
+        self.opened_at = 0.0
+        self._handshake: ServerHandshake | None = None
+        self._open_requests: set[Request] = set()
+        self._order: deque[Request] | None = deque() if server.ordered else None
+        self._waiting = False  # reading is held for back-pressure
+        self._stream: Callable[[memoryview], None] | None = None  # takes the frames after a switch to a session
+        self._stream_closed: Callable[[Exception | None], None] | None = None
+        self._progress_mark = -1
+
+    def __repr__(self) -> str:
+        return f"<connection of {self.peername}, node {self.peer.node_id}>"
+
+    @property
+    def authenticated(self) -> bool:
+        return self._handshake is None
+
+    # -------------------------------------------------------------- reading
+
+    def opened(self) -> None:
+        server = self.server
+        self.opened_at = server.loop.time()
+        if server.secret is not None:
+            identity = Peer(server.identity.node_id, server.identity.incarnation) if server.identity else Peer()
+            self._handshake = ServerHandshake(server.secret, server.cluster_id, identity=identity)
+        server.connections.add(self)
+
+    def frame_received(self, frame: memoryview) -> None:
+        if self._stream is not None:
+            self._stream(frame)
+            return
+        size = len(frame)
+        data: memoryview | bytes = bytes(frame) if size <= SMALL_FRAME_BYTES else frame
+        header, position = decode_request_header(data)
+        if self._handshake is not None:
+            self._shake_hands(header, data, position)
+            return
+        try:
+            handler = self.server.handler_of(header)
+            body = decode_request_body(data, header, position)
+        except UnsupportedVersionError as error:
+            if header.api_key != API_VERSIONS:
+                raise
+            logger.info("%s: %s; answered with the versions spoken here", self.peername, error)
+            self._dispatch(_answer_unsupported_api_versions, header, None, size)
+            return
+        self._dispatch(handler, header, body, size)
+
+    def _dispatch(self, handler: Handler, header: RequestHeader, body: Entity, size: int) -> None:
+        request = Request(self, header, body, size)
+        self._open_requests.add(request)
+        self.in_flight_requests += 1
+        self.in_flight_bytes += size
+        self.server.in_flight_bytes += size
+        if self._order is not None:
+            self._order.append(request)
+        try:
+            awaitable = handler(request)
+        except Exception as error:
+            self._handler_failed(request, error)
+            return
+        if awaitable is not None:
+            self.server.spawn(self._answer(request, awaitable))
+        if self._over_limits():
+            self._wait()
+
+    async def _answer(self, request: Request, awaitable: Awaitable[Any]) -> None:
+        try:
+            reply = await awaitable
+            if reply is not None:
+                request.reply(reply)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._handler_failed(request, error)
+
+    def _handler_failed(self, request: Request, error: Exception) -> None:
+        if isinstance(error, RaylogError) and request.is_open and request.api_key >= private.FIRST_API_KEY:
+            request.refuse(error)
+            return
+        logger.exception("closing %s: the handler of API %d failed", self.peername, request.api_key, exc_info=error)
+        self.close(error)
+
+    def _shake_hands(self, header: RequestHeader, frame: memoryview | bytes, position: int) -> None:
+        assert self._handshake is not None
+        if header.api_key != private.HANDSHAKE:
+            raise HandshakeError(f"API {header.api_key} before the handshake")
+        message = decode_request_body(frame, header, position)
+        try:
+            reply = self._handshake.receive(message)
+        except HandshakeError as error:
+            self.write_frame(encode_response(private.Refusal.of(error), header.correlation_id))
+            raise
+        self.write_frame(encode_response(reply, header.correlation_id))
+        if self._handshake.peer is not None:
+            self.peer = self._handshake.peer
+            self._handshake = None
+            self.frame_bytes_max = self.server.limits.request_bytes_max
+
+    def refused(self, error: ProtocolError) -> None:
+        logger.warning("closing the connection of %s: %s", self.peername, error)
+        self.server.refused_connections += 1
+        self.close(error)
+
+    # -------------------------------------------------------------- replying
+
+    def send_reply(self, request: Request, frame: Sequence[Buffer]) -> None:
+        """Takes the encoded answer of an open request; an empty one only ends it."""
+        request._state = _REPLIED
+        if self._order is None:
+            if frame:
+                self.write_frame(frame)
+        elif self._order and self._order[0] is request:
+            self._order.popleft()
+            if frame:
+                self.write_frame(frame)
+            while self._order and self._order[0]._reply is not None:
+                following = self._order.popleft()
+                if following._reply:
+                    self.write_frame(following._reply)
+                following._reply = None
+        else:
+            request._reply = list(frame)
+        self._open_requests.discard(request)
+        if self.watchers:
+            self.watchers.pop(request, None)
+        self.in_flight_requests -= 1
+        self.give_back(request._held_bytes)
+        request._held_bytes = 0
+
+    def give_back(self, count: int) -> None:
+        """The peer holds ``count`` bytes less."""
+        self.in_flight_bytes -= count
+        server = self.server
+        server.in_flight_bytes -= count
+        if self._waiting and not self._over_limits():
+            self._go_on()
+        if server.waiting and server.in_flight_bytes < server.limits.server_bytes_max:
+            server.wake_waiting()
+
+    # -------------------------------------------------------------- back-pressure
+
+    def _over_limits(self) -> bool:
+        limits = self.server.limits
+        if (
+            self.in_flight_bytes > limits.connection_bytes_max
+            or self.in_flight_requests >= limits.connection_requests_max
+        ):
+            return True
+        return self.server.in_flight_bytes > limits.server_bytes_max and self.in_flight_bytes > SMALL_HOLDER_BYTES
+
+    def _wait(self) -> None:
+        if not self._waiting and not self.lost:
+            self._waiting = True
+            self.server.waiting.add(self)
+            self.hold_reading()
+
+    def _go_on(self) -> None:
+        self._waiting = False
+        self.server.waiting.discard(self)
+        if not self.write_paused:
+            self.release_reading()
+
+    def maybe_go_on(self) -> None:
+        if self._waiting and not self._over_limits():
+            self._go_on()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.hold_reading()
+
+    def write_resumed(self) -> None:
+        if not self._waiting:
+            self.release_reading()
+
+    # -------------------------------------------------------------- ending
+
+    def switch_to_stream(
+        self,
+        on_frame: Callable[[memoryview], None],
+        on_close: Callable[[Exception | None], None],
+        *,
+        frame_bytes_max: int,
+    ) -> None:
+        """From the next frame on, everything goes to ``on_frame``.
+
+        The request that asked for it must be answered by now.
+        """
+        assert self._stream is None, "a connection switches once"
+        self._stream = on_frame
+        self._stream_closed = on_close
+        self.frame_bytes_max = frame_bytes_max
+
+    def closed(self, reason: Exception | None) -> None:
+        server = self.server
+        server.connections.discard(self)
+        server.waiting.discard(self)
+        server.in_flight_bytes -= self.in_flight_bytes
+        self.in_flight_bytes = self.in_flight_requests = 0
+        self._waiting = False
+        if self._order is not None:
+            self._order.clear()
+        for request in self._open_requests:
+            request._state = _GONE
+            request._held_bytes = 0
+        self._open_requests.clear()
+        watchers, self.watchers = self.watchers, {}
+        for request, callback in watchers.items():
+            try:
+                callback(request)
+            except Exception:
+                logger.exception("the close callback of a request of %s failed", self.peername)
+        if self._stream_closed is not None:
+            self._stream_closed(reason)
+        server.wake_waiting()
+
+    def sweep(self, now: float) -> None:
+        """Closes a connection whose handshake or frame does not come to its end."""
+        limits = self.server.limits
+        if self._handshake is not None and now - self.opened_at > limits.handshake_timeout_ms / 1000:
+            self.refused(HandshakeError(f"no handshake within {limits.handshake_timeout_ms} ms"))
+            return
+        if not self.mid_frame or self._reading_held:
+            self._progress_mark = -1
+        elif self._progress_mark != self.bytes_received:
+            self._progress_mark = self.bytes_received
+            self._progress_at = now
+        elif now - self._progress_at > limits.frame_timeout_ms / 1000:
+            self.refused(ProtocolError(f"the rest of a frame did not come within {limits.frame_timeout_ms} ms"))
+
+
+class Server:
+    """A listener with a table of handlers.
+
+    ``versions`` narrows which versions of an API are spoken (default: all that the codec has). ``secret`` None means
+    that there is no handshake: anybody may connect. ``port`` 0 takes any free one; a busy port moves to the next free
+    one with a notice in the log, unless ``port_must_match``.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        *,
+        identity: ActorIdentity | None = None,
+        secret: Secret | None = None,
+        cluster_id: str | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        port_must_match: bool = False,
+        ordered: bool = False,
+        versions: Mapping[int, range] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.handlers = dict(handlers)
+        self.identity = identity
+        self.secret = secret
+        self.cluster_id = cluster_id if cluster_id is not None else (identity.cluster_id if identity else "")
+        self.ordered = ordered
+        self.limits = limits or Limits()
+        self.connections: set[ServerConnection] = set()
+        self.waiting: set[ServerConnection] = set()
+        self.in_flight_bytes = 0
+        self.refused_connections = 0
+        self.endpoint: Endpoint | None = None
+        self.loop: asyncio.AbstractEventLoop
+        self._host = host
+        self._port = port
+        self._port_must_match = port_must_match
+        self._listener: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self.handlers.setdefault(API_VERSIONS, _answer_api_versions)
+        self.versions: dict[int, range] = {}
+        for api_key in self.handlers:
+            if api_key >= private.FIRST_API_KEY:
+                self.versions[api_key] = range(1)
+            else:
+                self.versions[api_key] = (versions or {}).get(api_key, known_versions(api_key))
+
+    async def start(self) -> Endpoint:
+        """Listens. Raises ClusterError when no port can be had."""
+        self.loop = asyncio.get_running_loop()
+        listening = self._bind()
+        self._listener = await self.loop.create_server(lambda: ServerConnection(self), sock=listening, backlog=1024)
+        self.endpoint = Endpoint(self._host, listening.getsockname()[1])
+        self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        return self.endpoint
+
+    async def stop(self, *, grace_s: float = 1.0) -> None:
+        """Stops listening and closes every connection; replies already given are sent if the peers read them within ``grace_s``."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self.connections):
+            connection.close()
+        deadline = self.loop.time() + grace_s if self.connections else 0.0
+        while self.connections:
+            if self.loop.time() >= deadline:
+                for connection in list(self.connections):
+                    connection.abort()
+            await asyncio.sleep(0.001)
+
+    def handler_of(self, header: RequestHeader) -> Handler:
+        spoken = self.versions.get(header.api_key)
+        if spoken is None or header.version not in spoken:
+            raise UnsupportedVersionError(header.api_key, header.version, header.correlation_id)
+        return self.handlers[header.api_key]
+
+    def spawn(self, work: Any) -> None:
+        """Runs a handler's coroutine and keeps it alive."""
+        task: asyncio.Task[None] = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def wake_waiting(self) -> None:
+        for connection in list(self.waiting):
+            connection.maybe_go_on()
+
+    def _sweep(self) -> None:
+        now = self.loop.time()
+        for connection in list(self.connections):
+            connection.sweep(now)
+        self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+    def _bind(self) -> socket.socket:
+        family, kind, _, _, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
+        host = str(address[0])
+        last_port = (
+            min(65_535, self._port + PORTS_TRIED_MAX) if self._port and not self._port_must_match else self._port
+        )
+        for port in range(self._port, last_port + 1):
+            listening = socket.socket(family, kind)
+            try:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.setblocking(False)
+                listening.bind((host, port))
+                listening.listen(1024)
+            except OSError as error:
+                listening.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise ClusterError(f"cannot listen on {self._host}:{port}: {error.strerror}") from error
+                continue
+            if port != self._port and self._port:
+                logger.warning("port %d is taken; listening on %d instead", self._port, port)
+            return listening
+        tried = f"port {self._port} is" if last_port == self._port else f"ports {self._port} to {last_port} are"
+        raise ClusterError(f"cannot listen on {self._host}: {tried} taken; name another port")
+
+
+# ------------------------------------------------------------------ ApiVersions
+
+
+def _api_versions_reply(server: Server, version: int, error: ErrorCode) -> Entity:
+    from kio.index import load_payload_module
+    from kio.static.constants import EntityType
+
+    module = load_payload_module(API_VERSIONS, version, EntityType.response)
+    keys = tuple(
+        module.ApiVersion(api_key=key, min_version=spoken.start, max_version=spoken.stop - 1)
+        for key, spoken in sorted(server.versions.items())
+        if key < private.FIRST_API_KEY and spoken
+    )
+    throttle = {"throttle_time": datetime.timedelta(0)} if version >= 1 else {}
+    return module.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle)
+
+
+def _answer_api_versions(request: Request) -> None:
+    """What the table says; a server with more to tell (features) puts its own handler there."""
+    request.reply(_api_versions_reply(request.connection.server, request.version, ErrorCode.none))
+
+
+def _answer_unsupported_api_versions(request: Request) -> None:
+    request.reply(_api_versions_reply(request.connection.server, 0, ErrorCode.unsupported_version))
