@@ -29,7 +29,7 @@ import struct
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 from raylog.errors import ProtocolError
 
@@ -180,7 +180,7 @@ class FramedProtocol(asyncio.BufferedProtocol):
     # -------------------------------------------------------------- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self.transport = transport
         self._loop = asyncio.get_running_loop()
         self._join_small = type(transport).__module__.startswith("asyncio") and sys.version_info < (3, 12)
