@@ -144,7 +144,9 @@ def _elected(
     live = [broker for broker in state.brokers if candidates[broker].standing is Standing.LIVE]
     in_sync = next((broker for broker in live if broker in state.isr), None)
     if in_sync is not None:
-        if wait_for_preferred and state.leader_epoch < 0 and in_sync != state.brokers[0]:
+        preferred = state.brokers[0]
+        may_come = candidates[preferred].standing is not Standing.DEAD
+        if wait_for_preferred and state.leader_epoch < 0 and in_sync != preferred and may_come:
             return state
         return _led_by(state, in_sync, candidates, _survivors(state, candidates), min_isr)
     eligible = next((broker for broker in live if broker in state.elr), None)

@@ -93,6 +93,14 @@ class ReplicaFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaRemoved:
+    """Answers a Removal: the replica is closed and its folder is gone (or was not there)."""
+
+    topic_id: uuid.UUID
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
 class AlterPartition:
     """A leader asks for another ISR. ``isr`` pairs broker id with the incarnation that the leader has seen fetching."""
 
@@ -154,11 +162,16 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The replica is not this actor's any more (topic deleted, or moved away): close and delete its folder."""
+    """The replica is not this actor's any more (topic deleted, or moved away): close and delete its folder.
+
+    A process that has not opened it deletes the folder ``<topic>-<partition>`` of its disk, if ``partition.metadata`` there
+    names this topic id. Either way ``ReplicaRemoved`` follows; until then the Removal is repeated in each new session.
+    """
 
     controller_epoch: int
     topic_id: uuid.UUID
     partition: int
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,5 +193,5 @@ class Exit:
     reason: str
 
 
-FromActor = Hello | Heartbeat | ReplicaOpened | ReplicaFailed | AlterPartition
+FromActor = Hello | Heartbeat | ReplicaOpened | ReplicaFailed | ReplicaRemoved | AlterPartition
 FromController = Welcome | Assignment | Removal | AlterPartitionAnswer | Exit

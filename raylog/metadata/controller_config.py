@@ -1,0 +1,26 @@
+"""What an operator may set about the controller, under Kafka's names where Kafka has them. Times in milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    heartbeat_interval_ms: int = 2_000  # broker.heartbeat.interval.ms
+    session_timeout_ms: int = 9_000  # broker.session.timeout.ms: silence for this long is death
+    return_within_ms: int = 500  # a process that answers a dial has this long to bring its session back
+    redial_interval_ms: int = 500  # while a process is unreachable or mute
+    pause_ms: int = 500  # a liveness deadline seen later than this was missed by the controller itself
+    first_leader_wait_ms: int = 1_000  # how long a new partition waits for its preferred leader once another is there
+    num_partitions: int = 1  # num.partitions
+    default_replication_factor: int = 1  # default.replication.factor
+    delete_topic_enable: bool = True  # delete.topic.enable
+    starts_brokers: bool = True  # whether each registered broker gets a Broker actor
+    start_backoff_ms: int = 200  # doubles with each failure in a row
+    start_backoff_max_ms: int = 30_000
+    hello_timeout_ms: int = 30_000  # a created process that has not said hello by then is created again
+    stable_after_ms: int = 10_000  # a process that lived this long was no failed start
+
+    def __post_init__(self) -> None:
+        assert self.heartbeat_interval_ms * 2 <= self.session_timeout_ms, f"one lost heartbeat would be a death: {self}"

@@ -1,0 +1,165 @@
+"""What goes into the controller machine and what comes out of it.
+
+Events are facts that the shell reports; effects are orders that it carries out, in the order given. ``now_ms`` is the shell's
+monotonic clock, given with each event. A *session id* is the shell's name for one control session, a *token* its name for one
+request that waits for a reply; neither is ever used again for another.
+
+The shell owes the machine three things. It reports everything that has arrived (frames, closed sessions, dial results) before
+``Ticked``, so that nobody is judged silent whose voice lies unread in a buffer. It answers each ``Dial`` with ``Dialed`` and each
+``StartActor`` with ``ActorStarted`` or ``ActorStartFailed``, exactly once. It ticks when ``next_deadline_ms`` has passed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from enum import Enum
+
+from raylog.metadata.requests import ControllerReply, Request
+from raylog.metadata.session import FromActor, FromController, Hello
+from raylog.types import Endpoint, TopicIdPartition
+
+# ------------------------------------------------------------------ events
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHello:
+    """A new control session, opened by this hello."""
+
+    session_id: int
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFrame:
+    """Any later frame of a session."""
+
+    session_id: int
+    frame: FromActor
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """The connection ended: end of file, reset, or closed by CloseSession."""
+
+    session_id: int
+
+
+class DialOutcome(Enum):
+    ALIVE = "alive"  # the handshake completed with the expected identity and incarnation
+    REFUSED = "refused"  # nobody listens there
+    CLOSED = (
+        "closed"  # accepted, and closed before the handshake completed as expected: another process, or a dying one
+    )
+    UNREACHABLE = "unreachable"  # no route, or no answer to the connection attempt
+    MUTE = "mute"  # connected, and no handshake within 200 ms
+
+
+@dataclass(frozen=True, slots=True)
+class Dialed:
+    """The answer to Dial, 200 ms after it at the latest."""
+
+    node_id: int
+    incarnation: int
+    dial_id: int
+    outcome: DialOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    token: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAbandoned:
+    """The asker went away; what was decided for it stands."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActorStarted:
+    """The process was created; its hello will come."""
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActorStartFailed:
+    node_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """A deadline that ``next_deadline_ms`` announced may have come; everything that arrived before was reported."""
+
+
+ActiveEvent = (
+    SessionHello | SessionFrame | SessionClosed | Dialed | RequestReceived | RequestAbandoned | ActorStarted
+    | ActorStartFailed | Ticked
+)  # fmt: skip
+
+# ------------------------------------------------------------------ effects
+
+
+@dataclass(frozen=True, slots=True)
+class SendFrame:
+    """Send over that session; dropped by the shell if it has ended."""
+
+    session_id: int
+    frame: FromController
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """Close after what was sent has been written."""
+
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Find out within 200 ms whether that process of that actor still listens; report Dialed."""
+
+    node_id: int
+    endpoint: Endpoint
+    incarnation: int
+    dial_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    token: int
+    reply: ControllerReply
+
+
+class ActorKind(Enum):
+    BROKER = "broker"
+    REPLICAS = "replicas"
+
+
+@dataclass(frozen=True, slots=True)
+class StartActor:
+    """Create the process of a server actor on its disk; report ActorStarted or ActorStartFailed, however long it takes.
+
+    ``replicas`` says what it will be assigned, for sizing; the assignments themselves come over its session.
+    """
+
+    node_id: int
+    kind: ActorKind
+    broker_id: int
+    directory_id: uuid.UUID
+    path: str
+    replicas: tuple[TopicIdPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A line for the log of the server: something that an operator may want to know."""
+
+    text: str
+
+
+ActiveEffect = SendFrame | CloseSession | Dial | Reply | StartActor | Notice

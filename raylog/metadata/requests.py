@@ -1,0 +1,396 @@
+"""What clients, tools and the launcher ask of the controller, and what it answers: plain values, no wire format.
+
+A request is answered by the reply class that its docstring names, or by ``Refused`` if it could not be looked at as a whole
+(this controller is not the active one, or ceased to be before the decision was committed). Error fields hold Kafka's codes, 0
+for none, and ``message`` a sentence for a person. Replies to changes are given when the change is committed.
+
+Nodes are server actors (``raylog.types``): a partition's replicas, leader and ISR are named by node id in replies, because
+that is whom a client talks to; ``broker_of`` gives the broker.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from enum import Enum
+
+from raylog.types import Endpoint
+
+# ------------------------------------------------------------------ topics
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """−1 partitions or replication factor: the cluster's default. ``assignment`` names brokers by partition; then both are −1."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignment: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopics:
+    """→ TopicsCreated. Each topic succeeds or fails by itself. ``validate_only`` decides and changes nothing."""
+
+    topics: tuple[NewTopic, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreation:
+    name: str
+    error: int = 0
+    message: str | None = None
+    topic_id: uuid.UUID | None = None
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: tuple[tuple[str, str], ...] = ()  # all of them, as effective
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsCreated:
+    topics: tuple[TopicCreation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopics:
+    """→ TopicsDeleted, in the order names, then ids."""
+
+    names: tuple[str, ...] = ()
+    topic_ids: tuple[uuid.UUID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeletion:
+    name: str | None
+    topic_id: uuid.UUID | None
+    error: int = 0
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsDeleted:
+    topics: tuple[TopicDeletion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionGrowth:
+    """``count`` is the new total. ``assignments`` names the brokers of the new partitions only, in order; empty: planned."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitions:
+    """→ PartitionsCreated."""
+
+    topics: tuple[PartitionGrowth, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOutcome:
+    name: str
+    error: int = 0
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsCreated:
+    topics: tuple[TopicOutcome, ...]
+
+
+# ------------------------------------------------------------------ configs
+
+
+class ConfigOperation(Enum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ResourceType(Enum):
+    TOPIC = 2
+    BROKER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    name: str
+    operation: ConfigOperation
+    value: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceChanges:
+    """All changes of one resource are made, or none."""
+
+    type: ResourceType
+    name: str
+    changes: tuple[ConfigChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalAlterConfigs:
+    """→ ConfigsAltered."""
+
+    resources: tuple[ResourceChanges, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceOutcome:
+    type: ResourceType
+    name: str
+    error: int = 0
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsAltered:
+    resources: tuple[ResourceOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigQuery:
+    """``keys`` None: all of them."""
+
+    type: ResourceType
+    name: str
+    keys: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeConfigs:
+    """→ ConfigsDescribed."""
+
+    resources: tuple[ConfigQuery, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """``is_default``: nobody has set it. ``type`` is Kafka's number of the config type."""
+
+    name: str
+    value: str
+    default: str
+    is_default: bool
+    type: int
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDescription:
+    type: ResourceType
+    name: str
+    error: int = 0
+    message: str | None = None
+    entries: tuple[ConfigEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsDescribed:
+    resources: tuple[ConfigDescription, ...]
+
+
+# ------------------------------------------------------------------ views
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTopics:
+    """→ TopicsDescribed. ``names`` and ``topic_ids`` both None: every topic."""
+
+    names: tuple[str, ...] | None = None
+    topic_ids: tuple[uuid.UUID, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A server actor that can be talked to, dead ones left out."""
+
+    node_id: int
+    endpoint: Endpoint
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """``leader_node`` −1: nobody leads, or the leader's process is dead (``error`` says LEADER_NOT_AVAILABLE)."""
+
+    partition: int
+    error: int
+    leader_node: int
+    leader_epoch: int
+    partition_epoch: int
+    replica_nodes: tuple[int, ...]
+    isr_nodes: tuple[int, ...]
+    elr_nodes: tuple[int, ...]
+    offline_nodes: tuple[int, ...]
+    last_known_leader_node: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    name: str | None
+    topic_id: uuid.UUID | None
+    error: int = 0
+    is_internal: bool = False
+    partitions: tuple[PartitionView, ...] = ()
+    configs: tuple[tuple[str, str], ...] = ()  # those that were set
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsDescribed:
+    """Everything that a Metadata reply needs."""
+
+    cluster_id: str
+    controller_node: int
+    nodes: tuple[NodeView, ...]
+    topics: tuple[TopicView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeCluster:
+    """→ ClusterDescribed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    broker_id: int
+    rack: str | None
+    directories: tuple[tuple[uuid.UUID, str], ...]
+    nodes: tuple[NodeView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescribed:
+    cluster_id: str
+    controller_node: int
+    controller_epoch: int
+    brokers: tuple[BrokerView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitLeader:
+    """→ LeaderFound: a live leader of an epoch above ``newer_than_epoch`` as soon as there is one.
+
+    After ``timeout_ms`` a live leader of any epoch (the asker may only have lost its connection), else LEADER_NOT_AVAILABLE. A
+    dead leader is never named.
+    """
+
+    topic: str
+    partition: int
+    newer_than_epoch: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderFound:
+    error: int
+    leader_node: int = -1
+    leader_epoch: int = -1
+    endpoint: Endpoint | None = None
+    topic_id: uuid.UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """→ ClusterStatusReport: what an operator wants to know at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorStatus:
+    node_id: int
+    incarnation: int
+    endpoint: Endpoint | None
+    pid: int
+    state: str  # "live", "silent" (being dialled), "dead", "starting"
+    replicas: int
+    failures: tuple[tuple[str, int, str], ...]  # topic, partition, reason
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatusReport:
+    cluster_id: str
+    controller_node: int
+    controller_epoch: int
+    brokers: int
+    topics: int
+    partitions: int
+    leaderless: tuple[tuple[str, int], ...]
+    under_replicated: tuple[tuple[str, int], ...]
+    under_min_isr: tuple[tuple[str, int], ...]
+    unclean_elections: int
+    removals_pending: int
+    actors: tuple[ActorStatus, ...]
+
+
+# ------------------------------------------------------------------ producer ids, brokers and disks
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerId:
+    """→ ProducerIdAssigned: a producer id of an idempotent producer (no transactional id). ``producer_id`` −1: a new one."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdAssigned:
+    error: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateProducerIds:
+    """→ ProducerIdBlock: a whole block, for a transaction coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    error: int
+    first_producer_id: int = -1
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterDisk:
+    """→ DiskOutcome. Idempotent; registers the broker too. A known disk may move its path, never its broker."""
+
+    cluster_id: str
+    broker_id: int
+    directory_id: uuid.UUID
+    path: str
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskOutcome:
+    error: int
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The answer to any request that this controller cannot decide."""
+
+    error: int
+    message: str
+
+
+Request = (
+    CreateTopics | DeleteTopics | CreatePartitions | IncrementalAlterConfigs | DescribeConfigs | DescribeTopics
+    | DescribeCluster | AwaitLeader | ClusterStatus | InitProducerId | AllocateProducerIds | RegisterDisk
+)  # fmt: skip
+
+ControllerReply = (
+    TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered | ConfigsDescribed | TopicsDescribed
+    | ClusterDescribed | LeaderFound | ClusterStatusReport | ProducerIdAssigned | ProducerIdBlock | DiskOutcome | Refused
+)  # fmt: skip

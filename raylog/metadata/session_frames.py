@@ -1,0 +1,62 @@
+"""Control session frames as bytes, and the actor's guard against controllers of the past.
+
+Byte layout of a frame (the length prefix is the transport's)::
+
+    msgpack map {"t": <class name>, "v": 1, <field>: <value>, ...}      UUIDs 16 bytes, inner dataclasses arrays
+
+A frame of a newer version, or of an unknown name, is refused by name (``ProtocolError``). Which side may send which frame is
+checked by ``from_actor`` and ``from_controller``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast, get_args
+
+from raylog.errors import ProtocolError
+from raylog.metadata.packing import Packing
+from raylog.metadata.session import FromActor, FromController
+
+_PACKING = Packing("session frame", get_args(FromActor) + get_args(FromController))
+
+
+def to_frame(frame: FromActor | FromController) -> bytes:
+    """The bytes of a frame, without a length prefix."""
+    return _PACKING.encode(frame)
+
+
+def from_frame(data: bytes | memoryview) -> FromActor | FromController:
+    """The frame of these bytes. Raises ProtocolError that names what cannot be read."""
+    return cast(FromActor | FromController, _PACKING.decode(data))
+
+
+def from_actor(data: bytes | memoryview) -> FromActor:
+    return cast(FromActor, _of_side(from_frame(data), FromActor, "an actor"))
+
+
+def from_controller(data: bytes | memoryview) -> FromController:
+    return cast(FromController, _of_side(from_frame(data), FromController, "a controller"))
+
+
+def _of_side(frame: Any, side: Any, who: str) -> Any:
+    if not isinstance(frame, get_args(side)):
+        raise ProtocolError(f"{who} does not send {type(frame).__name__}")
+    return frame
+
+
+class ControllerEpochGuard:
+    """What an actor remembers of controllers, for as long as its process lives: the highest controller epoch.
+
+    0 <= highest_epoch; it never goes back.
+    """
+
+    __slots__ = ("highest_epoch",)
+
+    def __init__(self) -> None:
+        self.highest_epoch = 0
+
+    def accepts(self, frame: FromController) -> bool:
+        """Whether the frame is of the newest controller known; a higher epoch becomes the newest known (TV-25)."""
+        if frame.controller_epoch < self.highest_epoch:
+            return False
+        self.highest_epoch = frame.controller_epoch
+        return True
