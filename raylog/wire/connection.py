@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -63,7 +64,7 @@ class Connection(FramedProtocol):
         self._drained: asyncio.Future[None] | None = None
         self._stream: Callable[[memoryview], None] | None = None
         self._stream_closed: Callable[[Exception | None], None] | None = None
-        self.ended: asyncio.Future[Exception | None]  # done when the connection is gone; holds the reason
+        self._waiting_for_end: list[asyncio.Future[None]] = []
 
     @staticmethod
     async def open(
@@ -82,25 +83,37 @@ class Connection(FramedProtocol):
         answers or the peer closes, ClientTimeoutError after ``timeout_ms``, HandshakeError for a peer that is not who
         it should be.
         """
-        loop = asyncio.get_running_loop()
         connection = Connection(endpoint, client_id)
-        connection.ended = loop.create_future()
         expected = Peer(*expect) if isinstance(expect, tuple) else expect
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await loop.create_connection(lambda: connection, endpoint.host, endpoint.port)
+                await connection.connect()
                 if secret is not None:
-                    await connection._shake_hands(ClientHandshake(secret, cluster_id, caller=caller, expect=expected))
+                    await connection.shake_hands(ClientHandshake(secret, cluster_id, caller=caller, expect=expected))
         except TimeoutError:
             connection.abort()
             raise ClientTimeoutError(f"{endpoint} did not answer within {timeout_ms} ms") from None
-        except OSError as error:
-            connection.abort()
-            raise DisconnectedError(f"cannot connect to {endpoint}: {error.strerror or error}") from error
         except BaseException:
             connection.abort()
             raise
         return connection
+
+    async def connect(self) -> None:
+        """The first half of ``open``. Raises DisconnectedError, caused by the OSError."""
+        loop = asyncio.get_running_loop()
+        host, port = self.endpoint.host, self.endpoint.port
+        try:
+            failure: OSError | None = None
+            for address in [host] if _is_numeric(host) else await _addresses(host, port):
+                try:
+                    await loop.create_connection(lambda: self, address, port)
+                    return
+                except OSError as error:
+                    failure = error
+            raise failure or OSError(f"{host} has no address")
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise DisconnectedError(f"cannot connect to {self.endpoint}: {reason}") from error
 
     # -------------------------------------------------------------- sending
 
@@ -114,9 +127,8 @@ class Connection(FramedProtocol):
 
     def call(self, entity: Entity, on_reply: OnReply, *, timeout_ms: float | None = REQUEST_TIMEOUT_MS) -> None:
         """Sends a request. ``on_reply`` is called exactly once, never before this returns."""
-        assert self._loop is not None
         if self.shut or self.lost:
-            self._loop.call_soon(on_reply, None, self._disconnected())
+            self.loop.call_soon(on_reply, None, self._disconnected())
             return
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
@@ -125,7 +137,7 @@ class Connection(FramedProtocol):
         if timeout_ms is None:
             deadline = float("inf")
         else:
-            deadline = self._loop.time() + timeout_ms / 1000
+            deadline = self.loop.time() + timeout_ms / 1000
             if deadline < self._timer_at:
                 self._set_timer(deadline)
         was_idle = not self._pending
@@ -137,8 +149,7 @@ class Connection(FramedProtocol):
 
     def send(self, entity: Entity, *, timeout_ms: float | None = REQUEST_TIMEOUT_MS) -> asyncio.Future[Entity]:
         """Sends a request; the future holds the reply."""
-        assert self._loop is not None
-        future: asyncio.Future[Entity] = self._loop.create_future()
+        future: asyncio.Future[Entity] = self.loop.create_future()
 
         def on_reply(reply: Entity | None, error: Exception | None) -> None:
             if future.done():
@@ -164,14 +175,16 @@ class Connection(FramedProtocol):
     async def drain(self) -> None:
         """Waits while the peer is slow to read. Returns at once on a closed connection."""
         if self.write_paused and not self.lost:
-            assert self._loop is not None
             if self._drained is None:
-                self._drained = self._loop.create_future()
+                self._drained = self.loop.create_future()
             await asyncio.shield(self._drained)
 
     async def wait_closed(self) -> None:
         """Waits until the connection is gone."""
-        await asyncio.shield(self.ended)
+        if not self.lost and self.transport is not None:
+            future: asyncio.Future[None] = self.loop.create_future()
+            self._waiting_for_end.append(future)
+            await future
 
     # -------------------------------------------------------------- receiving
 
@@ -223,22 +236,22 @@ class Connection(FramedProtocol):
             self._call_back(request, None, error)
         if self._stream_closed is not None:
             self._stream_closed(reason)
-        if not self.ended.done():
-            self.ended.set_result(reason)
+        waiting, self._waiting_for_end = self._waiting_for_end, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     def _disconnected(self, reason: Exception | None = None) -> DisconnectedError:
         return DisconnectedError(f"the connection to {self.endpoint} ended" + (f": {reason}" if reason else ""))
 
     def _set_timer(self, at: float) -> None:
-        assert self._loop is not None
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self._loop.call_at(at, self._expire)
+        self._timer = self.loop.call_at(at, self._expire)
 
     def _expire(self) -> None:
-        assert self._loop is not None
-        now = self._loop.time()
+        now = self.loop.time()
         self._timer = None
         self._timer_at = float("inf")
         due = [(key, pending) for key, pending in self._pending.items() if pending.deadline <= now]
@@ -252,7 +265,8 @@ class Connection(FramedProtocol):
 
     # -------------------------------------------------------------- handshake and sessions
 
-    async def _shake_hands(self, handshake: ClientHandshake) -> None:
+    async def shake_hands(self, handshake: ClientHandshake) -> None:
+        """The second half of ``open``. Raises HandshakeError, or DisconnectedError if the peer closes."""
         message: private.Handshake | None = handshake.start()
         while message is not None:
             try:
@@ -282,3 +296,19 @@ class Connection(FramedProtocol):
         self._stream = on_frame
         self._stream_closed = on_close
         self.frame_bytes_max = frame_bytes_max
+
+
+def _is_numeric(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    """A name's addresses, each once, in the resolver's order."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))

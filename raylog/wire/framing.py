@@ -87,7 +87,7 @@ class FramedProtocol(asyncio.BufferedProtocol):
         self.shut = False  # no frame is delivered any more
         self.lost = False  # the transport is gone
         self.bytes_received = 0  # ever; tells progress from silence
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop  # once there is a transport
         self._scratch = _pool.scratch
         self._window = LARGE_FRAME_BYTES
         self._prefix = b""  # 0 <= len < 4: the start of a size
@@ -125,15 +125,20 @@ class FramedProtocol(asyncio.BufferedProtocol):
         """Whether the peer owes the rest of a frame."""
         return self._body is not None or bool(self._prefix)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What is queued and has not reached the kernel."""
+        queued = sum(map(len, self._out))
+        return queued if self.transport is None or self.lost else queued + self.transport.get_write_buffer_size()
+
     def write_frame(self, buffers: Sequence[Buffer]) -> None:
         """Queues one frame (its size included) for the end of this turn of the loop. Silently dropped once closed."""
         if self.lost or self.transport is None:
             return
         self._out.extend(buffers)
         if not self._parsing and not self._flush_scheduled:
-            assert self._loop is not None
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
 
     def write_frame_now(self, buffers: Sequence[Buffer]) -> None:
         """Like ``write_frame``, at once: for a link that was idle, where waiting gathers nothing."""
@@ -182,7 +187,7 @@ class FramedProtocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self.transport = transport
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._join_small = type(transport).__module__.startswith("asyncio") and sys.version_info < (3, 12)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         peer = transport.get_extra_info("peername")

@@ -5,20 +5,18 @@ ignores names that it does not know and takes a field's default where a name is 
 be added at any time. A reply is either such a map or ``{"error": <Kafka's error code>, "message": <text>}``, which the
 client's end raises.
 
-To add one: a request class and a reply class, both decorated with ``@api(key, ...)``, the next free key, a name in
-capitals.
+To add one: a name in capitals for the next free key, a request class under ``@request_of(key)`` and its reply under
+``@reply_to(key)``.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
-import msgpack
-
-from raylog.errors import ProtocolError, RaylogError, code_of, error_for
+from raylog.errors import RaylogError, code_of, error_for
+from raylog.wire import values
 
 FIRST_API_KEY: Final = 20_000
 HANDSHAKE: Final = 20_000
@@ -139,7 +137,10 @@ class ClusterStatusReply:
 @request_of(REGISTER_DISKS)
 @dataclass(frozen=True, slots=True)
 class RegisterDisks:
-    """Tells the controller of formatted disks: maps with ``directory_id`` (16 bytes), ``broker_id``, ``path``, ``host``, ``rack``. Idempotent."""
+    """Tells the controller of formatted disks:
+
+    maps with ``directory_id`` (16 bytes), ``broker_id``, ``path``, ``host``, ``rack``. Idempotent.
+    """
 
     API_KEY: ClassVar[int]
     disks: tuple[dict[str, Any], ...]
@@ -201,49 +202,17 @@ def name_of(api_key: int) -> str | None:
 
 def encode(message: Any) -> bytes:
     """The body of a request or reply."""
-    body = {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
-    packed: bytes = msgpack.packb(body)
-    return packed
+    return values.pack(message)
 
 
 def decode_request(api_key: int, body: memoryview | bytes) -> Any:
-    return _build(_requests[api_key], _unpack(body))
+    return values.from_plain(_requests[api_key], values.unpack_map(body))
 
 
 def decode_reply(api_key: int, body: memoryview | bytes) -> Any:
     """The reply; raises what a refusal says."""
-    fields = _unpack(body)
-    if "error" in fields:
-        raise error_for(int(fields["error"]), str(fields.get("message", "")))
-    return _build(_replies[api_key], fields)
-
-
-def _unpack(body: memoryview | bytes) -> dict[str, Any]:
-    try:
-        fields = msgpack.unpackb(body, use_list=False, strict_map_key=False)
-    except Exception as error:  # msgpack raises ValueError, its own kinds and RecursionError-likes
-        raise ProtocolError(f"a private body that is no msgpack: {error}") from None
-    if not isinstance(fields, dict):
-        raise ProtocolError(f"a private body is a {type(fields).__name__}, not a map")
-    return fields
-
-
-def _build(cls: type[Any], fields: dict[str, Any]) -> Any:
-    known = {}
-    for field in dataclasses.fields(cls):
-        if field.name in fields:
-            known[field.name] = _checked(cls, field.name, str(field.type), fields[field.name])
-    try:
-        return cls(**known)
-    except TypeError as error:
-        raise ProtocolError(f"{cls.__name__}: {error}") from None
-
-
-_PLAIN_TYPES: Final = {"str": str, "int": int, "bytes": bytes, "bool": bool, "dict[str, Any]": dict}
-
-
-def _checked(cls: type[Any], name: str, annotation: str, value: Any) -> Any:
-    expected = _PLAIN_TYPES.get(annotation)
-    if expected is not None and (not isinstance(value, expected) or (expected is int and isinstance(value, bool))):
-        raise ProtocolError(f"{cls.__name__}.{name} is a {type(value).__name__}, not {annotation}")
-    return value
+    plain = values.unpack_map(body)
+    if "error" in plain:
+        refusal: Refusal = values.from_plain(Refusal, plain)
+        raise error_for(refusal.error, refusal.message)
+    return values.from_plain(_replies[api_key], plain)

@@ -1,0 +1,59 @@
+"""Asks an endpoint whether one certain process still answers there: how the controller tells death from silence.
+
+| outcome       | what happened                                                                        |
+|---------------|--------------------------------------------------------------------------------------|
+| `alive`       | the handshake was completed by that node with that incarnation                       |
+| `refused`     | the machine answers and nobody listens: the process is dead                          |
+| `closed`      | accepted, then closed, or completed by somebody else: that process is dead           |
+| `mute`        | accepted, and no handshake within the time: stopped, overloaded, or the machine died |
+| `unreachable` | no connection within the time, or no route                                           |
+
+A killed process's listener may accept for an instant, which is why accepting alone proves nothing. What the outcomes
+mean for leadership is the controller's to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Literal
+
+from raylog.errors import DisconnectedError, RaylogError
+from raylog.types import Endpoint
+from raylog.wire.connection import Connection
+from raylog.wire.handshake import ClientHandshake, Peer, Secret
+
+DIAL_TIMEOUT_MS: Final = 200
+
+DialOutcome = Literal["alive", "refused", "closed", "mute", "unreachable"]
+
+
+async def dial(
+    endpoint: Endpoint,
+    *,
+    node_id: int,
+    incarnation: int,
+    secret: Secret,
+    cluster_id: str,
+    timeout_ms: int = DIAL_TIMEOUT_MS,
+) -> DialOutcome:
+    """The outcome, after ``timeout_ms`` at the latest. Raises nothing but cancellation."""
+    connection = Connection(endpoint, "raylog dial")
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            await connection.connect()
+            await connection.shake_hands(ClientHandshake(secret, cluster_id, expect=Peer(node_id, incarnation)))
+    except TimeoutError:
+        return "unreachable" if connection.transport is None else "mute"
+    except DisconnectedError as error:
+        match error.__cause__:
+            case ConnectionRefusedError():
+                return "refused"
+            case None | ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError():
+                return "closed"
+            case _:
+                return "unreachable"
+    except RaylogError:  # garbage, a stranger, or a neighbour: whoever it is, it is not that process
+        return "closed"
+    finally:
+        connection.abort()
+    return "alive"
