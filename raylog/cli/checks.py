@@ -1,0 +1,233 @@
+"""What ``raylog doctor`` checks: pure functions from facts about a machine to findings.
+
+``Facts`` says what was seen (``raylog/cli/machine.py`` looks), each check judges one thing, and each finding that is not ok carries the
+command that mends it. Three levels: a *failure* keeps raylog from working or from keeping its promises, a *warning*
+will matter under load or for one feature, ok is ok. Nothing here reads the machine, so that every judgement can be tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+GIB = 1024**3
+MIB = 1024**2
+RAY_VERSION_WANTED = (2, 60)
+JAVA_WANTED = 17
+MAP_COUNT_MIN = 65530  # the kernel's own default; each segment of a log that Kafka's tools open needs two maps
+SHM_BYTES_MIN = 128 * MIB  # the embedded cluster's object store is 80 MB
+DISK_FREE_BYTES_MIN = GIB
+OWN_OPEN_FILES = 256  # sockets, Ray's own files and libraries of one server process
+RAY_HEAD_PORT = 6379
+
+
+class Level(Enum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check's verdict. ``remedy`` is a command (or the one line to change), empty when all is well."""
+
+    check: str
+    level: Level
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What the machine is meant to hold: replicas here, bytes that each retains, size of a segment."""
+
+    partitions: int = 100
+    partition_bytes: int = 10 * GIB
+    segment_bytes: int = GIB
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFacts:
+    """A folder; ``problem`` is what keeps it from being used, in the words of its DiskError."""
+
+    path: str
+    free_bytes: int
+    total_bytes: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RayFacts:
+    """``running`` is the address of the Ray that runs on this machine, None for none. ``running_version`` may be unknown.
+
+    ``auth_mode`` is Ray's (RAY_AUTH_MODE, None where unset); ``has_token`` whether a token can be found here.
+    """
+
+    installed_version: str
+    running: str | None
+    running_version: str | None
+    auth_mode: str | None
+    has_token: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """``head_port_owner``: "free", "ray", or the name of the process that listens there. ``oom_scores``: process id and
+    ``oom_score_adj`` of the server processes that run here. ``java_version``: the major number, None without Java."""
+
+    open_files_soft: int
+    open_files_hard: int
+    map_count: int
+    shm_total_bytes: int
+    shm_free_bytes: int
+    disks: tuple[DiskFacts, ...]
+    loopback_problem: str | None
+    head_port_owner: str
+    ray: RayFacts
+    java_version: int | None
+    oom_scores: tuple[tuple[int, int], ...]
+
+
+def recommended_open_files(workload: Workload) -> int:
+    """Open files that a machine needs for its logs: partitions × (partition bytes / segment bytes + 3)."""
+    segments = -(-workload.partition_bytes // workload.segment_bytes)
+    return workload.partitions * (segments + 3)
+
+
+def check_open_files(facts: Facts, workload: Workload) -> Finding:
+    wanted = recommended_open_files(workload) + OWN_OPEN_FILES
+    found = f"{facts.open_files_soft} may be open, {wanted} recommended for {workload.partitions} partitions"
+    if facts.open_files_soft >= wanted:
+        return Finding("open files", Level.OK, found)
+    if facts.open_files_hard >= wanted:
+        return Finding("open files", Level.WARNING, found, f"ulimit -n {wanted}   # before Ray starts")
+    line = f"* - nofile {max(wanted, 65536)}"
+    return Finding(
+        "open files", Level.WARNING, found, f"echo '{line}' | sudo tee -a /etc/security/limits.conf   # log in again"
+    )
+
+
+def check_map_count(facts: Facts, workload: Workload) -> Finding:
+    segments = -(-workload.partition_bytes // workload.segment_bytes)
+    wanted = max(MAP_COUNT_MIN, 2 * workload.partitions * segments)
+    found = f"vm.max_map_count is {facts.map_count}, {wanted} recommended"
+    if facts.map_count >= wanted:
+        return Finding("memory maps", Level.OK, found)
+    return Finding("memory maps", Level.WARNING, found, f"sudo sysctl -w vm.max_map_count={max(wanted, 262144)}")
+
+
+def check_shm(facts: Facts, workload: Workload) -> Finding:
+    found = f"{facts.shm_free_bytes // MIB:,} MiB of {facts.shm_total_bytes // MIB:,} MiB free in /dev/shm"
+    if facts.shm_free_bytes >= SHM_BYTES_MIN:
+        return Finding("/dev/shm", Level.OK, found)
+    if facts.shm_total_bytes >= SHM_BYTES_MIN:
+        return Finding("/dev/shm", Level.WARNING, found, "ls -lS /dev/shm   # remove what dead processes left")
+    remedy = "sudo mount -o remount,size=2G /dev/shm   # in a container: docker run --shm-size=2g"
+    return Finding("/dev/shm", Level.FAILURE, found, remedy)
+
+
+def check_disks(facts: Facts, workload: Workload) -> list[Finding]:
+    return [_check_disk(disk) for disk in facts.disks]
+
+
+def check_ports(facts: Facts, workload: Workload) -> Finding:
+    if facts.loopback_problem is not None:
+        remedy = "sudo ip link set lo up"
+        return Finding("ports", Level.FAILURE, f"no server can listen on 127.0.0.1: {facts.loopback_problem}", remedy)
+    if facts.head_port_owner in ("free", "ray"):
+        state = "free" if facts.head_port_owner == "free" else "Ray's"
+        return Finding("ports", Level.OK, f"loopback works; Ray's head port {RAY_HEAD_PORT} is {state}")
+    found = f"port {RAY_HEAD_PORT} of Ray's head is taken by {facts.head_port_owner}; embedded Ray takes another"
+    return Finding("ports", Level.WARNING, found, "ray start --head --port=6380")
+
+
+def check_ray_version(facts: Facts, workload: Workload) -> Finding:
+    wanted = ".".join(map(str, RAY_VERSION_WANTED))
+    ray = facts.ray
+    if _major_minor(ray.installed_version) != RAY_VERSION_WANTED:
+        found = f"Ray {ray.installed_version} is installed, raylog is made for {wanted}"
+        return Finding("Ray version", Level.FAILURE, found, f"pip install 'ray[default]=={wanted}.*'")
+    if ray.running is None:
+        return Finding("Ray version", Level.OK, f"Ray {ray.installed_version} is installed, none runs here")
+    if ray.running_version is not None and ray.running_version != ray.installed_version:
+        found = f"the Ray at {ray.running} is {ray.running_version}, installed is {ray.installed_version}"
+        return Finding("Ray version", Level.FAILURE, found, f"pip install 'ray[default]=={ray.running_version}'")
+    return Finding("Ray version", Level.OK, f"Ray {ray.installed_version}; one runs at {ray.running}")
+
+
+def check_ray_token(facts: Facts, workload: Workload) -> Finding:
+    ray = facts.ray
+    mode = ray.auth_mode or "unset"
+    if ray.auth_mode == "token" and not ray.has_token:
+        found = "RAY_AUTH_MODE=token, but there is no token"
+        return Finding(
+            "Ray token", Level.FAILURE, found, "ray get-auth-token --generate   # or copy the head's ~/.ray/auth_token"
+        )
+    token = "a token is here" if ray.has_token else "no token is here"
+    if ray.auth_mode == "disabled" and ray.running is not None:
+        found = f"RAY_AUTH_MODE=disabled, {token}: whoever reaches {ray.running} controls it"
+        return Finding("Ray token", Level.WARNING, found, "unset RAY_AUTH_MODE   # before Ray starts")
+    return Finding("Ray token", Level.OK, f"RAY_AUTH_MODE {mode}, {token}")
+
+
+def check_java(facts: Facts, workload: Workload) -> Finding:
+    remedy = "sudo apt-get install openjdk-17-jre-headless"
+    if facts.java_version is None:
+        return Finding("Java", Level.WARNING, "no Java; only Spark and Apache Kafka's tools need it", remedy)
+    if facts.java_version != JAVA_WANTED:
+        found = f"Java {facts.java_version}; Spark 3.5 needs {JAVA_WANTED}, the rest needs none"
+        return Finding("Java", Level.WARNING, found, remedy)
+    return Finding("Java", Level.OK, f"Java {facts.java_version}")
+
+
+def check_oom_score(facts: Facts, workload: Workload) -> Finding:
+    if not facts.oom_scores:
+        return Finding("OOM score", Level.OK, "no server runs here")
+    worst = max(score for _, score in facts.oom_scores)
+    found = f"{len(facts.oom_scores)} server processes, highest oom_score_adj {worst}"
+    if worst < 500:
+        return Finding("OOM score", Level.OK, found)
+    pids = " ".join(str(pid) for pid, _ in facts.oom_scores)
+    remedy = (
+        f"for p in {pids}; do echo 0 | sudo tee /proc/$p/oom_score_adj; done   "
+        "# lasting: RAY_worker_oom_score_adjustment=0 where Ray starts"
+    )
+    return Finding("OOM score", Level.WARNING, found + ": the kernel ends them first when memory is short", remedy)
+
+
+CHECKS: Sequence[Callable[[Facts, Workload], Finding | list[Finding]]] = (
+    check_open_files,
+    check_map_count,
+    check_shm,
+    check_disks,
+    check_ports,
+    check_ray_version,
+    check_ray_token,
+    check_java,
+    check_oom_score,
+)
+
+
+def judge(facts: Facts, workload: Workload) -> list[Finding]:
+    """Every check's findings, in the order in which they are shown."""
+    findings: list[Finding] = []
+    for check in CHECKS:
+        result = check(facts, workload)
+        findings.extend(result if isinstance(result, list) else [result])
+    return findings
+
+
+def _check_disk(disk: DiskFacts) -> Finding:
+    name = f"disk {disk.path}"
+    if disk.problem is not None:
+        return Finding(name, Level.FAILURE, disk.problem, f"ls -ld {disk.path} && mount | grep -F {disk.path}")
+    found = f"{disk.free_bytes / GIB:,.1f} GiB of {disk.total_bytes / GIB:,.1f} GiB free"
+    if disk.free_bytes >= DISK_FREE_BYTES_MIN:
+        return Finding(name, Level.OK, found)
+    remedy = "raylog topics alter TOPIC --config retention.bytes=N   # or a larger disk"
+    return Finding(name, Level.FAILURE, found + ", raylog wants 1 GiB", remedy)
+
+
+def _major_minor(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())

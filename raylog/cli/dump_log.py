@@ -1,0 +1,76 @@
+"""``raylog dump-log``: a replica's files in words, offline, in the format of Apache Kafka's own tool."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raylog.cli.log_files import EPOCHS_FILE, SUFFIXES, entries_of, is_dumpable, text
+from raylog.cli.output import AsJson, print_json, print_text
+from raylog.errors import DiskError
+from raylog.records.batch import Buffer
+
+
+def dump_log(
+    paths: Annotated[
+        list[Path], typer.Argument(help="Files, or a partition's folder for all its files.", show_default=False)
+    ],
+    deep: Annotated[
+        bool, typer.Option("--deep-iteration", help="Print the records inside each batch, too.", show_default=False)
+    ] = False,
+    contents: Annotated[
+        bool, typer.Option("--print-data-log", help="Print keys and values (implies --deep-iteration).")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Decode .log, .index, .timeindex, .snapshot and leader-epoch-checkpoint files.
+
+    Works on files of raylog and of Apache Kafka, without a cluster. Exits with 1 if a file is damaged.
+    """
+    damaged = False
+    for path in _files(paths):
+        data = _content(path)
+        if not as_json:
+            print_text(f"Dumping {path}")
+            if path.suffix == ".log":
+                print_text(f"Log starting offset: {int(path.stem)}")
+        for entry in entries_of(path, data, deep=deep, contents=contents):
+            damaged = damaged or "fault" in entry
+            if as_json:
+                print_json({"file": str(path)} | entry)
+            else:
+                print_text(text(entry))
+    if damaged:
+        raise typer.Exit(1)
+
+
+def _files(paths: list[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(each for each in path.iterdir() if is_dumpable(each))
+            if not inside:
+                raise DiskError(f"{path} holds no file of a log; name a partition's folder, such as DISK/topic-0")
+            found.extend(inside)
+        elif not path.exists():
+            raise DiskError(f"{path} does not exist")
+        elif not is_dumpable(path) or (path.name != EPOCHS_FILE and not path.stem.isdecimal()):
+            raise DiskError(
+                f"{path} is no file of a log: those are <offset>{', <offset>'.join(SUFFIXES)}, {EPOCHS_FILE}"
+            )
+        else:
+            found.append(path)
+    return found
+
+
+def _content(path: Path) -> Buffer:
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                return b""
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise DiskError(f"{path} can't be read: {error.strerror}") from error

@@ -1,0 +1,150 @@
+"""Looks at the machine for ``raylog doctor``: limits, kernel settings, disks, ports, Ray, Java, processes.
+
+Looks only: connects to nobody's service beyond asking whether a port is bound, starts nothing but ``java -version``, and needs no rights.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from raylog.cli.checks import RAY_HEAD_PORT, DiskFacts, Facts, RayFacts
+from raylog.errors import DiskError
+from raylog.placement.disks import check_writable, read_disk
+
+_RAY_CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
+SERVER_ACTORS = ("PartitionReplicaActor", "ControllerActor", "BrokerActor")
+
+
+def look(folders: Sequence[Path]) -> Facts:
+    """The facts of this machine now; ``folders`` are disks or folders that shall become disks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    shm = shutil.disk_usage("/dev/shm") if Path("/dev/shm").is_dir() else None
+    return Facts(
+        open_files_soft=_unlimited(soft),
+        open_files_hard=_unlimited(hard),
+        map_count=int(Path("/proc/sys/vm/max_map_count").read_text()),
+        shm_total_bytes=shm.total if shm else 0,
+        shm_free_bytes=shm.free if shm else 0,
+        disks=tuple(look_at_disk(folder) for folder in folders),
+        loopback_problem=_loopback_problem(),
+        head_port_owner=_port_owner(RAY_HEAD_PORT),
+        ray=_look_at_ray(),
+        java_version=_java_version(),
+        oom_scores=_oom_scores(),
+    )
+
+
+def look_at_disk(folder: Path) -> DiskFacts:
+    """A folder that need not exist yet: then its nearest existing parent is measured."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    problem = None
+    try:
+        if any(folder.glob("broker-*/meta.properties")):
+            for disk in sorted(folder.glob("broker-*")):
+                read_disk(disk)
+        else:
+            read_disk(folder)
+        check_writable(existing)
+    except DiskError as error:
+        problem = str(error)
+    usage = shutil.disk_usage(existing)
+    return DiskFacts(str(folder), usage.free, usage.total, problem)
+
+
+def _unlimited(limit: int) -> int:
+    return 1 << 62 if limit == resource.RLIM_INFINITY else limit
+
+
+def _loopback_problem() -> str | None:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            with socket.create_connection(listener.getsockname(), timeout=2):
+                return None
+    except OSError as error:
+        return str(error)
+
+
+def _port_owner(port: int) -> str:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("0.0.0.0", port))
+            return "free"
+    except OSError:
+        pass
+    try:
+        listening = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+        pids = [each.pid for each in listening if each.laddr and each.laddr.port == port and each.pid]
+        names = sorted({psutil.Process(pid).name() for pid in pids})
+    except psutil.Error:
+        names = []
+    if any(name.startswith(("gcs_server", "ray")) for name in names):
+        return "ray"
+    return ", ".join(names) or "another process"
+
+
+def _look_at_ray() -> RayFacts:
+    try:
+        installed = version("ray")
+    except PackageNotFoundError:
+        installed = "0"
+    running = None
+    if _RAY_CURRENT_CLUSTER.is_file():
+        address = _RAY_CURRENT_CLUSTER.read_text().strip()
+        if any(process.info["name"] == "gcs_server" for process in psutil.process_iter(["name"])):
+            running = address or None
+    token_files = [Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "")), Path.home() / ".ray" / "auth_token"]
+    has_token = bool(os.environ.get("RAY_AUTH_TOKEN")) or any(path.is_file() for path in token_files)
+    return RayFacts(installed, running, _running_version(), os.environ.get("RAY_AUTH_MODE"), has_token)
+
+
+def _running_version() -> str | None:
+    """The version of the Ray whose raylet runs here, from the packages that its executable lies in."""
+    for process in psutil.process_iter(["name", "exe"]):
+        if process.info["name"] == "raylet" and process.info["exe"]:
+            packages = Path(process.info["exe"]).parents
+            for folder in packages:
+                for found in folder.glob("ray-*.dist-info"):
+                    return found.name.removeprefix("ray-").removesuffix(".dist-info")
+    return None
+
+
+def _java_version() -> int | None:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else None
+    java = java or shutil.which("java")
+    if java is None:
+        return None
+    try:
+        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
+    return int(match.group(1)) if match else None
+
+
+def _oom_scores() -> tuple[tuple[int, int], ...]:
+    scores = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if command.startswith("ray::") and any(name in command for name in SERVER_ACTORS):
+            try:
+                score = int(Path(f"/proc/{process.pid}/oom_score_adj").read_text())
+            except OSError:
+                continue
+            scores.append((process.pid, score))
+    return tuple(sorted(scores))

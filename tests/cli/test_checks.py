@@ -1,0 +1,173 @@
+"""Every check of ``raylog doctor``: what it says of a healthy machine, of each ill, and the command that mends it."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raylog.cli.checks import (
+    GIB,
+    MIB,
+    DiskFacts,
+    Facts,
+    Finding,
+    Level,
+    RayFacts,
+    Workload,
+    judge,
+    recommended_open_files,
+)
+from raylog.cli.machine import look, look_at_disk
+
+HEALTHY = Facts(
+    open_files_soft=65536,
+    open_files_hard=65536,
+    map_count=262144,
+    shm_total_bytes=2 * GIB,
+    shm_free_bytes=GIB,
+    disks=(DiskFacts("/data/disk-0", 50 * GIB, 100 * GIB, None),),
+    loopback_problem=None,
+    head_port_owner="free",
+    ray=RayFacts("2.60.0", None, None, None, True),
+    java_version=17,
+    oom_scores=((41, 0), (42, 0)),
+)
+
+
+def findings_of(facts: Facts, workload: Workload | None = None) -> dict[str, Finding]:
+    return {finding.check: finding for finding in judge(facts, workload or Workload())}
+
+
+def test_tv_34_recommended_open_files_of_100_partitions_of_10_gib_are_1300() -> None:
+    assert recommended_open_files(Workload(100, 10 * GIB, GIB)) == 1300
+
+
+def test_a_started_segment_counts_as_a_whole_one() -> None:
+    assert recommended_open_files(Workload(1, GIB + 1, GIB)) == 5
+
+
+def test_a_healthy_machine_needs_nothing() -> None:
+    findings = findings_of(HEALTHY)
+    assert {finding.level for finding in findings.values()} == {Level.OK}
+    assert {finding.remedy for finding in findings.values()} == {""}
+    assert len(findings) == 9
+
+
+@pytest.mark.parametrize(
+    ("changed", "check", "level", "found", "remedy"),
+    [
+        ({"open_files_soft": 1024}, "open files", Level.WARNING, "1024 may be open, 1556 recommended", "ulimit -n 1556"),
+        (
+            {"open_files_soft": 1024, "open_files_hard": 1024},
+            "open files",
+            Level.WARNING,
+            "1024",
+            "nofile 65536' | sudo tee",
+        ),
+        ({"map_count": 1000}, "memory maps", Level.WARNING, "1000", "sysctl -w vm.max_map_count=262144"),
+        ({"shm_free_bytes": 10 * MIB}, "/dev/shm", Level.WARNING, "10 MiB of 2,048 MiB", "ls -lS /dev/shm"),
+        (
+            {"shm_total_bytes": 64 * MIB, "shm_free_bytes": 64 * MIB},
+            "/dev/shm",
+            Level.FAILURE,
+            "64 MiB",
+            "remount,size=2G",
+        ),
+        (
+            {"disks": (DiskFacts("/d", 1, GIB, None),)},
+            "disk /d",
+            Level.FAILURE,
+            "raylog wants 1 GiB",
+            "retention.bytes",
+        ),
+        (
+            {"disks": (DiskFacts("/d", GIB, GIB, "belongs to cluster x"),)},
+            "disk /d",
+            Level.FAILURE,
+            "cluster x",
+            "ls -ld /d",
+        ),
+        ({"loopback_problem": "network down"}, "ports", Level.FAILURE, "network down", "ip link set lo up"),
+        ({"head_port_owner": "redis-server"}, "ports", Level.WARNING, "taken by redis-server", "--port=6380"),
+        ({"java_version": None}, "Java", Level.WARNING, "no Java", "openjdk-17"),
+        ({"java_version": 21}, "Java", Level.WARNING, "Java 21; Spark 3.5 needs 17", "openjdk-17"),
+        ({"oom_scores": ((41, 1000), (7, 0))}, "OOM score", Level.WARNING, "highest oom_score_adj 1000", "41 7"),
+    ],
+)
+def test_each_ill_is_named_with_its_remedy(
+    changed: dict[str, object], check: str, level: Level, found: str, remedy: str
+) -> None:
+    findings = findings_of(replace(HEALTHY, **changed))  # type: ignore[arg-type]
+    assert findings[check].level is level
+    assert found in findings[check].found
+    assert remedy in findings[check].remedy
+    assert {name for name, finding in findings.items() if finding.level is not Level.OK} == {check}
+
+
+@pytest.mark.parametrize(
+    ("ray", "check", "level", "found", "remedy"),
+    [
+        (RayFacts("2.41.0", None, None, None, True), "Ray version", Level.FAILURE, "2.41.0", "ray[default]==2.60"),
+        (
+            RayFacts("2.60.0", "127.0.0.1:6379", "2.60.1", None, True),
+            "Ray version",
+            Level.FAILURE,
+            "the Ray at 127.0.0.1:6379 is 2.60.1",
+            "pip install 'ray[default]==2.60.1'",
+        ),
+        (
+            RayFacts("2.60.0", None, None, "token", False),
+            "Ray token",
+            Level.FAILURE,
+            "there is no token",
+            "ray get-auth-token --generate",
+        ),
+        (
+            RayFacts("2.60.0", "10.0.0.1:6379", "2.60.0", "disabled", True),
+            "Ray token",
+            Level.WARNING,
+            "whoever reaches 10.0.0.1:6379 controls it",
+            "unset RAY_AUTH_MODE",
+        ),
+    ],
+)
+def test_rays_version_and_token_are_judged(ray: RayFacts, check: str, level: Level, found: str, remedy: str) -> None:
+    finding = findings_of(replace(HEALTHY, ray=ray))[check]
+    assert finding.level is level and found in finding.found and remedy in finding.remedy
+
+
+def test_rays_own_head_port_is_no_ill() -> None:
+    assert findings_of(replace(HEALTHY, head_port_owner="ray"))["ports"].level is Level.OK
+
+
+def test_a_wider_workload_needs_more_files_and_maps() -> None:
+    findings = findings_of(HEALTHY, Workload(partitions=50_000, partition_bytes=10 * GIB, segment_bytes=GIB))
+    assert "650256 recommended" in findings["open files"].found
+    assert "vm.max_map_count=1000000" in findings["memory maps"].remedy
+
+
+@pytest.mark.core
+def test_this_machine_can_be_looked_at(tmp_path: Path) -> None:
+    facts = look([tmp_path / "not" / "yet" / "there"])
+    assert facts.open_files_soft > 0 and facts.map_count > 0 and facts.loopback_problem is None
+    assert facts.disks[0].problem is None and facts.disks[0].total_bytes > 0
+    assert facts.ray.installed_version.startswith("2.60")
+
+
+def test_a_folder_that_is_no_disk_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    problem = look_at_disk(tmp_path).problem
+    assert problem is not None and "not raylog's" in problem
+
+
+@pytest.mark.core
+def test_a_port_that_somebody_listens_on_has_an_owner() -> None:
+    from raylog.cli.machine import _port_owner
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        assert _port_owner(listener.getsockname()[1]) not in ("free", "ray")

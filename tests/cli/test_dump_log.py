@@ -1,0 +1,162 @@
+"""``raylog dump-log`` on files with known bytes: Kafka's lines, JSON, and damage that is named and exits with 1."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from raylog.cli.main import app
+from raylog.log.producers import ProducerStates
+from raylog.records.batch import BatchView, stamp
+from raylog.records.codec import encode
+from raylog.records.compression import Compression
+from raylog.records.control import Marker, control_batch
+
+runner = CliRunner()
+
+
+def run(*arguments: object) -> Any:
+    return runner.invoke(app, ["dump-log", *map(str, arguments)])
+
+
+def stamped(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
+    buffer = bytearray(batch)
+    stamp(buffer, base_offset, leader_epoch)
+    return bytes(buffer)
+
+
+def two_batches() -> bytes:
+    first = encode(
+        [(1000, b"k1", b"v1", [("h", b"x"), ("i", None)]), (1005, None, b"\xff\xfe", [])],
+        producer_id=7,
+        producer_epoch=1,
+        base_sequence=4,
+    )
+    second = encode([(2000, b"k3" * 200, None, [])], compression=Compression.GZIP)
+    return stamped(first, 100, 3) + stamped(second, 102, 4)
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    path = tmp_path / "00000000000000000100.log"
+    path.write_bytes(two_batches())
+    return path
+
+
+def test_batches_are_printed_as_kafkas_tool_prints_them(log_file: Path) -> None:
+    first, second = BatchView(two_batches()), BatchView(two_batches(), BatchView(two_batches()).size)
+    result = run(log_file)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        f"Dumping {log_file}",
+        "Log starting offset: 100",
+        "baseOffset: 100 lastOffset: 101 count: 2 baseSequence: 4 lastSequence: 5 producerId: 7 producerEpoch: 1 "
+        "partitionLeaderEpoch: 3 isTransactional: false isControl: false deleteHorizonMs: OptionalLong.empty position: 0 "
+        f"CreateTime: 1005 size: {first.size} magic: 2 compresscodec: none crc: {first.crc} isvalid: true",
+        "baseOffset: 102 lastOffset: 102 count: 1 baseSequence: -1 lastSequence: -1 producerId: -1 producerEpoch: -1 "
+        "partitionLeaderEpoch: 4 isTransactional: false isControl: false deleteHorizonMs: OptionalLong.empty position: "
+        f"{first.size} CreateTime: 2000 size: {second.size} magic: 2 compresscodec: gzip crc: {second.crc} isvalid: true",
+    ]
+
+
+def test_records_and_their_contents_are_printed_on_demand(log_file: Path) -> None:
+    deep = [line for line in run(log_file, "--deep-iteration").stdout.splitlines() if line.startswith("| ")]
+    assert deep == [
+        "| offset: 100 CreateTime: 1000 keySize: 2 valueSize: 2 sequence: 4 headerKeys: [h,i]",
+        "| offset: 101 CreateTime: 1005 keySize: -1 valueSize: 2 sequence: 5 headerKeys: []",
+        "| offset: 102 CreateTime: 2000 keySize: 400 valueSize: -1 sequence: -1 headerKeys: []",
+    ]
+    printed = [line for line in run(log_file, "--print-data-log").stdout.splitlines() if line.startswith("| ")]
+    assert printed[0].endswith("headerKeys: [h,i] key: k1 payload: v1")
+    assert printed[1].endswith("headerKeys: [] payload: base64://4=")
+
+
+def test_json_is_one_document_a_line(log_file: Path) -> None:
+    documents = [json.loads(line) for line in run(log_file, "--json", "--print-data-log").stdout.splitlines()]
+    assert [document.get("baseOffset") for document in documents] == [100, None, None, 102, None]
+    assert documents[1]["key"] == "k1" and documents[1]["headerKeys"] == ["h", "i"]
+    assert documents[2]["payloadBase64"] == "//4="
+    assert all(document["file"] == str(log_file) for document in documents)
+
+
+def test_a_control_batch_shows_its_marker(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(
+        control_batch(Marker.COMMIT, producer_id=9, producer_epoch=2, coordinator_epoch=5, timestamp_ms=1)
+    )
+    lines = run(path, "--deep-iteration").stdout.splitlines()
+    assert "isTransactional: true isControl: true" in lines[2]
+    assert lines[3].endswith("endTxnMarker: COMMIT coordinatorEpoch: 5")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda data: data + b"garbage", "7 invalid bytes at position"),
+        (lambda data: data[:-1], "invalid bytes at position"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "fails its checksum"),
+    ],
+)
+def test_damage_is_named_and_exits_with_1(log_file: Path, damage: Any, words: str) -> None:
+    log_file.write_bytes(damage(log_file.read_bytes()))
+    result = run(log_file, "--deep-iteration")
+    assert result.exit_code == 1
+    assert words in result.stdout.splitlines()[-1]
+    assert "isvalid: true" in result.stdout
+
+
+def test_an_index_ends_where_its_preallocated_zeros_begin(tmp_path: Path) -> None:
+    index = tmp_path / "00000000000000000100.index"
+    index.write_bytes(struct.pack(">iiii", 5, 4200, 9, 8400) + bytes(80))
+    time_index = tmp_path / "00000000000000000100.timeindex"
+    time_index.write_bytes(struct.pack(">qiqi", 1000, 5, 2000, 9) + bytes(120))
+    assert run(index).stdout.splitlines()[1:] == ["offset: 105 position: 4200", "offset: 109 position: 8400"]
+    assert run(time_index).stdout.splitlines()[1:] == ["timestamp: 1000 offset: 105", "timestamp: 2000 offset: 109"]
+
+
+def test_an_empty_index_has_no_entries(tmp_path: Path) -> None:
+    index = tmp_path / "00000000000000000100.index"
+    index.write_bytes(bytes(80))
+    assert run(index).stdout.splitlines() == [f"Dumping {index}"]
+
+
+def test_a_producer_snapshot_is_listed(tmp_path: Path) -> None:
+    states = ProducerStates()
+    batch = BatchView(two_batches())
+    states.note(batch)
+    path = tmp_path / "00000000000000000102.snapshot"
+    path.write_bytes(states.encode_snapshot())
+    assert run(path).stdout.splitlines()[1] == (
+        "producerId: 7 producerEpoch: 1 coordinatorEpoch: -1 currentTxnFirstOffset: OptionalLong.empty lastTimestamp: 1005 "
+        "firstSequence: 4 lastSequence: 5 lastOffset: 101 offsetDelta: 1 timestamp: 1005"
+    )
+
+
+def test_leader_epochs_are_listed(tmp_path: Path) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_text("0\n2\n0 0\n3 100\n")
+    assert run(path).stdout.splitlines()[1:] == ["epoch: 0 startOffset: 0", "epoch: 3 startOffset: 100"]
+    path.write_text("0\n3\n0 0\n")
+    result = run(path)
+    assert result.exit_code == 1 and "1 entries where 3 are announced" in result.stdout
+
+
+def test_a_folder_stands_for_its_files(log_file: Path) -> None:
+    (log_file.parent / "leader-epoch-checkpoint").write_text("0\n1\n3 100\n")
+    (log_file.parent / "replica.checkpoint").write_text("not for this tool")
+    lines = run(log_file.parent).stdout.splitlines()
+    assert [line for line in lines if line.startswith("Dumping")] == [
+        f"Dumping {log_file}",
+        f"Dumping {log_file.parent / 'leader-epoch-checkpoint'}",
+    ]
+
+
+def test_an_empty_log_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(b"")
+    assert run(path).exit_code == 0
