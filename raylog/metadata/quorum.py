@@ -1,0 +1,597 @@
+"""Raft as a pure machine, in etcd-raft's manner: messages, ticks and proposals in, one ``Ready`` out.
+
+Owns: who leads in which term, which entries are committed, what has to be on the disk before what is said. Must not know: what
+entries mean, how they are written (``metadata_log``), how messages travel, clocks, randomness (the caller draws election timeouts).
+
+How to drive it::
+
+    quorum.step(sender, message, now_ms) / quorum.tick(now_ms) / quorum.propose([...], now_ms)
+    while ready := quorum.ready():
+        start ready.write, if any, and call quorum.persisted(ready.write.number, now_ms) when it is durable, at once or later
+        send ready.messages; replace the state by ready.restore; apply ready.committed
+
+One write is in flight at a time; what is appended meanwhile goes into the next (group commit). Messages that promise something
+(votes, append replies, the first words of a new term) are held here until the write that they rest on is durable; a leader's own
+entries leave for the followers while they are being written. Only entries that are also on the own disk are handed out as committed.
+
+Roles: what each answers, and where it can go::
+
+    FOLLOWER      appends what the leader of its term sends, votes once a term          → PRECANDIDATE when it hears no leader
+    PRECANDIDATE  asks whether it would be elected; disturbs nobody                     → CANDIDATE with a majority; FOLLOWER
+    CANDIDATE     has raised the term and voted for itself                              → LEADER with a majority; FOLLOWER
+    LEADER        appends, replicates, commits; steps down when it hears no majority    → FOLLOWER
+
+- A leader's term begins with an entry of its own (LEADER). Entries of older terms are committed only through it, and nothing may be
+  served before: ``has_committed_in_term``.
+- Who heard a leader within the election timeout grants no vote and no pre-vote, so a node that was cut off cannot depose it.
+- ``confirm_leadership`` gives a ticket that is settled (``Ready.confirmed_round``) when a majority has answered the leader after
+  the ticket was drawn. Tickets of a leader that steps down are never settled.
+- Voters change one at a time by an entry that counts from its append. Observers are sent everything and count for nothing. A machine
+  without voters (``BLANK``) follows and does not vote.
+
+Invariants (``check``): delivered_index <= commit_index <= last_index; delivered_index <= persisted_index; the term never goes
+back; for each follower match_index < next_index. Across machines (tested with a random network): one leader a term, logs that agree at an
+entry agree before it, committed entries are in every later leader's log. Follows Ongaro's thesis, chapters 3, 4, 6.4, 9.6.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import assert_never
+
+from raylog.metadata.quorum_log import QuorumLog
+from raylog.metadata.quorum_messages import (
+    AppendReply,
+    AppendRequest,
+    Entry,
+    EntryKind,
+    HardState,
+    Leadership,
+    Message,
+    NotLeader,
+    QuorumConfig,
+    Ready,
+    Snapshot,
+    SnapshotRequest,
+    VoterChangeRefused,
+    VoteReply,
+    VoteRequest,
+    Voters,
+    encode_voters,
+)
+from raylog.metadata.quorum_outbox import Outbox
+from raylog.metadata.quorum_progress import Progress, ProgressState
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    PRECANDIDATE = "precandidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class Quorum:
+    """One member (or observer) of the quorum. Built from what the disk holds; a sole voter leads at once."""
+
+    def __init__(
+        self,
+        identity: uuid.UUID,
+        *,
+        hard_state: HardState,
+        snapshot: Snapshot,
+        entries: Sequence[Entry],
+        config: QuorumConfig,
+        draw_election_timeout_ms: Callable[[], int],
+        now_ms: int,
+    ) -> None:
+        self.identity = identity
+        self.config = config
+        self.role = Role.FOLLOWER
+        self.term = hard_state.term
+        self.voted_for = hard_state.voted_for
+        self.leader: uuid.UUID | None = None
+        self.log = QuorumLog(snapshot, entries)
+        assert self.term >= self.log.last_term, (self.term, self.log.last_term)
+        self.commit_index = snapshot.last_index
+        self.delivered_index = snapshot.last_index
+        self.term_start_index = 0  # of the entry that begins this leader's term
+        self._draw_election_timeout_ms = draw_election_timeout_ms
+        self._votes: set[uuid.UUID] = set()
+        self._progress: dict[uuid.UUID, Progress] = {}  # a leader's view of every other voter and observer
+        self._observers: set[uuid.UUID] = set()
+        self._round = 0  # the last ticket
+        self._confirmed_round = 0
+        self._reported_round = 0
+        self._reported_leadership: Leadership | None = None
+        self._restore: Snapshot | None = None
+        self._outbox = Outbox(self.log, hard_state)
+        self._election_deadline_ms = 0
+        self._heartbeat_deadline_ms = 0
+        self._heard_leader_ms = 0
+        self._reset_election_timer(now_ms)
+        if self.log.voters == (identity,):
+            self._stand_for_election(now_ms)
+
+    # ------------------------------------------------------------------ what it says of itself
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
+    def has_committed_in_term(self) -> bool:
+        """Whether this leader may serve: everything that earlier leaders committed is committed here."""
+        return self.role is Role.LEADER and self.commit_index >= self.term_start_index
+
+    @property
+    def voters(self) -> Voters:
+        return self.log.voters
+
+    @property
+    def last_index(self) -> int:
+        return self.log.last_index
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the bootstrap snapshot; empty while the disk is blank."""
+        return self.log.snapshot.cluster_id
+
+    def match_indexes(self) -> dict[uuid.UUID, int]:
+        """For a leader: how far each voter and observer has come, itself included. Empty for others."""
+        if self.role is not Role.LEADER:
+            return {}
+        matches = {peer: self._progress[peer].match_index for peer in sorted(self._progress)}
+        matches[self.identity] = self.log.persisted_index
+        return matches
+
+    def next_deadline_ms(self) -> int | None:
+        """When ``tick`` has something to do; None: not until a message comes."""
+        if self.role is Role.LEADER:
+            lost_ms = self._majority_lost_ms()
+            return self._heartbeat_deadline_ms if lost_ms is None else min(self._heartbeat_deadline_ms, lost_ms)
+        return self._election_deadline_ms if self.identity in self.voters else None
+
+    # ------------------------------------------------------------------ in: time
+
+    def tick(self, now_ms: int) -> None:
+        """Judge the timers. The caller drains its input first, so that a pause of its own is not taken for the others' silence."""
+        if self.role is Role.LEADER:
+            lost_ms = self._majority_lost_ms()
+            if lost_ms is not None and now_ms >= lost_ms:
+                self._enter(Role.FOLLOWER, self.term, None, now_ms)
+            elif now_ms >= self._heartbeat_deadline_ms:
+                self._broadcast(now_ms, heartbeat=True)
+        elif now_ms >= self._election_deadline_ms and self.identity in self.voters:
+            self._stand_for_election(now_ms)
+
+    def restart_timers(self, now_ms: int) -> None:
+        """After a pause of this process: nobody's silence during it counts."""
+        self._reset_election_timer(now_ms)
+        self._heard_leader_ms = now_ms
+        for progress in self._progress.values():
+            progress.heard_ms = now_ms
+
+    # ------------------------------------------------------------------ in: orders
+
+    def propose(self, entries: Sequence[bytes], now_ms: int) -> int:
+        """Append entries of the state machine; returns the index of the last one.
+
+        Not durable yet: they are when they come out of ``Ready.committed``, in order. A leader that is deposed before may lose any tail
+        of them, so what must be all or nothing goes into one entry. Raises NotLeader.
+        """
+        assert entries, "nothing to propose"
+        self._demand_leadership()
+        self._append_own(EntryKind.RECORDS, entries)
+        self._broadcast(now_ms)
+        return self.log.last_index
+
+    def propose_voters(self, voters: Iterable[uuid.UUID], now_ms: int) -> int:
+        """Replace the voters, one added or one removed at a time; in force at once, returns the entry's index.
+
+        Raises NotLeader, or VoterChangeRefused while the leader has not committed in its term, while another change is under way, or where
+        the newcomer is not an observer that has caught up with the committed log.
+        """
+        self._demand_leadership()
+        wanted = tuple(sorted(set(voters)))
+        changed = sorted(set(wanted) ^ set(self.voters))
+        if len(changed) != 1 or not wanted:
+            raise VoterChangeRefused(
+                f"voters change one at a time; this would change {len(changed)} and leave {len(wanted)}"
+            )
+        if not self.has_committed_in_term:
+            raise VoterChangeRefused(f"the leader has not committed in its term {self.term} yet")
+        if self.log.voters_index > self.commit_index:
+            raise VoterChangeRefused(f"the change of voters at index {self.log.voters_index} is not committed yet")
+        newcomer = changed[0]
+        if newcomer in wanted and newcomer != self.identity:
+            progress = self._progress.get(newcomer)
+            if progress is None or progress.match_index < self.commit_index:
+                has = (
+                    "is not connected"
+                    if progress is None
+                    else f"has {progress.match_index} of {self.commit_index} entries"
+                )
+                raise VoterChangeRefused(f"{newcomer} has to catch up first: it {has}")
+        self._append_own(EntryKind.VOTERS, [encode_voters(wanted)])
+        self._follow_voters(now_ms)
+        self._broadcast(now_ms)
+        return self.log.last_index
+
+    def add_observer(self, peer: uuid.UUID, now_ms: int) -> None:
+        """Send everything to this one too. Kept over changes of role; a voter may be named, it stays a voter."""
+        self._observers.add(peer)
+        if self.role is Role.LEADER:
+            self._follow_voters(now_ms)
+            if peer != self.identity:
+                self._send_append(peer, now_ms, heartbeat=True)
+
+    def remove_observer(self, peer: uuid.UUID, now_ms: int) -> None:
+        self._observers.discard(peer)
+        if self.role is Role.LEADER:
+            self._follow_voters(now_ms)
+
+    def confirm_leadership(self, now_ms: int) -> int:
+        """A ticket: settled, by ``Ready.confirmed_round`` at or above it, once a majority has said that this leader still leads.
+
+        Raises NotLeader.
+        """
+        self._demand_leadership()
+        self._round += 1
+        self._settle_rounds()
+        self._broadcast(now_ms, heartbeat=True)
+        return self._round
+
+    def compact(self, index: int, data: bytes) -> Snapshot | None:
+        """Put a snapshot of the state at a delivered index in place of the entries up to it; None where one is there already."""
+        assert index <= self.delivered_index, (index, self.delivered_index)
+        if index <= self.log.snapshot.last_index:
+            return None
+        return self.log.compact(index, data)
+
+    # ------------------------------------------------------------------ out
+
+    def ready(self) -> Ready | None:
+        """What is to be done now, or None. Each thing is given out once."""
+        write = self._outbox.start_write(self._hard_state)
+        messages = self._outbox.take()
+        restore, self._restore = self._restore, None
+        if restore is not None:
+            self.delivered_index = restore.last_index
+        committed_end = min(self.commit_index, self.log.persisted_index)
+        committed: tuple[Entry, ...] = ()
+        if committed_end > self.delivered_index:
+            committed = self.log.slice(self.delivered_index + 1, committed_end, 1 << 62)
+            self.delivered_index = committed_end
+        leadership: Leadership | None = Leadership(self.term, self.leader, self.is_leader)
+        if leadership == self._reported_leadership:
+            leadership = None
+        else:
+            self._reported_leadership = leadership
+        confirmed_round = None
+        if self.has_committed_in_term and self._confirmed_round > self._reported_round:
+            confirmed_round = self._reported_round = self._confirmed_round
+        if not (write or messages or restore or committed or leadership or confirmed_round):
+            return None
+        return Ready(write, messages, restore, committed, leadership, confirmed_round)
+
+    def persisted(self, number: int, now_ms: int) -> None:
+        """The write of that number is durable. Call ``ready`` again: what waited for it comes out."""
+        restored = self._outbox.finish_write(number)
+        if restored is not None:
+            self._restore = restored
+        if self.role is Role.LEADER:
+            self._maybe_commit(now_ms)
+
+    # ------------------------------------------------------------------ in: messages
+
+    def step(self, sender: uuid.UUID, message: Message, now_ms: int) -> None:
+        """A message of another member. Lost, late, doubled and reordered ones do no harm."""
+        if message.term > self.term:
+            match message:
+                case VoteRequest():
+                    if self._hears_a_leader(now_ms):
+                        return
+                    if not message.pre_vote:
+                        self._enter(Role.FOLLOWER, message.term, None, now_ms)
+                case VoteReply(pre_vote=True, granted=True):
+                    pass  # it echoes the term that was asked for
+                case VoteReply() | AppendReply():
+                    self._enter(Role.FOLLOWER, message.term, None, now_ms)
+                case AppendRequest() | SnapshotRequest():
+                    self._enter(Role.FOLLOWER, message.term, sender, now_ms)
+                case _:
+                    assert_never(message)
+        elif message.term < self.term:
+            match message:
+                case VoteRequest():
+                    self._outbox.say(sender, VoteReply(self.term, granted=False, pre_vote=message.pre_vote))
+                case AppendRequest() | SnapshotRequest():
+                    # The term in the answer deposes the sender.
+                    self._outbox.say(sender, AppendReply(self.term, match_index=0, round=0))
+                case VoteReply() | AppendReply():
+                    pass
+                case _:
+                    assert_never(message)
+            return
+        match message:
+            case VoteRequest():
+                self._on_vote_request(sender, message, now_ms)
+            case VoteReply():
+                self._on_vote_reply(sender, message, now_ms)
+            case AppendRequest():
+                self._on_leader_heard(sender, now_ms)
+                self._on_append_request(sender, message)
+            case SnapshotRequest():
+                self._on_leader_heard(sender, now_ms)
+                self._on_snapshot_request(sender, message)
+            case AppendReply():
+                self._on_append_reply(sender, message, now_ms)
+            case _:
+                assert_never(message)
+
+    def _on_vote_request(self, sender: uuid.UUID, message: VoteRequest, now_ms: int) -> None:
+        log = self.log
+        worthy = bool(self.voters) and (message.last_term, message.last_index) >= (log.last_term, log.last_index)
+        if message.pre_vote:
+            granted = worthy and message.term > self.term
+            self._outbox.say(sender, VoteReply(message.term if granted else self.term, granted, pre_vote=True))
+            return
+        granted = worthy and (self.voted_for == sender or (self.voted_for is None and self.leader is None))
+        reply = VoteReply(self.term, granted, pre_vote=False)
+        if granted:
+            self.voted_for = sender
+            self._reset_election_timer(now_ms)
+            self._say_when_durable(sender, reply)
+        else:
+            self._outbox.say(sender, reply)
+
+    def _on_vote_reply(self, sender: uuid.UUID, message: VoteReply, now_ms: int) -> None:
+        asked = Role.PRECANDIDATE if message.pre_vote else Role.CANDIDATE
+        asked_term = self.term + 1 if message.pre_vote else self.term
+        if self.role is asked and message.granted and message.term == asked_term:
+            self._votes.add(sender)
+            self._count_votes(now_ms)
+
+    def _on_leader_heard(self, sender: uuid.UUID, now_ms: int) -> None:
+        assert self.role is not Role.LEADER, f"{sender} and {self.identity} both lead in term {self.term}"
+        if self.role is not Role.FOLLOWER or self.leader != sender:
+            self._enter(Role.FOLLOWER, self.term, sender, now_ms)
+        self._heard_leader_ms = now_ms
+        self._reset_election_timer(now_ms)
+
+    def _on_append_request(self, sender: uuid.UUID, message: AppendRequest) -> None:
+        log = self.log
+        previous = message.previous_index
+        if self._is_blank and previous == 0:  # even index 0 does not match: the bootstrap snapshot is missing
+            self._outbox.say(sender, AppendReply(self.term, 0, message.round, rejected_index=0))
+        elif previous < self.commit_index:
+            self._say_when_durable(sender, AppendReply(self.term, self.commit_index, message.round))
+        elif log.term_at(previous) == message.previous_term:
+            for position, entry in enumerate(message.entries):
+                own_term = log.term_at(entry.index)
+                if own_term == entry.term:
+                    continue
+                if own_term is not None:
+                    assert entry.index > self.commit_index, (entry.index, self.commit_index)
+                    log.truncate_from(entry.index)
+                log.append(message.entries[position:])
+                break
+            match_index = previous + len(message.entries)
+            self.commit_index = max(self.commit_index, min(message.commit_index, match_index))
+            self._say_when_durable(sender, AppendReply(self.term, match_index, message.round))
+        else:
+            hint_index = log.last_index_within(previous - 1, message.previous_term)
+            hint_term = log.term_at(hint_index) or 0
+            self._outbox.say(sender, AppendReply(self.term, hint_index, message.round, previous, hint_term))
+
+    def _on_snapshot_request(self, sender: uuid.UUID, message: SnapshotRequest) -> None:
+        snapshot = message.snapshot
+        if not self._is_blank:
+            if snapshot.last_index <= self.commit_index:
+                self._say_when_durable(sender, AppendReply(self.term, self.commit_index, message.round))
+                return
+            if self.log.term_at(snapshot.last_index) == snapshot.last_term:  # nothing is missing but the commit
+                self.commit_index = snapshot.last_index
+                self._say_when_durable(sender, AppendReply(self.term, snapshot.last_index, message.round))
+                return
+        self.log.install(snapshot)
+        self.commit_index = snapshot.last_index
+        self._say_when_durable(sender, AppendReply(self.term, snapshot.last_index, message.round))
+
+    def _on_append_reply(self, sender: uuid.UUID, message: AppendReply, now_ms: int) -> None:
+        progress = self._progress.get(sender)
+        if self.role is not Role.LEADER or progress is None:
+            return
+        progress.heard_ms = now_ms
+        if message.round > progress.acked_round:
+            progress.acked_round = message.round
+            self._settle_rounds()
+        if message.rejected_index is None:
+            advanced = message.match_index > progress.match_index
+            progress.matched(message.match_index)
+            if advanced:
+                self._maybe_commit(now_ms)
+        elif message.rejected_index == 0 and progress.state is not ProgressState.SNAPSHOT:
+            self._send_snapshot(sender, progress, now_ms)
+        else:
+            hint_index = self.log.last_index_within(message.match_index, message.hint_term)
+            progress.rejected(message.rejected_index, hint_index)
+        if sender in self._progress:  # committing may have ended this term, or taken the sender out
+            self._send_append(sender, now_ms)
+
+    # ------------------------------------------------------------------ elections
+
+    @property
+    def _is_blank(self) -> bool:
+        return not self.voters and self.log.last_index == 0
+
+    def _hears_a_leader(self, now_ms: int) -> bool:
+        if self.role is Role.LEADER:
+            return True
+        return self.leader is not None and now_ms < self._heard_leader_ms + self.config.election_timeout_ms
+
+    def _reset_election_timer(self, now_ms: int) -> None:
+        timeout_ms = self._draw_election_timeout_ms()
+        assert timeout_ms >= self.config.election_timeout_ms, (timeout_ms, self.config.election_timeout_ms)
+        self._election_deadline_ms = now_ms + timeout_ms
+
+    def _enter(self, role: Role, term: int, leader: uuid.UUID | None, now_ms: int) -> None:
+        assert term >= self.term, (term, self.term)
+        if term > self.term:
+            self.term = term
+            self.voted_for = None
+            self._outbox.end_term()
+        self.role = role
+        self.leader = leader
+        self._votes = set()
+        self._progress = {}
+        self._confirmed_round = self._reported_round = self._round
+        self._reset_election_timer(now_ms)
+
+    def _stand_for_election(self, now_ms: int) -> None:
+        self._enter(Role.PRECANDIDATE, self.term, None, now_ms)
+        self._ask_for_votes(pre_vote=True)
+        self._count_votes(now_ms)
+
+    def _ask_for_votes(self, *, pre_vote: bool) -> None:
+        self._votes = {self.identity}
+        term = self.term + 1 if pre_vote else self.term
+        request = VoteRequest(term, self.log.last_index, self.log.last_term, pre_vote)
+        for peer in self.voters:
+            if peer == self.identity:
+                continue
+            if pre_vote:
+                self._outbox.say(peer, request)
+            else:
+                self._say_when_durable(peer, request)
+
+    def _count_votes(self, now_ms: int) -> None:
+        if 2 * len(self._votes.intersection(self.voters)) <= len(self.voters):
+            return
+        if self.role is Role.PRECANDIDATE:
+            self._enter(Role.CANDIDATE, self.term + 1, None, now_ms)
+            self.voted_for = self.identity
+            self._ask_for_votes(pre_vote=False)
+            self._count_votes(now_ms)
+        else:
+            self._enter(Role.LEADER, self.term, self.identity, now_ms)
+            self._follow_voters(now_ms)
+            self._append_own(EntryKind.LEADER, [b""])
+            self.term_start_index = self.log.last_index
+            self._broadcast(now_ms, heartbeat=True)
+
+    # ------------------------------------------------------------------ leading
+
+    def _demand_leadership(self) -> None:
+        if self.role is not Role.LEADER:
+            raise NotLeader(
+                f"{self.identity} does not lead in term {self.term}; the leader is {self.leader or 'not known'}"
+            )
+
+    def _append_own(self, kind: EntryKind, contents: Sequence[bytes]) -> None:
+        start = self.log.last_index + 1
+        self.log.append([Entry(start + position, self.term, kind, data) for position, data in enumerate(contents)])
+
+    def _follow_voters(self, now_ms: int) -> None:
+        """Keep a Progress for exactly those that are to be sent something."""
+        wanted = self._observers.union(self.voters) - {self.identity}
+        for peer in sorted(wanted - self._progress.keys()):
+            self._progress[peer] = Progress(next_index=self.log.last_index + 1, heard_ms=now_ms)
+        for peer in sorted(self._progress.keys() - wanted):
+            del self._progress[peer]
+
+    def _majority(self, own: int, of_peer: Callable[[Progress], int]) -> int:
+        """The largest number that a majority of the voters has reached."""
+        reached = sorted(own if voter == self.identity else of_peer(self._progress[voter]) for voter in self.voters)
+        return reached[(len(reached) - 1) // 2]
+
+    def _majority_lost_ms(self) -> int | None:
+        """When the leader will have heard no majority for an election timeout; None: it is one alone."""
+        if self.voters == (self.identity,):
+            return None
+        heard_ms = self._majority(1 << 62, lambda progress: progress.heard_ms)
+        return heard_ms + self.config.election_timeout_ms
+
+    def _settle_rounds(self) -> None:
+        self._confirmed_round = max(self._confirmed_round, self._majority(self._round, lambda peer: peer.acked_round))
+
+    def _maybe_commit(self, now_ms: int) -> None:
+        matched = self._majority(self.log.persisted_index, lambda progress: progress.match_index)
+        if matched <= self.commit_index or self.log.term_at(matched) != self.term:
+            return
+        self.commit_index = matched
+        self._broadcast(now_ms, heartbeat=True)
+        if self.identity not in self.voters and self.log.voters_index <= self.commit_index:
+            self._enter(Role.FOLLOWER, self.term, None, now_ms)  # voted out, and everybody will learn it
+
+    def _broadcast(self, now_ms: int, *, heartbeat: bool = False) -> None:
+        if heartbeat:
+            self._heartbeat_deadline_ms = now_ms + self.config.heartbeat_interval_ms
+        for peer in sorted(self._progress):
+            self._send_append(peer, now_ms, heartbeat=heartbeat)
+
+    def _send_append(self, peer: uuid.UUID, now_ms: int, *, heartbeat: bool = False) -> None:
+        """Send what the peer lacks, as far as its state allows; a heartbeat leaves in any case."""
+        progress = self._progress[peer]
+        if progress.state is ProgressState.SNAPSHOT:
+            if now_ms >= progress.snapshot_sent_ms + self.config.election_timeout_ms:
+                self._send_snapshot(peer, progress, now_ms)
+            elif heartbeat:  # it says that the leader lives, and matches any log
+                self._say_in_term(peer, AppendRequest(self.term, 0, 0, (), 0, self._round))
+            return
+        if progress.paused and not heartbeat:
+            return
+        previous_index = progress.next_index - 1
+        previous_term = self.log.term_at(previous_index)
+        if previous_term is None:
+            assert previous_index < self.log.snapshot.last_index, (previous_index, self.log.snapshot.last_index)
+            self._send_snapshot(peer, progress, now_ms)
+            return
+        last = min(self.log.last_index, progress.match_index + self.config.in_flight_entries_max)
+        entries: tuple[Entry, ...] = ()
+        if progress.next_index <= last:
+            entries = self.log.slice(progress.next_index, last, self.config.append_bytes_max)
+        if not entries and not heartbeat:
+            return
+        request = AppendRequest(self.term, previous_index, previous_term, entries, self.commit_index, self._round)
+        self._say_in_term(peer, request)
+        if progress.state is ProgressState.REPLICATE:
+            progress.next_index += len(entries)
+        else:
+            progress.paused = True
+
+    def _send_snapshot(self, peer: uuid.UUID, progress: Progress, now_ms: int) -> None:
+        progress.snapshot_sent(self.log.snapshot.last_index, now_ms)
+        self._say_in_term(peer, SnapshotRequest(self.term, self.log.snapshot, self._round))
+
+    @property
+    def _hard_state(self) -> HardState:
+        return HardState(self.term, self.voted_for)
+
+    def _say_when_durable(self, peer: uuid.UUID, message: Message) -> None:
+        self._outbox.say_when_durable(peer, message, self._hard_state)
+
+    def _say_in_term(self, peer: uuid.UUID, message: Message) -> None:
+        self._outbox.say_in_term(peer, message, self._hard_state)
+
+    def check(self) -> None:
+        """The invariants of the module's docstring."""
+        self.log.check()
+        assert self.delivered_index <= self.commit_index <= self.log.last_index, self
+        assert self.log.persisted_index == 0 or self.delivered_index <= self.log.persisted_index, self
+        assert self.term >= self.log.last_term, self
+        assert self.term >= self._outbox.saved.term, (self._outbox.saved, self)
+        assert self.role in (Role.FOLLOWER, Role.PRECANDIDATE) or self.voted_for == self.identity, self
+        assert (self.role is Role.LEADER) == (self.leader == self.identity), self
+        for progress in self._progress.values():
+            progress.check()
+            assert progress.match_index <= self.log.last_index, (progress, self)
+
+    def __repr__(self) -> str:
+        return (
+            f"Quorum({self.identity}, {self.role.value}, term={self.term}, voted_for={self.voted_for}, leader={self.leader}, "
+            f"last={self.log.last_index}, persisted={self.log.persisted_index}, commit={self.commit_index}, "
+            f"delivered={self.delivered_index})"
+        )
