@@ -66,13 +66,21 @@ def refuse_array(count: int, position: int, end: int) -> None:
     raise ProtocolError(f"an array claims {count} elements with {end - position} bytes left in the frame")
 
 
+def refuse_marker(marker: int) -> None:
+    raise ProtocolError(f"a nullable structure that starts with {marker}, neither 1 nor −1")
+
+
 class _Source:
     """The source text of one check, being written."""
 
     def __init__(self, entity: EntityClass) -> None:
         self.entity = entity
         self.flexible: bool = entity.__flexible__
-        self.names: dict[str, Any] = {"varint": read_varint, "refuse_array": refuse_array}
+        self.names: dict[str, Any] = {
+            "varint": read_varint,
+            "refuse_array": refuse_array,
+            "refuse_marker": refuse_marker,
+        }
         self.lines: list[str] = []
         self.pending = 0  # fixed bytes not yet skipped
 
@@ -110,6 +118,7 @@ class _Source:
             if field.nullable:
                 self.line(depth, "p += 1")
                 self.line(depth, f"if b[p - 1] == 1: p = {name}(b, p, end)")
+                self.line(depth, "elif b[p - 1] != 255: refuse_marker(b[p - 1])")
             else:
                 self.line(depth, f"p = {name}(b, p, end)")
         elif field.kafka_type in FIXED_SIZES:

@@ -179,7 +179,9 @@ def _decode_body(reader: _Reader, frame: memoryview | bytes, position: int, name
         end = check(reader.check, frame, position)
         if end != len(frame):
             raise ProtocolError(f"{len(frame) - end} bytes behind its end")
-        return reader.read(frame, position)[0]
+        entity, size = reader.read(frame, position)
+        assert size == end - position, (size, end, position)
+        return entity
     except ProtocolError as error:
         raise ProtocolError(f"{name()}: {error}") from None
     except Exception as error:  # kio raises a dozen kinds; whatever it is, these bytes are not that message

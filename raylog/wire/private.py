@@ -137,9 +137,9 @@ class ClusterStatusReply:
 @request_of(REGISTER_DISKS)
 @dataclass(frozen=True, slots=True)
 class RegisterDisks:
-    """Tells the controller of formatted disks:
+    """Tells the controller of formatted disks. Idempotent.
 
-    maps with ``directory_id`` (16 bytes), ``broker_id``, ``path``, ``host``, ``rack``. Idempotent.
+    Each is a map with ``directory_id`` (16 bytes), ``broker_id``, ``path``, ``host``, ``rack``.
     """
 
     API_KEY: ClassVar[int]

@@ -11,7 +11,7 @@ the controller could lose data.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, get_args
 
 import msgpack
 
@@ -23,19 +23,7 @@ Frame = session.FromActor | session.FromController
 
 VERSION: Final = 1
 _CLASSES: Final = {
-    cls.__name__: cls
-    for cls in (
-        session.Hello,
-        session.Heartbeat,
-        session.ReplicaOpened,
-        session.ReplicaFailed,
-        session.AlterPartition,
-        session.Welcome,
-        session.Assignment,
-        session.Removal,
-        session.AlterPartitionAnswer,
-        session.Exit,
-    )
+    cls.__name__: cls for union in (session.FromActor, session.FromController) for cls in get_args(union)
 }
 _SIZE: Final = struct.Struct(">i")
 
