@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 import shutil
-import threading
 from collections.abc import Sequence
 
 from raylog.errors import DiskError
@@ -21,15 +20,14 @@ _BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
 
 
 class DiskFile:
-    """One open file. ``_guard`` keeps ``close`` from freeing the descriptor under a ``flush`` in another thread."""
+    """One open file."""
 
-    __slots__ = ("_descriptor", "_guard", "path")
+    __slots__ = ("_descriptor", "path")
 
     def __init__(self, path: str, *, create: bool) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         self.path = path
         self._descriptor = os.open(path, flags, 0o644)
-        self._guard = threading.Lock()
 
     def read_at(self, position: int, size: int) -> bytes:
         data = os.pread(self._descriptor, size, position)
@@ -73,18 +71,15 @@ class DiskFile:
         os.ftruncate(self._descriptor, size)
 
     def flush(self) -> None:
-        with self._guard:
-            if self._descriptor >= 0:
-                os.fdatasync(self._descriptor)
+        os.fdatasync(self._descriptor)
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
-        with self._guard:
-            descriptor, self._descriptor = self._descriptor, -1
-            if descriptor >= 0:
-                os.close(descriptor)
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class DiskLock:

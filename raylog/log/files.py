@@ -1,7 +1,7 @@
 """Everything the log does to a disk, as two small protocols, so that a simulator can put another disk under it.
 
-``Files`` is a file system, ``File`` one open file. Paths are plain strings. There is one writer per file; ``File.flush`` is the
-only call that may run in another thread while the file is written, and it is safe against a concurrent ``close``.
+``Files`` is a file system, ``File`` one open file. Paths are plain strings. An open file belongs to one thread; a flush in another
+thread goes through a handle of its own and covers what was written through any handle before it.
 
 What a disk promises here, and nothing more:
 
@@ -35,7 +35,7 @@ class File(Protocol):
         ...
 
     def flush(self) -> None:
-        """Return when everything written before the call is on the disk (fdatasync). A closed file is no error."""
+        """Return when everything written to the file before the call, through any handle, is on the disk (fdatasync)."""
         ...
 
     def size(self) -> int: ...

@@ -11,6 +11,7 @@ Invariants: ``0 <= _written_bytes <= len(_tail) == count * entry_bytes`` while a
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 
 from raylog.log.files import File, Files
 
@@ -85,7 +86,10 @@ class IndexFile:
         tail += self.entry.pack(*fields)
         self.count += 1
         if len(tail) - self._written_bytes >= _GROUP_BYTES:
-            self.write()
+            # The batch that the entry names is in the log already, so this may not fail: the entries stay in memory, and
+            # ``write`` at the roll or at the close reports what is wrong with the disk.
+            with suppress(OSError):
+                self.write()
 
     def write(self) -> None:
         """Hand the entries that are only in memory to the file."""
@@ -116,9 +120,6 @@ class IndexFile:
         self._opened().truncate(self.count * self.entry.size)
         self._tail = None
         self.max_count = self.count
-
-    def flush(self) -> None:
-        self._opened().flush()
 
     def close(self) -> None:
         """Close the file; a sealed index opens it again when asked."""

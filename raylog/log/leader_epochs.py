@@ -7,11 +7,13 @@ The file is Apache Kafka's, text::
     <epoch> <start offset>
 
 Entries ascend strictly in both columns. ``end_offset_for`` is the answer to OffsetForLeaderEpoch, on which followers cut their logs
-(TV-21, TV-22). The file is replaced whenever the entries change; it is rebuilt from the batches that recovery scans, so it needs no fsync.
+(TV-21, TV-22). The file is replaced whenever the entries change and flushed before the log's recovery point moves: recovery reads the
+epochs of what lies above that from the batches.
 """
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -30,12 +32,14 @@ class EpochEntry(NamedTuple):
 class LeaderEpochs:
     """The entries of one log. Mutators write the file when something changed."""
 
-    __slots__ = ("_entries", "_files", "_path")
+    __slots__ = ("_entries", "_files", "_guard", "_path", "_unflushed")
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self._path = f"{directory}/{FILE_NAME}"
         self._entries: list[EpochEntry] = []
+        self._unflushed = False
+        self._guard = threading.Lock()  # of the file: flush() may come from another thread
 
     def load(self) -> None:
         """Read the file; a missing one is empty. ValueError if it is damaged, DiskError if it is of a newer version."""
@@ -123,6 +127,20 @@ class LeaderEpochs:
             self._entries = []
             self._write()
 
+    def flush(self) -> None:
+        """Return when the file is on the disk. Thread safe."""
+        with self._guard:
+            if self._unflushed:
+                self._files.write_file(self._path, self._encoded(), flush=True)
+                self._unflushed = False
+
     def _write(self) -> None:
-        lines = ["0", str(len(self._entries)), *(f"{entry.epoch} {entry.start_offset}" for entry in self._entries)]
-        self._files.write_file(self._path, ("\n".join(lines) + "\n").encode(), flush=False)
+        with self._guard:
+            self._unflushed = True
+            self._files.write_file(self._path, self._encoded(), flush=False)
+
+    def _encoded(self) -> bytes:
+        entries = self.entries
+        return "".join(
+            ("0\n", f"{len(entries)}\n", *(f"{entry.epoch} {entry.start_offset}\n" for entry in entries))
+        ).encode()

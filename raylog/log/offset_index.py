@@ -59,6 +59,8 @@ class OffsetIndex:
             return "its length is no multiple of 8"
         if self.file.count:
             first, last = self.file.get(0), self.file.get(self.file.count - 1)
+            if first[1] <= 0:
+                return "its first entry names the first batch, which none does"
             if last[0] < 0 or last[1] < 0 or (self.file.count > 1 and (last[0] <= first[0] or last[1] <= first[1])):
                 return "its last entry is not above its first"
             if last[1] >= log_bytes:

@@ -1,0 +1,548 @@
+"""One replica's log: Apache Kafka's files in one directory, written by one process.
+
+Owns the segments, the offsets (start, end, high watermark, recovery point), the leader epochs and the producers' states, and keeps
+them in step: an append is validated and judged first, then written, and only then counted, so whatever raises leaves the log as it
+was. Offsets and leader epoch are stamped into 16 bytes before each batch; the rest of a batch goes from the request's buffer to the
+page cache untouched. Knows nothing of replication, clocks or networks: times come in as arguments, the high watermark is what the
+replica says.
+
+Directory (beside each segment's ``.log``, ``.index``, ``.timeindex``)::
+
+    <offset>.snapshot         producers' states                  raylog/log/producers.py
+    leader-epoch-checkpoint   where each leader epoch starts     raylog/log/leader_epochs.py
+    partition.metadata        topic id                           raylog/log/partition_metadata.py
+    replica.checkpoint        raylog's own facts                 raylog/log/checkpoint.py
+    replica.lock              held for the log's life
+
+Threads: everything in one, except ``flush`` and ``flush_rolled``, which may run in another while the log is written.
+
+Invariants (``check``): log_start_offset ≤ high_watermark ≤ log_end_offset; recovery_point ≤ log_end_offset; no leader epoch starts
+behind the end; the producers' states are as of the end.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from raylog.errors import kafka_error
+from raylog.log import checkpoint as checkpoints
+from raylog.log.checkpoint import ReplicaCheckpoint
+from raylog.log.config import LogConfig
+from raylog.log.files import Buffer, Files
+from raylog.log.opening import Opened, opened
+from raylog.log.retention import SegmentFacts, deletable
+from raylog.log.segments import Segments
+from raylog.log.time_index import NO_TIMESTAMP
+from raylog.log.validation import validated
+from raylog.metadata.session import Condition
+from raylog.records.batch import STAMP_SIZE, BatchView, TimestampType, batches, stamped_header
+from raylog.records.codec import light_records
+from raylog.records.control import read_control_batch
+from raylog.records.corrupt import CorruptBatch
+
+OffsetOutOfRange = kafka_error(ErrorCode.offset_out_of_range)
+RecordListTooLarge = kafka_error(ErrorCode.record_list_too_large)
+
+
+@dataclass(slots=True)
+class AppendResult:
+    """Where records went. ``log_append_time_ms`` −1 unless the topic stamps them; a duplicate names its first append."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool = False
+
+
+@dataclass(slots=True)
+class LogSlice:
+    """Whole batches. ``base_offset`` is the first batch's (at or below what was asked for), ``next_offset`` follows the last one."""
+
+    records: Buffer
+    base_offset: int
+    next_offset: int
+
+
+class Log:
+    """See the module. Made by ``Log.open``."""
+
+    __slots__ = (
+        "_appended_since_flush_ms",
+        "_flushed_always",
+        "_generation",
+        "_guard",
+        "_lock",
+        "_unflushed_since_ms",
+        "boot_id",
+        "config",
+        "directory",
+        "files",
+        "high_watermark",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "producers",
+        "recovery",
+        "recovery_point",
+        "segments",
+        "snapshots",
+        "topic_id",
+        "where",
+    )
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        *,
+        files: Files,
+        config: LogConfig,
+        topic: str,
+        partition: int,
+        topic_id: uuid.UUID,
+        now_ms: int,
+        boot_id: str,
+        roll_jitter: Callable[[int], int] | None = None,
+        adopted: ReplicaCheckpoint | None = None,
+    ) -> Log:
+        """Open a replica's folder: create, take as it is after a clean stop, or recover. ``now_ms`` is the wall clock.
+
+        ``roll_jitter`` draws a number from 0 to its argument for each new segment (``segment.jitter.ms``); None: no jitter.
+        ``adopted`` stands in for a missing ``replica.checkpoint`` in a folder that Apache Kafka wrote. A folder of another topic id
+        is set aside as ``-stray``. Raises DiskError for a folder that is locked, cannot be written or is of a newer version.
+        """
+        directory = str(directory)
+        found = opened(
+            directory, files=files, config=config, topic_id=topic_id, wall_ms=now_ms, boot_id=boot_id, adopted=adopted
+        )
+        try:
+            log = cls(found, files, directory, config, topic_id, boot_id, f"{topic}-{partition}", now_ms, roll_jitter)
+            log.checkpoint(flush=True)
+        except BaseException:
+            found.lock.close()
+            raise
+        return log
+
+    def __init__(
+        self,
+        found: Opened,
+        files: Files,
+        directory: str,
+        config: LogConfig,
+        topic_id: uuid.UUID,
+        boot_id: str,
+        where: str,
+        wall_ms: int,
+        roll_jitter: Callable[[int], int] | None,
+    ) -> None:
+        self.files = files
+        self.directory = directory
+        self.config = config
+        self.topic_id = topic_id
+        self.boot_id = boot_id
+        self.where = where
+        self._lock = found.lock
+        self.recovery = found.report
+        self.segments = Segments(files, directory, found.segments, roll_jitter=roll_jitter)
+        self.segments.active.roll_jitter_ms = self.segments.draw_jitter(config)
+        self.leader_epochs = found.epochs
+        self.producers = found.producers
+        self.snapshots = found.snapshots
+        self.log_start_offset = found.log_start_offset
+        self.log_end_offset = found.log_end_offset
+        self.high_watermark = found.high_watermark
+        self.recovery_point = found.recovery_point
+        self._guard = threading.Lock()  # recovery_point and _generation against a flush in another thread
+        self._generation = 0  # raised by every truncation: a flush that began before it proves nothing
+        self._flushed_always = config.flush_messages == 1
+        self._appended_since_flush_ms: int | None = None
+        self._unflushed_since_ms = wall_ms if found.log_end_offset > found.recovery_point else None
+
+    # ------------------------------------------------------------------ facts
+
+    @property
+    def condition(self) -> Condition:
+        """What was found when the log was opened; it does not change afterwards."""
+        return self.recovery.condition
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def unflushed_messages(self) -> int:
+        return self.log_end_offset - self.recovery_point
+
+    @property
+    def oldest_unflushed_ms(self) -> int | None:
+        """The wall time of the oldest append that no flush covers; None if all is flushed."""
+        return self._unflushed_since_ms if self.unflushed_messages else None
+
+    @property
+    def has_rolled_unflushed(self) -> bool:
+        """Whether a sealed segment waits for ``flush_rolled``."""
+        return self.segments.active.base_offset > self.recovery_point
+
+    # ------------------------------------------------------------------ appending
+
+    def append_as_leader(
+        self, records: Buffer, *, leader_epoch: int, wall_ms: int, from_coordinator: bool = False
+    ) -> AppendResult:
+        """Append a producer's batches, all or none. Raises the KafkaError that the producer shall get, or OSError."""
+        config = self.config
+        views = validated(records, config=config, wall_ms=wall_ms, where=self.where, from_coordinator=from_coordinator)
+        stamps_time = config.timestamp_type == TimestampType.LOG_APPEND_TIME
+        if any(view.producer_id >= 0 for view in views) and not from_coordinator:
+            earlier = self.producers.judge(views, where=self.where)
+            if earlier is not None:
+                time_ms = earlier.timestamp if stamps_time else -1
+                return AppendResult(
+                    earlier.base_offset, earlier.last_offset, time_ms, self.log_start_offset, duplicate=True
+                )
+        base_offset = next_offset = self.log_end_offset
+        buffers: list[Buffer] = []
+        for view in views:
+            buffers.append(stamped_header(view, next_offset, leader_epoch))
+            buffers.append(view.data[STAMP_SIZE:])
+            view.base_offset, view.partition_leader_epoch = next_offset, leader_epoch
+            next_offset += view.last_offset_delta + 1
+        if leader_epoch > self.leader_epochs.latest_epoch:
+            self.leader_epochs.assign(leader_epoch, base_offset)
+        self._append(buffers, views, wall_ms)
+        return AppendResult(base_offset, next_offset - 1, wall_ms if stamps_time else -1, self.log_start_offset)
+
+    def append_as_follower(self, records: Buffer, *, wall_ms: int = -1) -> AppendResult:
+        """Append what the leader sent, as it is. Offsets go on at, or (compacted) behind, the log's end; CRCs are checked.
+
+        The first batch may start before the end only where the log is empty and starts inside that batch (DeleteRecords).
+        """
+        views = list(batches(records))
+        if not views:
+            return AppendResult(self.log_end_offset, self.log_end_offset - 1, -1, self.log_start_offset)
+        first = views[0]
+        expected = self.log_end_offset
+        starts_inside = first.base_offset < expected <= first.last_offset and not self.size_bytes
+        if starts_inside:
+            expected = first.base_offset
+        for view in views:
+            if not view.has_valid_crc():
+                raise CorruptBatch(f"{self.where}: the CRC does not fit the bytes from the leader", view.position)
+            if view.base_offset < expected or view.last_offset_delta < 0:
+                raise CorruptBatch(f"{self.where}: offset {view.base_offset} where {expected} is next", view.position)
+            expected = view.next_offset
+        if starts_inside:
+            self._empty_at(first.base_offset, wall_ms)
+        epochs = self.leader_epochs
+        for view in views:
+            if view.partition_leader_epoch > epochs.latest_epoch:
+                epochs.assign(view.partition_leader_epoch, view.base_offset)
+        try:
+            self._append([records], views, wall_ms)
+        except OSError:
+            epochs.truncate_from_end(self.log_end_offset)
+            raise
+        return AppendResult(first.base_offset, expected - 1, -1, self.log_start_offset)
+
+    def _append(self, buffers: list[Buffer], views: Sequence[BatchView], wall_ms: int) -> None:
+        incoming = sum(map(len, buffers))
+        if incoming > self.config.segment_bytes:
+            raise RecordListTooLarge(
+                f"{self.where}: {incoming} bytes where segment.bytes is {self.config.segment_bytes}."
+            )
+        last_offset = views[-1].last_offset
+        if self.segments.active.should_roll(
+            self.config,
+            incoming_bytes=incoming,
+            last_offset=last_offset,
+            max_timestamp=max(view.max_timestamp for view in views),
+            wall_ms=wall_ms,
+        ):
+            self.roll(wall_ms, at_offset=views[0].base_offset)
+        self.segments.active.append(
+            buffers,
+            [(view.base_offset, view.last_offset, view.size, view.max_timestamp) for view in views],
+            interval_bytes=self.config.index_interval_bytes,
+        )
+        self.log_end_offset = last_offset + 1
+        if self._unflushed_since_ms is None:
+            self._unflushed_since_ms = wall_ms
+        if self._appended_since_flush_ms is None:
+            self._appended_since_flush_ms = wall_ms
+        for view in views:
+            self._note(view)
+
+    def _note(self, view: BatchView) -> None:
+        coordinator_epoch = None
+        if view.is_control and view.producer_id >= 0:
+            coordinator_epoch = read_control_batch(view).coordinator_epoch
+        self.producers.note(view, coordinator_epoch=coordinator_epoch)
+
+    def roll(self, wall_ms: int, *, at_offset: int = 0) -> None:
+        """Start a new segment at the log's end, or at ``at_offset`` behind it. Nothing happens if an empty one starts there."""
+        segments, base_offset = self.segments, max(at_offset, self.log_end_offset)
+        if segments.active.size:
+            self.producers.end_offset = base_offset
+            self.snapshots.write(self.producers)
+            segments.roll(base_offset, config=self.config, wall_ms=wall_ms)
+        elif base_offset > segments.active.base_offset:
+            segments.move_empty_active(base_offset, config=self.config, wall_ms=wall_ms)
+
+    # ------------------------------------------------------------------ reading
+
+    def read(
+        self, offset: int, max_bytes: int, *, end_offset: int | None = None, at_least_one: bool = True
+    ) -> LogSlice:
+        """Whole batches from the one that holds ``offset``, of one segment, at most ``max_bytes`` (the first may be larger [L16]).
+
+        None starts at or after ``end_offset`` (default: the log's end). Empty where there is nothing. Raises OFFSET_OUT_OF_RANGE
+        outside ``[log_start_offset, log_end_offset]``.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRange(
+                f"{self.where}: offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]."
+            )
+        end = self.log_end_offset if end_offset is None else end_offset
+        if offset < end:
+            for segment in self.segments.reaching(offset):
+                if segment.base_offset >= end:
+                    break
+                self.segments.warm(segment)
+                found = segment.read(offset, max_bytes, end, at_least_one=at_least_one)
+                if found is not None:
+                    return LogSlice(*found)
+                if segment.locate(offset) is not None:
+                    break  # it is here, but may not be returned; otherwise compaction left a gap up to the next segment
+        return LogSlice(b"", offset, offset)
+
+    def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record below ``end_offset`` whose timestamp is at least this. None if none is."""
+        end = self.log_end_offset if end_offset is None else end_offset
+        for segment in self.segments:
+            if segment.base_offset >= end:
+                break
+            if segment.largest_timestamp < timestamp:
+                continue
+            self.segments.warm(segment)
+            floor = max(segment.time_index.lookup(timestamp - 1)[1], self.log_start_offset)
+            for _, batch in segment.scan(segment.offset_index.lookup(floor)[1]):
+                if batch.base_offset >= end:
+                    break
+                if batch.max_timestamp < timestamp or batch.last_offset < self.log_start_offset:
+                    continue
+                for record in light_records(batch):
+                    if record.timestamp >= timestamp and self.log_start_offset <= record.offset < end:
+                        return record.timestamp, record.offset, batch.partition_leader_epoch
+        return None
+
+    def largest_timestamp(self, end_offset: int | None = None) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record that has the largest timestamp (KIP-734); None without timestamps."""
+        largest = max((segment.largest_timestamp for segment in self.segments), default=NO_TIMESTAMP)
+        return self.offset_for_timestamp(largest, end_offset) if largest >= 0 else None
+
+    # ------------------------------------------------------------------ cutting
+
+    def truncate_to(self, offset: int) -> bool:
+        """Remove every batch that reaches ``offset``; says whether something went. The high watermark follows down.
+
+        A batch that begins before ``offset`` and reaches it goes as a whole: then the log ends where it began.
+        """
+        assert offset >= 0, offset
+        if offset >= self.log_end_offset:
+            return False
+        if offset < self.segments.base_offsets[0]:
+            self.truncate_fully_and_start_at(offset)
+            return True
+        place = self.segments.reaching(offset)[0].locate(offset)
+        end_offset = offset if place is None else min(offset, place[1])
+        self._will_end_at(end_offset)
+        self.snapshots.remove_above(end_offset)
+        self.segments.keep_below(offset, config=self.config)
+        self.segments.active.truncate_to(offset)
+        self.leader_epochs.truncate_from_end(end_offset)
+        self.files.sync_directory(self.directory)
+        self._reload_producers()
+        return True
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Forget every record; the log is empty and starts and ends at ``offset``."""
+        self._will_end_at(min(offset, self.log_end_offset))
+        self._empty_at(offset, self.segments.active.created_ms)
+        self.log_start_offset = self.high_watermark = offset
+        self.leader_epochs.clear()
+        self.files.sync_directory(self.directory)
+        self.checkpoint(flush=True)
+
+    def _will_end_at(self, offset: int) -> None:
+        """Nothing above ``offset`` counts as flushed or committed any more. On the disk first, then the log may be cut there."""
+        with self._guard:
+            self._generation += 1
+            self.recovery_point = min(self.recovery_point, offset)
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.high_watermark = min(self.high_watermark, offset)
+        self.checkpoint(flush=True)
+        self.log_end_offset = offset
+
+    def _empty_at(self, offset: int, wall_ms: int) -> None:
+        """Replace everything by one empty segment that starts at ``offset``; start offset and high watermark stay."""
+        self.snapshots.remove_above(-1)
+        self.segments.start_over(offset, config=self.config, wall_ms=wall_ms)
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)
+        self.producers.clear(offset)
+
+    def _reload_producers(self) -> None:
+        start = self.snapshots.load_latest(
+            self.producers, log_start_offset=self.segments.base_offsets[0], end_offset=self.log_end_offset
+        )
+        for batch in self._batches_from(start):
+            self._note(batch)
+        self.producers.end_offset = self.log_end_offset
+
+    def _batches_from(self, offset: int) -> Iterator[BatchView]:
+        for segment in self.segments.reaching(offset):
+            place = segment.locate(offset)
+            if place is not None:
+                yield from (batch for _, batch in segment.scan(place[0]))
+
+    # ------------------------------------------------------------------ retention
+
+    def advance_log_start(self, offset: int) -> bool:
+        """DeleteRecords, or what the leader's log start says: nothing below ``offset`` may be read. At most the high watermark."""
+        if offset <= self.log_start_offset:
+            return False
+        if offset > self.high_watermark:
+            raise OffsetOutOfRange(f"{self.where}: offset {offset} is above the high watermark {self.high_watermark}.")
+        self.log_start_offset = offset
+        self.leader_epochs.truncate_from_start(offset)
+        self.checkpoint()
+        return True
+
+    def delete_old_segments(self, wall_ms: int) -> list[int]:
+        """Apply retention now: rename the files of old segments to ``.deleted``; returns their base offsets."""
+        segments = self.segments
+        ends = [*segments.base_offsets[1:], self.log_end_offset]
+        facts = [
+            SegmentFacts(
+                base_offset=segment.base_offset,
+                end_offset=end_offset,
+                size=segment.size,
+                largest_timestamp=segment.largest_timestamp
+                if segment.largest_timestamp >= 0
+                else self.files.modified_ms(segment.path + ".log"),
+                is_active=segment is segments.active,
+            )
+            for segment, end_offset in zip(segments, ends, strict=True)
+        ]
+        count = deletable(
+            facts,
+            config=self.config,
+            high_watermark=self.high_watermark,
+            log_start_offset=self.log_start_offset,
+            wall_ms=wall_ms,
+        )
+        if not count:
+            return []
+        if count == len(segments):
+            self.roll(wall_ms)
+        new_start = max(self.log_start_offset, segments.base_offsets[count])
+        if new_start > self.log_start_offset:
+            self.log_start_offset = new_start
+            self.leader_epochs.truncate_from_start(new_start)
+            self.checkpoint()
+        gone = segments.rename_oldest(count, wall_ms)
+        self.snapshots.keep_only(set(segments.base_offsets))
+        return gone
+
+    def delete_renamed_files(self, wall_ms: int) -> int:
+        """Unlink the ``.deleted`` files that waited for file.delete.delay.ms; returns how many."""
+        return self.segments.remove_renamed(wall_ms, self.config.file_delete_delay_ms)
+
+    def expire_producers(self, wall_ms: int) -> int:
+        """Forget producers that have been silent for producer.id.expiration.ms; returns how many."""
+        return self.producers.expire(wall_ms, self.config.producer_id_expiration_ms)
+
+    # ------------------------------------------------------------------ durability
+
+    def flush(self) -> int:
+        """Return when everything appended before the call survives a loss of power; returns the offset below which it does."""
+        return self._flush_below(self.log_end_offset)
+
+    def flush_rolled(self) -> int:
+        """The same for the sealed segments only, as Kafka does after each roll: it bounds what recovery has to scan."""
+        return self._flush_below(self.segments.active.base_offset)
+
+    def _flush_below(self, end_offset: int) -> int:
+        with self._guard:
+            generation = self._generation
+            waiting = self.segments.not_below(self.recovery_point)
+            self._appended_since_flush_ms = None
+            names_changed, self.segments.names_changed = self.segments.names_changed, False
+        for segment in waiting:
+            if segment.base_offset < end_offset:
+                segment.flush()
+        if names_changed:
+            self.files.sync_directory(self.directory)
+        self.leader_epochs.flush()
+        with self._guard:
+            if self._generation == generation and end_offset > self.recovery_point:
+                self.recovery_point = end_offset
+                self._unflushed_since_ms = self._appended_since_flush_ms if end_offset < self.log_end_offset else None
+        return end_offset
+
+    def checkpoint(self, *, clean: bool = False, flush: bool = False) -> None:
+        """Write ``replica.checkpoint``."""
+        checkpoints.write(
+            self.files,
+            self.directory,
+            ReplicaCheckpoint(
+                recovery_point=self.recovery_point,
+                high_watermark=self.high_watermark,
+                log_start_offset=self.log_start_offset,
+                boot_id=self.boot_id,
+                flushed_always=self._flushed_always,
+                clean=clean,
+            ),
+            flush=flush,
+        )
+
+    def update_config(self, config: LogConfig) -> None:
+        """From here on; segments that exist keep their indexes' size."""
+        self._flushed_always = self._flushed_always and config.flush_messages == 1
+        self.config = config
+
+    def close(self, *, clean: bool = True) -> None:
+        """Close the files and release the lock. ``clean``: flush and say so on the disk, so that no recovery is needed."""
+        try:
+            if clean:
+                self.segments.active.seal()
+                self.snapshots.write(self.producers)
+                self.flush()
+                self.files.sync_directory(self.directory)
+                self.checkpoint(clean=True, flush=True)
+        finally:
+            self.segments.close()
+            self._lock.close()
+
+    def delete(self) -> None:
+        """Close and remove the folder. It is renamed to ``<folder>.<topic id>-delete`` first, so that a crash leaves no half of a log."""
+        self.close(clean=False)
+        doomed = f"{self.directory}.{self.topic_id.hex}-delete"
+        self.files.remove_directory(doomed)
+        self.files.replace(self.directory, doomed)
+        self.files.remove_directory(doomed)
+
+    def check(self) -> None:
+        """Assert the invariants of the module's docstring."""
+        start, end = self.log_start_offset, self.log_end_offset
+        assert 0 <= start <= self.high_watermark <= end, (start, self.high_watermark, end)
+        assert self.recovery_point <= end, (self.recovery_point, end)
+        self.segments.check()
+        assert self.segments.base_offsets[0] <= start and self.segments.active.base_offset <= end, (start, end)
+        assert all(entry.start_offset <= end for entry in self.leader_epochs.entries), (self.leader_epochs.entries, end)
+        assert self.producers.end_offset == end, (self.producers.end_offset, end)

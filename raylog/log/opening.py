@@ -1,0 +1,201 @@
+"""Opens the folder of a log: lock, identity, leftovers, recovery, and the states that come with the segments.
+
+The order matters. The lock comes first, so that no other process looks at half-done work; then the topic id, so that a stranger's folder
+is set aside before anything in it is touched; then the checkpoint; then the files. The result is everything that ``Log`` needs to go
+on. See ``raylog.log.recovery`` for what is scanned and how it is judged.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from raylog.errors import DiskError
+from raylog.log import checkpoint as checkpoints
+from raylog.log.checkpoint import ReplicaCheckpoint
+from raylog.log.config import LogConfig
+from raylog.log.files import Files, Lock
+from raylog.log.leader_epochs import LeaderEpochs
+from raylog.log.partition_metadata import read_topic_id, write_topic_id
+from raylog.log.producers import ProducerSnapshots, ProducerStates
+from raylog.log.recovery import RecoveryReport, load_segments, tidy
+from raylog.log.segment import Segment
+from raylog.metadata.session import Condition
+from raylog.records.batch import BatchView
+from raylog.records.control import read_control_batch
+
+LOCK_NAME = "replica.lock"
+_TAIL_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class Opened:
+    """``segments`` are ready: all sealed but the last, which is active."""
+
+    lock: Lock
+    segments: list[Segment]
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    snapshots: ProducerSnapshots
+    report: RecoveryReport
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    recovery_point: int
+
+
+def opened(
+    directory: str,
+    *,
+    files: Files,
+    config: LogConfig,
+    topic_id: uuid.UUID,
+    wall_ms: int,
+    boot_id: str,
+    adopted: ReplicaCheckpoint | None,
+) -> Opened:
+    """Raises DiskError for what a person has to mend, OSError for what the disk refuses."""
+    report = RecoveryReport()
+    lock = _locked(files, directory)
+    try:
+        other = read_topic_id(files, directory)
+        if other is not None and other != topic_id:
+            report.set_aside = f"{directory}.{other.hex}-stray"
+            files.replace(directory, report.set_aside)
+            lock.close()
+            lock = _locked(files, directory)
+            other = None
+        if other is None:
+            write_topic_id(files, directory, topic_id)
+            files.sync_directory(os.path.dirname(directory))
+        return _opened(
+            directory, lock, report, files=files, config=config, wall_ms=wall_ms, boot_id=boot_id, adopted=adopted
+        )
+    except OSError as error:
+        lock.close()
+        raise _unusable(error, directory) from error
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _locked(files: Files, directory: str) -> Lock:
+    try:
+        files.make_directory(directory)
+        return files.lock(f"{directory}/{LOCK_NAME}")
+    except OSError as error:
+        raise _unusable(error, directory) from error
+
+
+def _unusable(error: OSError, directory: str) -> Exception:
+    """DiskError where a person has to change something about the folder; else the error itself."""
+    if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR):
+        return error
+    return DiskError(
+        f"cannot use {error.filename or directory}: {os.strerror(error.errno)}. Give a folder that this user may read and write."
+    )
+
+
+def _opened(
+    directory: str,
+    lock: Lock,
+    report: RecoveryReport,
+    *,
+    files: Files,
+    config: LogConfig,
+    wall_ms: int,
+    boot_id: str,
+    adopted: ReplicaCheckpoint | None,
+) -> Opened:
+    checkpoint = checkpoints.read(files, directory) or adopted
+    epochs = LeaderEpochs(files, directory)
+    producers = ProducerStates()
+    snapshots = ProducerSnapshots(files, directory)
+    base_offsets = tidy(files, directory, report)
+    if not base_offsets:
+        report.condition = Condition.MISSING
+        for offset in snapshots.offsets():
+            files.remove(snapshots.path(offset))
+        epochs.clear()
+        segment = Segment.create(files, directory, 0, config=config, wall_ms=wall_ms)
+        files.sync_directory(directory)
+        return Opened(lock, [segment], epochs, producers, snapshots, report, 0, 0, 0, 0)
+    try:
+        epochs.load()
+    except ValueError:
+        epochs.clear()
+    segments, end_offset = load_segments(
+        files,
+        directory,
+        base_offsets,
+        config=config,
+        checkpoint=checkpoint,
+        boot_id=boot_id,
+        epochs=epochs,
+        report=report,
+    )
+    known = checkpoint or ReplicaCheckpoint()
+    start_offset = max(known.log_start_offset, segments[0].base_offset)
+    if start_offset > end_offset:
+        start_offset = segments[0].base_offset  # the log was cut below its start: nothing else is left to go by
+    if report.condition is Condition.CLEAN and not epochs.entries:
+        for batch in _batches(segments, segments[0].base_offset):
+            if batch.partition_leader_epoch > epochs.latest_epoch:
+                epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+    epochs.truncate_from_end(end_offset)
+    epochs.truncate_from_start(start_offset)
+    segments[-1].activate(config, roll_jitter_ms=0)
+    snapshots.remove_above(end_offset)
+    _load_producers(producers, snapshots, segments, end_offset)
+    return Opened(
+        lock,
+        segments,
+        epochs,
+        producers,
+        snapshots,
+        report,
+        log_start_offset=start_offset,
+        log_end_offset=end_offset,
+        high_watermark=max(start_offset, min(known.high_watermark, end_offset)),
+        recovery_point=min(known.recovery_point, end_offset),
+    )
+
+
+def _load_producers(
+    producers: ProducerStates, snapshots: ProducerSnapshots, segments: list[Segment], end_offset: int
+) -> None:
+    """The latest snapshot, what was written since, and the few batches before it that a snapshot has no room for."""
+    start = snapshots.load_latest(producers, log_start_offset=segments[0].base_offset, end_offset=end_offset)
+    if len(producers):
+        producers.remember_older(_tail(segments, start))
+    for batch in _batches(segments, start):
+        coordinator_epoch = None
+        if batch.is_control and batch.producer_id >= 0:
+            coordinator_epoch = read_control_batch(batch).coordinator_epoch
+        producers.note(batch, coordinator_epoch=coordinator_epoch)
+    producers.end_offset = end_offset
+
+
+def _batches(segments: list[Segment], offset: int) -> Iterator[BatchView]:
+    for number, segment in enumerate(segments):
+        if number + 1 < len(segments) and segments[number + 1].base_offset <= offset:
+            continue
+        place = segment.locate(offset)
+        if place is not None:
+            yield from (batch for _, batch in segment.scan(place[0]) if batch.base_offset >= offset)
+
+
+def _tail(segments: list[Segment], end_offset: int) -> Iterator[BatchView]:
+    """The last few megabytes of batches below ``end_offset``, within one segment."""
+    below = [segment for segment in segments if segment.base_offset < end_offset]
+    if not below:
+        return
+    segment = below[-1]
+    place = segment.locate(end_offset)
+    end = segment.size if place is None else place[0]
+    index = segment.offset_index.file
+    number = index.floor(1, end - _TAIL_BYTES)
+    yield from (batch for _, batch in segment.scan(index.get(number)[1] if number >= 0 else 0, end))

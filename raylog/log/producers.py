@@ -1,0 +1,311 @@
+"""What a log remembers of its producers: enough to tell a repeated batch from a new one and a new one from a gap [P7, P8].
+
+For each producer id: its epoch and its last five batches (sequence range, offsets). A batch is judged before it is appended::
+
+    producer id unknown                                 any sequence is taken
+    epoch below the known one                           INVALID_PRODUCER_EPOCH: a newer instance has taken over
+    same epoch, range equal to a remembered batch       duplicate: acknowledged with the first append's offset, not appended
+    same epoch, base sequence = last + 1                next (2**31 − 1 is followed by 0)
+    higher epoch, base sequence 0                       the first of a new instance (0 too if an end of transaction raised it)
+    anything else                                       OUT_OF_ORDER_SEQUENCE_NUMBER
+
+A log replays its batches through ``note`` on followers, in recovery and after truncation, which judges nothing. Snapshots are
+Apache Kafka's ``<offset>.snapshot``: the state after all records below that offset, taken at every roll and at a clean stop, so
+that only the records behind it are replayed. They hold one batch per producer. Layout, big-endian::
+
+    version i16 (1), crc u32 (CRC-32C of what follows), count i32, then for each producer:
+    producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32,
+    first offset of the open transaction i64 (−1: none)
+
+A producer that wrote nothing for ``producer.id.expiration.ms`` is forgotten, unless it has a transaction open.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import crc32c
+from kio.schema.errors import ErrorCode
+
+from raylog.errors import DiskError, kafka_error
+from raylog.log.files import Files
+from raylog.records.batch import NO_SEQUENCE, SEQUENCE_MASK, BatchView
+
+REMEMBERED_BATCHES = 5
+SNAPSHOT_VERSION = 1
+_HEAD = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+
+OutOfOrderSequence = kafka_error(ErrorCode.out_of_order_sequence_number)
+InvalidProducerEpoch = kafka_error(ErrorCode.invalid_producer_epoch)
+
+
+class RememberedBatch(NamedTuple):
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+    @property
+    def base_sequence(self) -> int:
+        return self.last_sequence - self.offset_delta & SEQUENCE_MASK
+
+
+class ProducerState:
+    """One producer id. ``batches`` ascend by offset; ``epoch`` −1 has no batches."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_first_offset")
+
+    def __init__(self, producer_id: int, epoch: int = -1) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.batches: list[RememberedBatch] = []
+        self.last_timestamp = -1
+        self.coordinator_epoch = -1
+        self.txn_first_offset: int | None = None
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def find(self, base_sequence: int, last_sequence: int) -> RememberedBatch | None:
+        for batch in self.batches:
+            if batch.last_sequence == last_sequence and batch.base_sequence == base_sequence:
+                return batch
+        return None
+
+    def copy(self) -> ProducerState:
+        twin = ProducerState(self.producer_id, self.epoch)
+        twin.batches = self.batches.copy()
+        twin.last_timestamp = self.last_timestamp
+        twin.coordinator_epoch = self.coordinator_epoch
+        twin.txn_first_offset = self.txn_first_offset
+        return twin
+
+
+class ProducerStates:
+    """All producers of one log, as of ``end_offset`` (every record below it has been noted)."""
+
+    __slots__ = ("_states", "end_offset")
+
+    def __init__(self) -> None:
+        self._states: dict[int, ProducerState] = {}
+        self.end_offset = 0
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[ProducerState]:
+        return iter(self._states.values())
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        return self._states.get(producer_id)
+
+    def judge(self, batches: Iterable[BatchView], *, where: str) -> RememberedBatch | None:
+        """Whether the batches, in order, may follow: None if so, else the earlier append that they all repeat.
+
+        Raises OUT_OF_ORDER_SEQUENCE_NUMBER and INVALID_PRODUCER_EPOCH with ``where`` (topic and partition) in the message.
+        """
+        first_duplicate: RememberedBatch | None = None
+        fresh = False
+        assumed: dict[
+            int, tuple[int, int]
+        ] = {}  # producer id → epoch and last sequence, once the batches before are appended
+        for batch in batches:
+            producer_id = batch.producer_id
+            if producer_id < 0:
+                fresh = True
+                continue
+            state = self._states.get(producer_id)
+            if producer_id in assumed:
+                epoch, last_sequence = assumed[producer_id]
+            elif state is not None:
+                epoch, last_sequence = state.epoch, state.last_sequence
+                if batch.producer_epoch == epoch:
+                    duplicate = state.find(batch.base_sequence, batch.last_sequence)
+                    if duplicate is not None:
+                        first_duplicate = first_duplicate or duplicate
+                        continue
+            else:
+                epoch, last_sequence = -1, NO_SEQUENCE
+            fresh = True
+            self._follows(batch, epoch, last_sequence, where)
+            assumed[producer_id] = batch.producer_epoch, batch.last_sequence
+        if fresh and first_duplicate is not None:
+            raise kafka_error(ErrorCode.invalid_record)(
+                f"{where}: only some of the batches are repeats; send those alone again."
+            )
+        return first_duplicate
+
+    @staticmethod
+    def _follows(batch: BatchView, epoch: int, last_sequence: int, where: str) -> None:
+        who = f"{where}: producer {batch.producer_id}"
+        if batch.producer_epoch < epoch:
+            raise InvalidProducerEpoch(
+                f"{who} has epoch {epoch} now; {batch.producer_epoch} was replaced by a newer instance."
+            )
+        if batch.producer_epoch > epoch:
+            if epoch >= 0 and batch.base_sequence != 0:
+                raise OutOfOrderSequence(
+                    f"{who} starts epoch {batch.producer_epoch} with sequence {batch.base_sequence}, not 0."
+                )
+            return
+        if epoch >= 0 and batch.base_sequence != (last_sequence + 1 & SEQUENCE_MASK):
+            raise OutOfOrderSequence(
+                f"{who} sent sequence {batch.base_sequence} after {last_sequence}: batches between them are missing, or it is "
+                f"a repeat of one older than the last {REMEMBERED_BATCHES}."
+            )
+
+    def note(self, batch: BatchView, *, coordinator_epoch: int | None = None) -> None:
+        """Take over a batch that is in the log. ``coordinator_epoch`` comes from a control batch that ends a transaction."""
+        self.end_offset = batch.last_offset + 1
+        if batch.producer_id < 0:
+            return
+        state = self._states.get(batch.producer_id)
+        if state is None:
+            state = self._states[batch.producer_id] = ProducerState(batch.producer_id)
+        if batch.producer_epoch != state.epoch:
+            state.epoch = batch.producer_epoch
+            state.batches = []
+        state.last_timestamp = batch.max_timestamp
+        if batch.is_control:
+            state.txn_first_offset = None
+            if coordinator_epoch is not None:
+                state.coordinator_epoch = coordinator_epoch
+            return
+        state.batches.append(
+            RememberedBatch(batch.last_sequence, batch.last_offset, batch.last_offset_delta, batch.max_timestamp)
+        )
+        if len(state.batches) > REMEMBERED_BATCHES:
+            del state.batches[0]
+        if batch.is_transactional and state.txn_first_offset is None:
+            state.txn_first_offset = batch.base_offset
+
+    @property
+    def first_open_transaction_offset(self) -> int | None:
+        """Where the oldest transaction starts that has not ended."""
+        return min((s.txn_first_offset for s in self if s.txn_first_offset is not None), default=None)
+
+    def expire(self, wall_ms: int, expiration_ms: int) -> int:
+        """Forget producers that have been silent; returns how many."""
+        silent = [
+            state.producer_id
+            for state in self
+            if state.txn_first_offset is None and wall_ms - state.last_timestamp >= expiration_ms
+        ]
+        for producer_id in silent:
+            del self._states[producer_id]
+        return len(silent)
+
+    def remember_older(self, batches: Iterable[BatchView]) -> None:
+        """Give producers that came from a snapshot (one batch each) the batches before it, in log order, up to five again."""
+        older = ProducerStates()
+        for batch in batches:
+            older.note(batch)
+        for state in self:
+            before = older.get(state.producer_id)
+            if before is None or before.epoch != state.epoch or not state.batches:
+                continue
+            first = state.batches[0].base_offset
+            earlier = [batch for batch in before.batches if batch.last_offset < first]
+            state.batches = (earlier + state.batches)[-REMEMBERED_BATCHES:]
+
+    def clear(self, end_offset: int) -> None:
+        self._states.clear()
+        self.end_offset = end_offset
+
+    # ------------------------------------------------------------------ snapshots
+
+    def encode_snapshot(self) -> bytes:
+        entries = b"".join(
+            _ENTRY.pack(
+                state.producer_id,
+                state.epoch,
+                state.last_sequence,
+                state.batches[-1].last_offset if state.batches else -1,
+                state.batches[-1].offset_delta if state.batches else 0,
+                state.last_timestamp,
+                state.coordinator_epoch,
+                -1 if state.txn_first_offset is None else state.txn_first_offset,
+            )
+            for state in self
+        )
+        body = struct.pack(">i", len(self._states)) + entries
+        return struct.pack(">hI", SNAPSHOT_VERSION, crc32c.crc32c(body)) + body
+
+    def load_snapshot(self, data: bytes, *, end_offset: int, path: str) -> None:
+        """Replace everything by a snapshot. ValueError if it is damaged, DiskError if it is of a newer version."""
+        if len(data) < _HEAD.size:
+            raise ValueError(f"{path}: {len(data)} bytes are no producer snapshot")
+        version, crc, count = _HEAD.unpack_from(data)
+        if version > SNAPSHOT_VERSION:
+            raise DiskError(
+                f"{path} has version {version}, newer than this raylog reads ({SNAPSHOT_VERSION}). Upgrade raylog."
+            )
+        if version < 1 or crc != crc32c.crc32c(data[6:]) or len(data) != _HEAD.size + count * _ENTRY.size:
+            raise ValueError(f"{path}: damaged producer snapshot")
+        self.clear(end_offset)
+        for entry in _ENTRY.iter_unpack(data[_HEAD.size :]):
+            producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, coordinator_epoch, txn_first = (
+                entry
+            )
+            state = self._states[producer_id] = ProducerState(producer_id, epoch)
+            state.last_timestamp = timestamp
+            state.coordinator_epoch = coordinator_epoch
+            state.txn_first_offset = txn_first if txn_first >= 0 else None
+            if last_offset >= 0:
+                state.batches = [RememberedBatch(last_sequence, last_offset, offset_delta, timestamp)]
+
+
+class ProducerSnapshots:
+    """The ``.snapshot`` files of one directory."""
+
+    __slots__ = ("_directory", "_files")
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._directory = directory
+
+    def path(self, offset: int) -> str:
+        return f"{self._directory}/{offset:020d}.snapshot"
+
+    def offsets(self) -> list[int]:
+        names = self._files.list_directory(self._directory)
+        return [int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()]
+
+    def write(self, producers: ProducerStates) -> None:
+        """At ``producers.end_offset``. Not flushed: a damaged one is passed over and the log replayed from further back."""
+        self._files.write_file(self.path(producers.end_offset), producers.encode_snapshot(), flush=False)
+
+    def load_latest(self, producers: ProducerStates, *, log_start_offset: int, end_offset: int) -> int:
+        """Load the latest usable snapshot at or below ``end_offset``; returns the offset to replay from. Removes damaged ones."""
+        for offset in reversed(self.offsets()):
+            if offset > end_offset or offset < log_start_offset:
+                continue
+            path = self.path(offset)
+            try:
+                producers.load_snapshot(self._files.read_file(path), end_offset=offset, path=path)
+            except (ValueError, FileNotFoundError):
+                self._files.remove(path)
+                continue
+            return offset
+        producers.clear(log_start_offset)
+        return log_start_offset
+
+    def remove_above(self, offset: int) -> None:
+        for found in self.offsets():
+            if found > offset:
+                self._files.remove(self.path(found))
+
+    def keep_only(self, offsets: set[int]) -> None:
+        """Remove the snapshots that belong to no segment, except the latest one of all."""
+        found = self.offsets()
+        for offset in found[:-1]:
+            if offset not in offsets:
+                self._files.remove(self.path(offset))

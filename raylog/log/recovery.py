@@ -1,0 +1,292 @@
+"""What a log does with the files that it finds when it is opened [L19]: tidy up, scan, cut, rebuild, and judge.
+
+After a clean stop the files are taken as they are. Otherwise every segment from the one that holds the recovery point on is scanned:
+each batch must be whole, of format 2, with the right CRC and offsets that ascend from where the last batch ended. At the first that is not,
+the log ends; a torn tail and appended garbage look alike and are cut alike, and later segments go. Indexes of scanned segments are built
+anew, those below are rebuilt only where they are missing or cannot be right.
+
+Leftovers of a crash: ``.deleted`` files and ``.cleaned`` files (a cleaner's unfinished work) are removed; a ``.swap`` file is the
+finished work and takes the place of the segments that it covers; an index without its log is removed.
+
+The verdict (DESIGN §6, "Who may lead")::
+
+    missing   no segment was there
+    clean     closed by a clean stop, and the log still ends where it ended then
+    whole     the page cache cannot have been lost (same boot), or every append was flushed; and the scan cut at most one incomplete batch
+              at the very end, nothing below the checkpointed high watermark
+    suspect   everything else
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from raylog.errors import DiskError
+from raylog.log.checkpoint import ReplicaCheckpoint
+from raylog.log.config import LogConfig
+from raylog.log.files import Files
+from raylog.log.leader_epochs import LeaderEpochs
+from raylog.log.offset_index import MAX_RELATIVE_OFFSET
+from raylog.log.segment import SUFFIXES, Segment
+from raylog.metadata.session import Condition
+from raylog.records.batch import HEADER_SIZE, LOG_OVERHEAD
+from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
+
+_ZEROS = bytes(1 << 16)
+_LEGACY_OVERHEAD = 14
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a log found and did, for status pages and tests."""
+
+    condition: Condition = Condition.SUSPECT
+    scanned_segments: int = 0
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+    cut_reason: str | None = None
+    cut_is_one_incomplete_batch: bool = True
+    removed: list[str] = field(default_factory=list)
+    rebuilt_indexes: list[str] = field(default_factory=list)
+    set_aside: str | None = None
+
+
+def tidy(files: Files, directory: str, report: RecoveryReport) -> list[int]:
+    """Deal with the leftovers of a crash; returns the base offsets of the segments, ascending."""
+
+    def remove(name: str) -> None:
+        files.remove(f"{directory}/{name}")
+        report.removed.append(name)
+
+    names = files.list_directory(directory)
+    cleaned = [int(name[:20]) for name in names if name.endswith(".log.cleaned")]
+    swapped: list[int] = []
+    for name in names:
+        if name.endswith((".deleted", ".cleaned", ".tmp")):
+            remove(name)
+        elif name.endswith(".swap"):
+            # A swap beside an unfinished cleaning at or below it is part of a split that was not finished either.
+            if cleaned and int(name[:20]) >= min(cleaned):
+                remove(name)
+            elif name.endswith(".log.swap"):
+                swapped.append(int(name[:20]))
+    for base_offset in swapped:
+        _finish_swap(files, directory, base_offset, remove)
+    names = files.list_directory(directory)
+    logs = {name[:20] for name in names if name.endswith(".log") and name[:20].isdigit()}
+    for name in names:
+        if name.endswith((".index", ".timeindex", ".txnindex")) and name[:20] not in logs:
+            remove(name)
+    return sorted(int(base) for base in logs)
+
+
+def _finish_swap(files: Files, directory: str, base_offset: int, remove: Callable[[str], None]) -> None:
+    stem = f"{base_offset:020d}"
+    file = files.open(f"{directory}/{stem}.log.swap")
+    last_offset, position, size = base_offset - 1, 0, file.size()
+    while position + HEADER_SIZE <= size:
+        head = file.read_at(position, 27)
+        start, length = struct.unpack_from(">qi", head)
+        last_offset = start + int.from_bytes(head[23:27], "big")
+        position += LOG_OVERHEAD + length
+    file.close()
+    for name in files.list_directory(directory):
+        if (
+            name.endswith(SUFFIXES)
+            and name[:20].isdigit()
+            and base_offset <= int(name[:20]) <= max(last_offset, base_offset)
+        ):
+            remove(name)
+    for suffix in reversed(SUFFIXES):  # the log last: as long as its swap is there the rest can be done again
+        if files.exists(f"{directory}/{stem}{suffix}.swap"):
+            files.replace(f"{directory}/{stem}{suffix}.swap", f"{directory}/{stem}{suffix}")
+
+
+def load_segments(
+    files: Files,
+    directory: str,
+    base_offsets: Sequence[int],
+    *,
+    config: LogConfig,
+    checkpoint: ReplicaCheckpoint | None,
+    boot_id: str,
+    epochs: LeaderEpochs,
+    report: RecoveryReport,
+) -> tuple[list[Segment], int]:
+    """The segments that are usable, sealed, with right indexes; and the log's end offset. Cuts what is not."""
+    segments = [Segment.load(files, directory, base_offset) for base_offset in base_offsets]
+    clean = checkpoint is not None and checkpoint.clean
+    if clean and (end_offset := _clean_end(segments, report, config)) == _recovery_point(checkpoint):
+        report.condition = Condition.CLEAN
+        return segments, end_offset
+    if clean:
+        report.cut_reason = "the log does not end where the clean stop left it"
+        report.cut_is_one_incomplete_batch = False
+    recovery_point = 0 if checkpoint is None or clean else checkpoint.recovery_point
+    # After a loss of power the indexes of a segment that was sealed just at the recovery point may not have reached the disk.
+    same_boot = checkpoint is not None and checkpoint.boot_id == boot_id
+    reach = recovery_point if same_boot else recovery_point - 1
+    first = max((number for number, s in enumerate(segments) if s.base_offset <= reach), default=0)
+    if not epochs.entries:
+        first = 0  # the epochs are read from the batches then
+    for segment in segments[:first]:
+        _trust_indexes(segment, config, report)
+    end_offset = segments[first].base_offset
+    for number in range(first, len(segments)):
+        segment = segments[number]
+        end_offset = max(end_offset, segment.base_offset)
+        end_offset, whole = _scan(segment, end_offset, config=config, epochs=epochs, report=report)
+        if not whole:
+            for lost in segments[number + 1 :]:
+                _lose(files, lost, report)
+            del segments[number + 1 :]
+            break
+    report.condition = Condition.SUSPECT if clean else _verdict(checkpoint, end_offset, report, boot_id)
+    return segments, end_offset
+
+
+def _recovery_point(checkpoint: ReplicaCheckpoint | None) -> int:
+    assert checkpoint is not None
+    return checkpoint.recovery_point
+
+
+def _clean_end(segments: Sequence[Segment], report: RecoveryReport, config: LogConfig) -> int:
+    """Where a cleanly stopped log ends; −1 if its last segment is not what a clean stop leaves."""
+    for segment in segments:
+        _trust_indexes(segment, config, report)
+    last = segments[-1]
+    _, position = last.offset_index.lookup(last.base_offset + MAX_RELATIVE_OFFSET)
+    end_offset = last.base_offset if not last.size else -1
+    try:
+        for _, batch in last.scan(position):
+            if batch.base_offset < end_offset:
+                return -1
+            end_offset = batch.next_offset
+    except (CorruptBatch, UnsupportedMagic):
+        return -1
+    return end_offset
+
+
+def _trust_indexes(segment: Segment, config: LogConfig, report: RecoveryReport) -> None:
+    """Load the indexes, or build them from the log where they cannot be right."""
+    fault = segment.load_indexes()
+    if fault is None:
+        return
+    report.rebuilt_indexes.append(fault)
+    segment.start_indexes(_room_for_indexes(segment, config))
+    try:
+        for position, batch in segment.scan():
+            segment.index_batch(
+                position, batch.last_offset, batch.size, batch.max_timestamp, interval_bytes=config.index_interval_bytes
+            )
+    except (CorruptBatch, UnsupportedMagic):
+        pass  # what lies there is found, and refused, by whoever reads it
+    _finish_indexes(segment)
+
+
+def _room_for_indexes(segment: Segment, config: LogConfig) -> int:
+    return max(config.segment_index_bytes, 12 * (segment.size // max(config.index_interval_bytes, 1) + 2))
+
+
+def _finish_indexes(segment: Segment) -> None:
+    segment.sealed = False
+    segment.seal()
+
+
+def _scan(
+    segment: Segment, expected: int, *, config: LogConfig, epochs: LeaderEpochs, report: RecoveryReport
+) -> tuple[int, bool]:
+    """Check every batch of a segment, build its indexes, cut at the first bad one: (end offset, nothing was cut)."""
+    segment.start_indexes(_room_for_indexes(segment, config))
+    end, reason = 0, None
+    try:
+        for position, batch in segment.scan():
+            if not batch.has_valid_crc():
+                reason = "a CRC does not fit"
+            elif batch.base_offset < expected or batch.last_offset_delta < 0:
+                reason = f"offset {batch.base_offset} comes again"
+            elif batch.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                reason = f"offset {batch.last_offset} is too far from the segment's base"
+            if reason is not None:
+                break
+            if batch.partition_leader_epoch > epochs.latest_epoch:
+                epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+            segment.index_batch(
+                position, batch.last_offset, batch.size, batch.max_timestamp, interval_bytes=config.index_interval_bytes
+            )
+            end, expected = position + batch.size, batch.next_offset
+    except (CorruptBatch, UnsupportedMagic) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        if isinstance(error, UnsupportedMagic):
+            _refuse_legacy(segment, end)
+    report.scanned_segments += 1
+    report.scanned_bytes += end
+    if reason is not None:
+        tail = _bytes_before_zeros(segment, end)
+        if tail:
+            report.cut_bytes += tail
+            report.cut_reason = f"{segment.path}.log at byte {end}: {reason}"
+            report.cut_is_one_incomplete_batch &= _is_one_incomplete_batch(segment, end, tail, expected)
+        segment.file.truncate(end)
+        segment.size = end
+        reason = reason if tail else None
+    _finish_indexes(segment)
+    return expected, reason is None
+
+
+def _bytes_before_zeros(segment: Segment, start: int) -> int:
+    """How many bytes lie behind ``start`` without the zeros at the very end: preallocated, or never flushed."""
+    end = segment.size
+    while end > start:
+        size = min(len(_ZEROS), end - start)
+        piece = segment.file.read_at(end - size, size)
+        used = piece.rstrip(b"\x00")
+        if used:
+            return end - size + len(used) - start
+        end -= size
+    return 0
+
+
+def _is_one_incomplete_batch(segment: Segment, position: int, tail: int, expected: int) -> bool:
+    """Whether the bytes behind ``position`` can be the start of one batch, the next one, and no more."""
+    head = segment.file.read_at(position, min(LOG_OVERHEAD, tail))
+    if len(head) < LOG_OVERHEAD:
+        return True
+    base_offset, length = struct.unpack(">qi", head)
+    return bool(base_offset == expected and length + LOG_OVERHEAD >= max(tail, HEADER_SIZE))
+
+
+def _refuse_legacy(segment: Segment, position: int) -> None:
+    """DiskError if what lies at ``position`` is a message of format 0 or 1 rather than garbage."""
+    head = segment.file.read_at(position, LOG_OVERHEAD + 4)
+    if len(head) < LOG_OVERHEAD + 4:
+        return
+    _, size, crc = struct.unpack(">qiI", head)
+    if _LEGACY_OVERHEAD <= size <= segment.size - position - LOG_OVERHEAD:
+        message = segment.file.read_at(position + LOG_OVERHEAD + 4, size - 4)
+        if zlib.crc32(message) == crc:
+            raise DiskError(
+                f"{segment.path}.log holds messages of format {message[0]} at byte {position}; raylog reads format 2. Let Apache "
+                "Kafka 3 rewrite the topic (mirror it into a new one) first."
+            )
+
+
+def _lose(files: Files, segment: Segment, report: RecoveryReport) -> None:
+    """Remove a segment that lies behind the cut."""
+    report.cut_bytes += segment.size
+    report.cut_is_one_incomplete_batch &= segment.size == 0
+    segment.rest()
+    for path in segment.file_names():
+        files.remove(path)
+        report.removed.append(path.rsplit("/", 1)[1])
+
+
+def _verdict(checkpoint: ReplicaCheckpoint | None, end_offset: int, report: RecoveryReport, boot_id: str) -> Condition:
+    if checkpoint is None or not (checkpoint.boot_id == boot_id or checkpoint.flushed_always):
+        return Condition.SUSPECT
+    if not report.cut_is_one_incomplete_batch or end_offset < checkpoint.high_watermark:
+        return Condition.SUSPECT
+    return Condition.WHOLE

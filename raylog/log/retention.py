@@ -1,0 +1,66 @@
+"""Which old segments may go [L20]: rules over facts, without a file in sight.
+
+A segment is deletable by the first rule that takes it, always a run from the oldest on, and never a record at or above
+the high watermark::
+
+    log start   the next segment's base offset is at or below the log start offset (TV-7)
+    size        total − retention.bytes is still at least the segment's size (TV-6)
+    time        now − largest timestamp in it > retention.ms (file's modification time where no record has one)
+
+The active segment goes only with all others; the log rolls first, so that there is always one. An empty active segment stays.
+A topic that only compacts keeps its segments except those below the log start offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from raylog.log.config import LogConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """``end_offset`` is the next segment's base offset, or the log's end for the active one."""
+
+    base_offset: int
+    end_offset: int
+    size: int
+    largest_timestamp: int  # or the modification time where there is none
+    is_active: bool
+
+
+def deletable(
+    segments: Sequence[SegmentFacts], *, config: LogConfig, high_watermark: int, log_start_offset: int, wall_ms: int
+) -> int:
+    """How many segments, counted from the oldest, are to be deleted now."""
+    rules: list[Callable[[SegmentFacts], bool]] = [lambda s: not s.is_active and s.end_offset <= log_start_offset]
+    if config.deletes:
+        if config.retention_ms >= 0:
+            rules.append(lambda s: wall_ms - s.largest_timestamp > config.retention_ms)
+        if config.retention_bytes >= 0:
+            rules.append(_size_rule(sum(s.size for s in segments) - config.retention_bytes))
+    return max(_leading(segments, rule, high_watermark) for rule in rules)
+
+
+def _leading(segments: Sequence[SegmentFacts], rule: Callable[[SegmentFacts], bool], high_watermark: int) -> int:
+    count = 0
+    for segment in segments:
+        is_empty_end = segment.is_active and not segment.size
+        if is_empty_end or segment.end_offset > high_watermark or not rule(segment):
+            break
+        count += 1
+    return count
+
+
+def _size_rule(excess: int) -> Callable[[SegmentFacts], bool]:
+    remaining = excess
+
+    def rule(segment: SegmentFacts) -> bool:
+        nonlocal remaining
+        if remaining < segment.size:
+            return False
+        remaining -= segment.size
+        return True
+
+    return rule

@@ -1,0 +1,170 @@
+"""The segments of one log, ordered by base offset: how the list grows, shrinks and ages.
+
+Owns which segment is active, which sealed ones keep their files open, and which files wait under ``.deleted`` for their removal. The
+list is replaced, never changed in place, so that a flush in another thread can walk the one it saw. Knows nothing of offsets beyond
+base offsets, nor of producers, epochs or checkpoints.
+
+Invariants: never empty; base offsets ascend strictly; all segments but the last are sealed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+
+from raylog.log.config import LogConfig
+from raylog.log.files import Files
+from raylog.log.segment import SUFFIXES, Segment
+
+_OPEN_SEALED_SEGMENTS = 8
+
+
+class Segments:
+    """``active`` is the last one."""
+
+    __slots__ = (
+        "_directory",
+        "_files",
+        "_open",
+        "_renamed",
+        "_roll_jitter",
+        "active",
+        "all",
+        "base_offsets",
+        "names_changed",
+    )
+
+    def __init__(
+        self, files: Files, directory: str, segments: list[Segment], *, roll_jitter: Callable[[int], int] | None
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._roll_jitter = roll_jitter
+        self._open: list[Segment] = []  # sealed, with open files; the longest open first
+        self._renamed: list[tuple[int, str]] = []  # since when, path
+        self.names_changed = False  # files were created since the directory was last synced
+        self._set(segments)
+
+    def _set(self, segments: list[Segment]) -> None:
+        self.all = segments
+        self.active = segments[-1]
+        self.base_offsets = [segment.base_offset for segment in segments]
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.all)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def reaching(self, offset: int) -> list[Segment]:
+        """The segments from the one that would hold ``offset`` on."""
+        return self.all[max(0, bisect_right(self.base_offsets, offset) - 1) :]
+
+    def not_below(self, offset: int) -> list[Segment]:
+        """The segments that hold offsets at or above ``offset − 1``."""
+        return self.all[max(0, bisect_left(self.base_offsets, offset) - 1) :]
+
+    def warm(self, segment: Segment) -> None:
+        """About to read: keep the files of this segment open, and those of few other sealed ones."""
+        if segment is self.active or not segment.is_resting:
+            return
+        self._open.append(segment)
+        while len(self._open) > _OPEN_SEALED_SEGMENTS:
+            self._open.pop(0).rest()
+
+    def draw_jitter(self, config: LogConfig) -> int:
+        """How much sooner a new segment shall roll."""
+        bound = min(config.segment_jitter_ms, config.segment_ms)
+        return self._roll_jitter(bound) if self._roll_jitter is not None and bound > 0 else 0
+
+    # ------------------------------------------------------------------ growing
+
+    def roll(self, base_offset: int, *, config: LogConfig, wall_ms: int) -> None:
+        """Seal the active segment and start another. Whatever raises leaves the active one as it was."""
+        old = self.active
+        old.write_indexes()
+        new = self._create(base_offset, config, wall_ms)
+        old.seal()
+        self._open.append(old)
+        self._set([*self.all, new])
+
+    def start_over(self, base_offset: int, *, config: LogConfig, wall_ms: int) -> None:
+        """Remove every segment and start at ``base_offset``."""
+        self._unlink(self.all)
+        self._set([self._create(base_offset, config, wall_ms)])
+
+    def move_empty_active(self, base_offset: int, *, config: LogConfig, wall_ms: int) -> None:
+        """Let the active segment, which is empty, start at a later offset."""
+        assert not self.active.size and base_offset > self.active.base_offset, (self.active.path, base_offset)
+        self._unlink([self.active])
+        self._set([*self.all[:-1], self._create(base_offset, config, wall_ms)])
+
+    def _create(self, base_offset: int, config: LogConfig, wall_ms: int) -> Segment:
+        self.names_changed = True
+        try:
+            return Segment.create(
+                self._files,
+                self._directory,
+                base_offset,
+                config=config,
+                wall_ms=wall_ms,
+                roll_jitter_ms=self.draw_jitter(config),
+            )
+        except OSError:
+            for suffix in SUFFIXES:
+                self._files.remove(f"{self._directory}/{base_offset:020d}{suffix}")
+            raise
+
+    # ------------------------------------------------------------------ shrinking
+
+    def keep_below(self, offset: int, *, config: LogConfig) -> None:
+        """Remove the segments that start above ``offset``, the last first; the one that is left at the end becomes active."""
+        keep = bisect_right(self.base_offsets, offset)
+        assert keep > 0, (offset, self.base_offsets)
+        self._unlink(self.all[keep:])
+        last = self.all[keep - 1]
+        if last.sealed:
+            if last in self._open:
+                self._open.remove(last)
+            last.activate(config, roll_jitter_ms=self.draw_jitter(config))
+        self._set(self.all[:keep])
+
+    def rename_oldest(self, count: int, wall_ms: int) -> list[int]:
+        """Take the oldest segments out of the list and rename their files to ``.deleted``; returns their base offsets."""
+        gone = self.all[:count]
+        self._set(self.all[count:])
+        for segment in gone:
+            self._close(segment)
+            for path in segment.file_names():
+                self._files.replace(path, path + ".deleted")
+                self._renamed.append((wall_ms, path + ".deleted"))
+        return [segment.base_offset for segment in gone]
+
+    def remove_renamed(self, wall_ms: int, delay_ms: int) -> int:
+        """Remove the files that were renamed at least ``delay_ms`` ago; returns how many."""
+        due = [path for since, path in self._renamed if wall_ms - since >= delay_ms]
+        for path in due:
+            self._files.remove(path)
+        self._renamed = self._renamed[len(due) :]
+        return len(due)
+
+    def _unlink(self, segments: list[Segment]) -> None:
+        for segment in reversed(segments):
+            self._close(segment)
+            for path in segment.file_names():
+                self._files.remove(path)
+
+    def _close(self, segment: Segment) -> None:
+        if segment in self._open:
+            self._open.remove(segment)
+        segment.rest()
+
+    def close(self) -> None:
+        for segment in self.all:
+            segment.rest()
+
+    def check(self) -> None:
+        """Assert the invariants of the module's docstring."""
+        assert self.base_offsets == sorted(set(self.base_offsets)), self.base_offsets
+        assert self.base_offsets == [segment.base_offset for segment in self.all]
+        assert [segment.sealed for segment in self.all] == [True] * (len(self.all) - 1) + [False], self.base_offsets
