@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from raylog.log.log import Log
 
 Token = int
-Buffer = bytes | memoryview
+Buffer = bytes | bytearray | memoryview
 
 # ------------------------------------------------------------------ requests and their replies
 
@@ -273,6 +273,14 @@ class FlushCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class LogFailed:
+    """Housekeeping or a checkpoint met an IO error: the replica goes offline."""
+
+    id: TopicIdPartition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """A deadline that ``next_deadline_ms`` announced may have come."""
 
@@ -280,7 +288,7 @@ class Ticked:
 Event = (
     Assigned | Removed | LogOpened | ProduceReceived | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived
     | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered | ControlSessionChanged | Cancelled
-    | FlushCompleted | Ticked
+    | FlushCompleted | LogFailed | Ticked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects
@@ -303,11 +311,15 @@ class OpenLog:
 
 @dataclass(frozen=True, slots=True)
 class CloseLog:
-    """Close in a thread; with ``delete`` its folder goes too."""
+    """Close in a thread; with ``delete`` its folder goes too.
+
+    Without ``clean`` the next opening recovers it: after an IO error nobody vouches for what is on the disk.
+    """
 
     id: TopicIdPartition
     log: Log
     delete: bool
+    clean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,10 +356,14 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class RunHousekeeping:
-    """Retention, checkpoints and deletion of renamed files for one log, in a thread where it touches the disk much."""
+    """Retention, checkpoint and deletion of renamed files for one log, in a thread where it touches the disk much.
+
+    Without ``retention`` only the checkpoint is due. LogFailed reports an IO error; success needs no event.
+    """
 
     id: TopicIdPartition
     log: Log
+    retention: bool = True
 
 
 Effect = Reply | OpenLog | CloseLog | Flush | SendFetch | Tell | RunHousekeeping

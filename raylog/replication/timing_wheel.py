@@ -1,14 +1,16 @@
 """A hierarchical timing wheel: the deadlines of thousands of parked requests, most of which are cancelled.
 
-A wheel is a ring of ``size`` buckets, each ``tick_ms`` wide. A deadline beyond the ring goes to a coarser wheel above, whose tick is the
-whole ring below; wheels are added as they are needed. When a coarse bucket comes due, its timers move down to finer ones ("downgrade")
-until they stand in a bucket of one tick, which fires. Adding and cancelling cost O(1); a heap holds one entry per used bucket (not
-per timer) and says when the next one is due. Kafka's ``SystemTimer`` and its purgatory are built so.
+A wheel is a ring of ``size`` buckets, each ``tick_ms`` wide. A deadline beyond the ring goes to a coarser wheel above,
+whose tick is the whole ring below; wheels are added as they are needed. When a coarse bucket comes due, its timers move
+down to finer ones ("downgrade") until they stand in a bucket of one tick, which fires. Adding and cancelling cost O(1);
+a heap holds one entry per used bucket (not per timer) and says when the next one is due. Kafka's ``SystemTimer`` and
+its purgatory are built so.
 
-The wheel owns no clock: ``advance(now_ms)`` is told the time and returns what fired, in order of deadlines and, within one
-tick, of arrival. A timer may fire late (whenever ``advance`` is called) but never early.
+The wheel owns no clock: ``advance(now_ms)`` is told the time and returns what fired, in order of deadlines and, within
+one tick, of arrival. A timer may fire late (whenever ``advance`` is called) but never early.
 
-Invariants (``check``): a timer that is armed stands in exactly one bucket, and that bucket covers its deadline; the clock never goes back.
+Invariants (``check``): a timer that is armed stands in exactly one bucket, and that bucket covers its deadline; the
+clock never goes back.
 """
 
 from __future__ import annotations

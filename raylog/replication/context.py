@@ -1,0 +1,74 @@
+"""What the replicas of one process share: who they are, their settings, their clockwork, and where their orders go.
+
+One ``HostContext`` exists per ``ReplicaHost``. Replicas, parked requests and fetch streams append to ``effects`` while
+the host handles an event and collect in ``woken`` the parked fetches that the event may have freed; the host re-reads
+those at the end of the event, once each, and hands ``effects`` to the shell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from raylog.metadata.session import ActorIdentity
+from raylog.replication.events import Effect
+from raylog.replication.timing_wheel import Timer, TimingWheel
+
+if TYPE_CHECKING:
+    from raylog.replication.parked import ParkedFetch
+    from raylog.replication.replica import Replica
+
+Expire = Callable[[int, int], None]  # (now_ms, wall_ms)
+Deadline = Timer[Expire]
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """Kafka's broker settings that replication uses, under their names (``.`` becomes ``_``), and two of ours."""
+
+    replica_lag_time_max_ms: int = 30_000
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_max_bytes: int = 1 << 20
+    replica_fetch_response_max_bytes: int = 10 << 20
+    replica_fetch_backoff_ms: int = 1_000  # the longest; the first retry comes after replica_fetch_backoff_first_ms
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    log_retention_check_interval_ms: int = 300_000
+    fetch_max_bytes: int = 57_671_680
+    replica_fetch_backoff_first_ms: int = 5
+    alter_partition_backoff_ms: int = 100  # after the controller refused an ISR
+
+
+class HostContext:
+    """Shared by everything in one host. ``connected``: a session to the active controller is up, as far as known."""
+
+    __slots__ = (
+        "broker_id",
+        "config",
+        "connected",
+        "effects",
+        "failed",
+        "identity",
+        "incarnation",
+        "request_ids",
+        "wheel",
+        "woken",
+    )
+
+    def __init__(self, identity: ActorIdentity, broker_id: int, config: HostConfig) -> None:
+        self.identity = identity
+        self.broker_id = broker_id
+        self.incarnation = identity.incarnation
+        self.config = config
+        self.wheel: TimingWheel[Expire] = TimingWheel()
+        self.effects: list[Effect] = []
+        self.woken: dict[ParkedFetch, None] = {}
+        self.failed: list[Replica] = []
+        self.connected = True
+        self.request_ids = 0
+
+    def next_request_id(self) -> int:
+        """For AlterPartition: unique within the process, so an answer to a forgotten request is recognised."""
+        self.request_ids += 1
+        return self.request_ids

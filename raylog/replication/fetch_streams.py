@@ -1,0 +1,247 @@
+"""The fetches of this process's followers: one stream per leading process, at most one fetch in flight in each.
+
+A fetch asks for every partition followed there, except those that pause after an error and those whose last append
+waits for a flush. While any are held back the fetch asks the leader to answer sooner, so that they are not kept waiting
+by a long poll of the others. A follower answers nobody until its first fetch, and acks=all waits for it; so a partition
+that is newly followed does not wait for the fetch in flight: that one is given up (its answer will be dropped by its
+id) and another leaves at once. Assignments come in bursts, hence one millisecond to collect them.
+
+A stream whose fetch failed pauses, longer each time up to ``replica.fetch.backoff.ms``; a new assignment ends the
+pause.
+
+Invariants (``check``): a replica is in one stream at most, in that of the leader it knows; a stream without a fetch in
+flight has a timer or nothing to ask; ids of fetches never repeat.
+"""
+
+from __future__ import annotations
+
+from raylog.replication.context import Deadline, HostContext
+from raylog.replication.events import FetchAnswered, FetchFailed, FetchPartition, FetchPartitionResult, SendFetch
+from raylog.replication.follower import Step
+from raylog.replication.replica import Replica
+from raylog.types import Endpoint, TopicIdPartition
+
+COLLECT_MS = 1
+HELD_BACK_WAIT_MS = 5
+
+
+class FetchStream:
+    """The stream to one process: ``followed`` in the order of asking, which rotates so that a full answer starves nobody."""
+
+    __slots__ = (
+        "context",
+        "endpoint",
+        "failures",
+        "fetch_id",
+        "followed",
+        "in_flight",
+        "incarnation",
+        "node",
+        "paused_until_ms",
+        "renewing",
+        "streams",
+        "timer",
+    )
+
+    def __init__(self, streams: FetchStreams, node: int, incarnation: int, endpoint: Endpoint) -> None:
+        self.streams = streams
+        self.context = streams.context
+        self.node = node
+        self.incarnation = incarnation
+        self.endpoint = endpoint
+        self.followed: dict[TopicIdPartition, Replica] = {}
+        self.in_flight: dict[TopicIdPartition, FetchPartition] | None = None
+        self.fetch_id = 0
+        self.failures = 0
+        self.paused_until_ms = 0
+        self.renewing = False  # a fetch was given up; the timer sends the next
+        self.timer: Deadline | None = None
+
+    def close(self) -> None:
+        self._cancel_timer()
+        self.in_flight = None
+
+    def renew(self, now_ms: int) -> None:
+        """Something new to ask for: end any pause; ask at once, or where a fetch is in flight, give it up and ask in a moment."""
+        self.failures = 0
+        self.paused_until_ms = 0
+        if self.in_flight is None:
+            if not self.renewing:
+                self.fetch(now_ms)
+            return
+        self.in_flight = None
+        self.renewing = True
+        self._arm(now_ms + COLLECT_MS)
+
+    def fetch(self, now_ms: int) -> None:
+        """Ask for all that can be asked now; arm a timer if that is nothing but will be something."""
+        if self.in_flight is not None or self.renewing:
+            return
+        if now_ms < self.paused_until_ms:
+            self._arm(self.paused_until_ms)
+            return
+        config = self.context.config
+        max_wait_ms = config.replica_fetch_wait_max_ms
+        requests: dict[TopicIdPartition, FetchPartition] = {}
+        wake_ms: int | None = None
+        for id, replica in self.followed.items():
+            follower = replica.follower
+            assert follower is not None, f"{id} is in the stream to node {self.node} as {replica.role.value}"
+            if replica.flushing.held:
+                max_wait_ms = min(max_wait_ms, HELD_BACK_WAIT_MS)
+            elif follower.retry_at_ms > now_ms:
+                wake_ms = follower.retry_at_ms if wake_ms is None else min(wake_ms, follower.retry_at_ms)
+            else:
+                requests[id] = follower.next_request()
+        self._cancel_timer()
+        if not requests:
+            if wake_ms is not None:
+                self._arm(wake_ms)
+            return
+        if wake_ms is not None:
+            max_wait_ms = min(max_wait_ms, wake_ms - now_ms)
+        self.in_flight = requests
+        self.fetch_id = self.streams.next_fetch_id()
+        self.context.effects.append(
+            SendFetch(
+                self.node,
+                self.incarnation,
+                self.endpoint,
+                self.fetch_id,
+                self.context.broker_id,
+                self.context.incarnation,
+                max_wait_ms,
+                config.replica_fetch_min_bytes,
+                config.replica_fetch_response_max_bytes,
+                tuple(requests.values()),
+            )
+        )
+
+    def answered(self, results: tuple[FetchPartitionResult, ...], now_ms: int, wall_ms: int) -> None:
+        """The fetch in flight was answered. Partitions that the answer leaves out have no news."""
+        asked, self.in_flight = self.in_flight, None
+        assert asked is not None
+        self.failures = 0
+        for result in results:
+            replica = self.followed.get(result.id)
+            request = asked.get(result.id)
+            if replica is None or request is None or replica.follower is None:
+                continue
+            step = replica.follower.take(request, result, now_ms, wall_ms)
+            if step is Step.FAILED:
+                self.streams.drop(result.id)
+            elif len(result.records) and len(self.followed) > 1:
+                self.followed[result.id] = self.followed.pop(result.id)
+        self.fetch(now_ms)
+
+    def failed(self, now_ms: int) -> None:
+        config = self.context.config
+        self.in_flight = None
+        pause_ms = min(config.replica_fetch_backoff_first_ms << min(self.failures, 16), config.replica_fetch_backoff_ms)
+        self.failures += 1
+        self.paused_until_ms = now_ms + pause_ms
+        self.fetch(now_ms)
+
+    def _arm(self, deadline_ms: int) -> None:
+        self._cancel_timer()
+        self.timer = self.context.wheel.add(deadline_ms, self._timer_expired)
+
+    def _cancel_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def _timer_expired(self, now_ms: int, wall_ms: int) -> None:
+        self.timer = None
+        self.renewing = False
+        self.fetch(now_ms)
+
+
+class FetchStreams:
+    """All streams of one host, by the leader's node id."""
+
+    __slots__ = ("by_node", "context", "fetch_ids", "node_of")
+
+    def __init__(self, context: HostContext) -> None:
+        self.context = context
+        self.by_node: dict[int, FetchStream] = {}
+        self.node_of: dict[
+            TopicIdPartition, tuple[int, int]
+        ] = {}  # the node that a replica fetches from, in which epoch
+        self.fetch_ids = 0
+
+    def next_fetch_id(self) -> int:
+        self.fetch_ids += 1
+        return self.fetch_ids
+
+    def update(self, replica: Replica, now_ms: int) -> None:
+        """A replica's role may have changed: put it into the stream where it belongs, out of any other."""
+        follower = replica.follower
+        leader = follower.leader if follower is not None else None
+        if follower is None or leader is None or leader.endpoint is None:
+            self.drop(replica.id)
+            return
+        stream = self.by_node.get(leader.node_id)
+        if (
+            stream is not None
+            and stream.incarnation == leader.incarnation
+            and self.node_of.get(replica.id) == (leader.node_id, follower.leader_epoch)
+        ):
+            stream.endpoint = leader.endpoint
+            return
+        self.drop(replica.id)
+        stream = self.by_node.get(leader.node_id)
+        if stream is None:
+            stream = FetchStream(self, leader.node_id, leader.incarnation, leader.endpoint)
+            self.by_node[leader.node_id] = stream
+        stream.incarnation = leader.incarnation
+        stream.endpoint = leader.endpoint
+        stream.followed[replica.id] = replica
+        self.node_of[replica.id] = (leader.node_id, follower.leader_epoch)
+        stream.renew(now_ms)
+
+    def drop(self, id: TopicIdPartition) -> None:
+        """Stop fetching for a partition; a stream without any ends."""
+        known = self.node_of.pop(id, None)
+        if known is None:
+            return
+        stream = self.by_node[known[0]]
+        stream.followed.pop(id, None)
+        if not stream.followed:
+            stream.close()
+            del self.by_node[known[0]]
+
+    def flush_completed(self, replica: Replica, now_ms: int) -> None:
+        """A follower's append is complete now, so its next fetch may leave."""
+        known = self.node_of.get(replica.id)
+        if known is not None:
+            self.by_node[known[0]].fetch(now_ms)
+
+    def answered(self, event: FetchAnswered, now_ms: int, wall_ms: int) -> None:
+        stream = self._in_flight(event)
+        if stream is not None:
+            stream.answered(event.partitions, now_ms, wall_ms)
+
+    def failed(self, event: FetchFailed, now_ms: int) -> None:
+        stream = self._in_flight(event)
+        if stream is not None:
+            stream.failed(now_ms)
+
+    def _in_flight(self, event: FetchAnswered | FetchFailed) -> FetchStream | None:
+        """The stream that waits for this very answer; a stale one finds none."""
+        stream = self.by_node.get(event.leader_node)
+        if stream is None or stream.in_flight is None or stream.fetch_id != event.fetch_id:
+            return None
+        return stream
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        for node, stream in self.by_node.items():
+            assert stream.node == node and stream.followed, f"stream to node {node}"
+            armed = stream.timer is not None and stream.timer.bucket is not None
+            held = all(replica.flushing.held for replica in stream.followed.values() if replica.log is not None)
+            assert stream.in_flight is not None or armed or held, f"the stream to node {node} sleeps"
+            for id, replica in stream.followed.items():
+                assert self.node_of[id][0] == node, f"{id} is in the stream to {node}, noted for {self.node_of[id]}"
+                assert replica.follower is not None and replica.follower.leader is not None, f"{id} follows nobody"
+                assert replica.follower.leader.node_id == node

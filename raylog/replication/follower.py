@@ -1,0 +1,163 @@
+"""What a replica does while it follows one leader epoch: ask the leader for records, cut its log where the two diverge,
+append.
+
+Two states. *Truncating*, from the start of the epoch: the log may hold records that the leader does not have. The fetch
+names the epoch of the last record here; if that epoch ends earlier at the leader, the answer is a diverging epoch
+instead of records, the log is cut, and the next fetch asks again (KIP-595; at most one round per epoch that the logs do
+not share). *Fetching*, after the first answer without divergence: everything here is in the leader's log too. Nothing
+is ever cut by the high watermark (TV-21, TV-22).
+
+A fetch offset promises that everything below is appended, so a fetch leaves only after the append, and where
+``flush.messages`` demands a flush, after that. After each answer the high watermark is min(log end, leader's high
+watermark), never going back, and the log start follows the leader's.
+
+The leader's answers, and what they lead to::
+
+    records                    append, then fetch on
+    diverging epoch            cut, then fetch on
+    OFFSET_OUT_OF_RANGE        below the leader's log start: drop everything, start there; else the replica has failed
+    FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, …     one of the two has not heard the news: pause, ask again
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from raylog.errors import KafkaError
+from raylog.metadata.session import AssignedReplica
+from raylog.replication.events import FetchPartition, FetchPartitionResult
+
+if TYPE_CHECKING:
+    from raylog.replication.replica import Replica
+
+OFFSET_OUT_OF_RANGE = ErrorCode.offset_out_of_range.value
+
+
+class Step(Enum):
+    """What the stream does next with a partition whose answer was taken in."""
+
+    FETCH = "fetch"
+    PAUSE = "pause"
+    STALE = "stale"  # the answer was to a question that nobody asks any more
+    FAILED = "failed"  # the replica went offline
+
+
+class Follower:
+    """The following role. It ends with its epoch; ``leader`` is None while nobody leads or the leader's address is unknown."""
+
+    __slots__ = ("failures", "leader", "leader_epoch", "log", "replica", "retry_at_ms", "truncating")
+
+    def __init__(self, replica: Replica, leader_epoch: int, leader: AssignedReplica | None) -> None:
+        self.replica = replica
+        self.log = replica.open_log()
+        self.leader_epoch = leader_epoch
+        self.leader = leader
+        self.truncating = True
+        self.failures = 0
+        self.retry_at_ms = 0
+
+    def next_request(self) -> FetchPartition:
+        """The question for the leader, as the log stands now."""
+        log = self.log
+        return FetchPartition(
+            self.replica.id,
+            log.log_end_offset,
+            self.replica.context.config.replica_fetch_max_bytes,
+            self.leader_epoch,
+            log.leader_epochs.latest_epoch,
+            log.log_start_offset,
+        )
+
+    def take(self, request: FetchPartition, result: FetchPartitionResult, now_ms: int, wall_ms: int) -> Step:
+        """Take in the leader's answer to ``request``."""
+        log = self.log
+        if request.current_leader_epoch != self.leader_epoch or request.fetch_offset != log.log_end_offset:
+            return Step.STALE
+        try:
+            if result.error:
+                return self._take_error(result, now_ms)
+            if result.diverging_epoch is not None:
+                self._cut(*result.diverging_epoch)
+                return Step.FETCH
+            self.truncating = False
+            self.failures = 0
+            if len(result.records):
+                log.append_as_follower(result.records, wall_ms=wall_ms)
+                self.replica.flushing.appended(now_ms)
+            self._follow_offsets(result)
+        except KafkaError:  # what came is damaged: fetch it again
+            return self._pause(now_ms)
+        except OSError as error:
+            self.replica.fail(f"replication: {error}")
+            return Step.FAILED
+        return Step.FETCH
+
+    def _follow_offsets(self, result: FetchPartitionResult) -> None:
+        log = self.log
+        high_watermark = min(log.log_end_offset, result.high_watermark)
+        if high_watermark > log.high_watermark:
+            log.high_watermark = high_watermark
+            self.replica.watchers.high_watermark_rose(high_watermark)
+        start = min(result.log_start_offset, log.high_watermark)
+        if start > log.log_start_offset:
+            log.advance_log_start(start)
+
+    def _take_error(self, result: FetchPartitionResult, now_ms: int) -> Step:
+        if result.error != OFFSET_OUT_OF_RANGE or result.log_start_offset < 0:
+            return self._pause(now_ms)
+        log = self.log
+        leader_start = result.log_start_offset
+        if log.log_end_offset == leader_start:
+            return self._pause(now_ms)
+        if log.log_end_offset < leader_start or log.log_end_offset == log.log_start_offset:
+            # Nothing here is in the leader's log any more, or nothing is here.
+            self._restart_at(leader_start)
+            return Step.FETCH
+        self.replica.fail(
+            f"the leader of epoch {self.leader_epoch} knows nothing of epoch {log.leader_epochs.latest_epoch}, in which this log "
+            f"ends at {log.log_end_offset}: not cutting it"
+        )
+        return Step.FAILED
+
+    def _cut(self, leader_epoch: int, leader_end: int) -> None:
+        """Cut the log to the last offset that it may share with the leader's, given where ``leader_epoch`` ends there."""
+        log = self.log
+        epoch, end = log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
+        if epoch == leader_epoch:
+            end = min(end, leader_end)  # both have it: the shorter one ends it
+        elif epoch < 0:
+            end = leader_end
+        self._truncate(min(end, log.log_end_offset))
+
+    def _truncate(self, offset: int) -> None:
+        log = self.log
+        if offset < log.log_start_offset:
+            self._restart_at(offset)
+            return
+        log.truncate_to(offset)
+        self._truncated()
+
+    def _restart_at(self, offset: int) -> None:
+        self.log.truncate_fully_and_start_at(offset)
+        self._truncated()
+
+    def _truncated(self) -> None:
+        log = self.log
+        log.high_watermark = max(log.log_start_offset, min(log.high_watermark, log.log_end_offset))
+        self.replica.flushing.truncated()
+
+    def _pause(self, now_ms: int) -> Step:
+        config = self.replica.context.config
+        pause_ms = min(config.replica_fetch_backoff_first_ms << min(self.failures, 16), config.replica_fetch_backoff_ms)
+        self.failures += 1
+        self.retry_at_ms = now_ms + pause_ms
+        return Step.PAUSE
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        assert self.log.leader_epochs.latest_epoch <= self.leader_epoch or self.truncating, (
+            f"{self.replica.id}: fetching in epoch {self.leader_epoch} with records of {self.log.leader_epochs.latest_epoch}"
+        )

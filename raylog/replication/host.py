@@ -1,0 +1,436 @@
+"""All replicas of one server process: a table, and the dispatch of events to them.
+
+``ReplicaHost`` is the machine that a shell drives (the actor, the in-process cluster, the simulator)::
+
+    effects = host.handle(event, now_ms, wall_ms)    carry out, in order; orders for one partition's log never overtake each other
+    host.next_deadline_ms()                          when to come back with Ticked, at the latest
+    host.status()                                    for hello
+
+Requests name any number of partitions. What can be answered at once is; the rest is parked (``parked.py``). All parked
+fetches that an event wakes are read once, when the event has been dealt with.
+
+A fetch reads the partitions in the order asked, sharing ``max_bytes``; the first batch found is returned whole even if
+it is larger. A follower's answer leaves out partitions that have no news for it, a consumer's names them all.
+
+Fencing: every frame of a controller carries its epoch; one lower than the highest seen here comes from a deposed
+controller and is refused (TV-25). The shell asks ``admit_controller`` for the frames that it handles itself (Welcome,
+Exit).
+
+Invariants: ``check`` asks every part for its own; tests and the simulator call it after every event.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from kio.schema.errors import ErrorCode
+
+from raylog.log.log import Log
+from raylog.metadata.session import ActorIdentity, Assignment, Removal, ReplicaStatus, Welcome
+from raylog.replication.context import Deadline, HostConfig, HostContext
+from raylog.replication.events import (
+    AlterPartitionAnswered,
+    Assigned,
+    Cancelled,
+    CloseLog,
+    ControlSessionChanged,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsReceived,
+    DeleteRecordsReply,
+    Effect,
+    EpochEndPartitionResult,
+    Event,
+    FetchAnswered,
+    FetchFailed,
+    FetchPartitionResult,
+    FetchReceived,
+    FetchReply,
+    FlushCompleted,
+    ListOffsetsPartitionResult,
+    ListOffsetsReceived,
+    ListOffsetsReply,
+    LogFailed,
+    LogOpened,
+    OffsetForLeaderEpochReceived,
+    OffsetForLeaderEpochReply,
+    OpenLog,
+    ProducePartitionResult,
+    ProduceReceived,
+    ProduceReply,
+    Removed,
+    Reply,
+    RunHousekeeping,
+    Ticked,
+)
+from raylog.replication.fetch_streams import FetchStreams
+from raylog.replication.leader import FollowerProgress
+from raylog.replication.parked import Parked, ParkedFetch
+from raylog.replication.replica import UNKNOWN_LEADER_EPOCH, Replica, Role
+from raylog.types import TopicIdPartition
+
+UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
+INVALID_REQUIRED_ACKS = ErrorCode.invalid_required_acks.value
+
+__all__ = ["HostConfig", "ReplicaHost"]
+
+
+class ReplicaHost:
+    """The replicas of one process on one disk (DESIGN §3, "Packing")."""
+
+    def __init__(self, identity: ActorIdentity, broker_id: int, config: HostConfig | None = None) -> None:
+        self.context = HostContext(identity, broker_id, config or HostConfig())
+        self.replicas: dict[TopicIdPartition, Replica] = {}
+        self.controller_epoch = 0
+        self.refused_frames = 0  # from deposed controllers
+        self._removed_while_opening: set[TopicIdPartition] = set()
+        self._parked = Parked(self.context)
+        self._streams = FetchStreams(self.context)
+        self._checkpoint_timer: Deadline | None = None
+
+    # -------------------------------------------------------------- the shell's side
+
+    def handle(self, event: Event, now_ms: int, wall_ms: int) -> list[Effect]:
+        """Take in one fact; returns the orders that follow from it."""
+        effects: list[Effect] = []
+        context = self.context
+        context.effects = effects
+        match event:
+            case ProduceReceived():
+                self._produce(event, now_ms, wall_ms)
+            case FetchReceived():
+                self._fetch(event, now_ms)
+            case FetchAnswered():
+                self._streams.answered(event, now_ms, wall_ms)
+            case FlushCompleted():
+                self._flush_completed(event, now_ms)
+            case Ticked():
+                for deadline in context.wheel.advance(now_ms):
+                    deadline.payload(now_ms, wall_ms)
+            case FetchFailed():
+                self._streams.failed(event, now_ms)
+            case ListOffsetsReceived():
+                self._list_offsets(event)
+            case OffsetForLeaderEpochReceived():
+                self._epoch_ends(event)
+            case DeleteRecordsReceived():
+                self._delete_records(event, now_ms)
+            case Assigned():
+                self._assign(event.assignment, now_ms)
+            case Removed():
+                self._remove(event.removal)
+            case LogOpened():
+                self._log_opened(event, now_ms)
+            case AlterPartitionAnswered():
+                self._alter_partition_answered(event, now_ms)
+            case ControlSessionChanged():
+                self._session_changed(event.connected, now_ms)
+            case LogFailed():
+                failed = self.replicas.get(event.id)
+                if failed is not None and failed.log is not None:
+                    failed.fail(event.reason)
+            case Cancelled():
+                self._parked.cancel(event.token)
+            case _:
+                assert_never(event)
+        if context.woken:
+            self._answer_woken()
+        if context.failed:
+            for replica in context.failed:
+                self._streams.drop(replica.id)
+            context.failed.clear()
+        return effects
+
+    def next_deadline_ms(self) -> int | None:
+        """When Ticked has something to do; None while nothing waits for the time."""
+        return self.context.wheel.next_due_ms()
+
+    def status(self) -> tuple[ReplicaStatus, ...]:
+        """The replicas whose logs are open, for ``hello``."""
+        return tuple(replica.status() for replica in self.replicas.values() if replica.log is not None)
+
+    def welcomed(self, welcome: Welcome) -> bool:
+        """A session opened: as ``admit_controller``."""
+        return self.admit_controller(welcome.controller_epoch)
+
+    def admit_controller(self, controller_epoch: int) -> bool:
+        """Whether a frame of that controller epoch may be obeyed; a higher one is remembered."""
+        if controller_epoch < self.controller_epoch:
+            self.refused_frames += 1
+            return False
+        self.controller_epoch = controller_epoch
+        return True
+
+    # -------------------------------------------------------------- produce
+
+    def _produce(self, event: ProduceReceived, now_ms: int, wall_ms: int) -> None:
+        acks = event.acks
+        if acks not in (-1, 0, 1):
+            refused = tuple(ProducePartitionResult(part.id, INVALID_REQUIRED_ACKS) for part in event.partitions)
+            self.context.effects.append(Reply(event.token, ProduceReply(refused)))
+            return
+        results: list[ProducePartitionResult] = []
+        waits: list[tuple[int, Replica, int]] = []
+        for index, part in enumerate(event.partitions):
+            replica = self.replicas.get(part.id)
+            if replica is None:
+                results.append(ProducePartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
+                continue
+            leader = replica.leader
+            if leader is None:
+                results.append(replica.refused_produce())
+                continue
+            result, required_end = leader.append(part.records, acks, now_ms, wall_ms)
+            results.append(result)
+            if required_end >= 0 and replica.log is not None:
+                reached = replica.log.high_watermark if acks == -1 else replica.flushing.completed_end
+                if reached < required_end:
+                    waits.append((index, replica, required_end))
+        if acks == 0:
+            return
+        if waits:
+            self._parked.park_produce(
+                event.token, event.timeout_ms, results, waits, committed=acks == -1, now_ms=now_ms
+            )
+        else:
+            self.context.effects.append(Reply(event.token, ProduceReply(tuple(results))))
+
+    # -------------------------------------------------------------- fetch
+
+    def _fetch(self, event: FetchReceived, now_ms: int) -> None:
+        if event.replica_id >= 0:
+            self._count_follower(event, now_ms)
+        results, enough = self._read(event)
+        if enough or event.max_wait_ms <= 0:
+            self._reply_fetch(event, results)
+            return
+        watched = [replica for part in event.partitions if (replica := self.replicas.get(part.id)) is not None]
+        fetch = ParkedFetch(event, watched, self._fetch_expired)
+        self._parked.park_fetch(fetch, follower=event.replica_id >= 0, now_ms=now_ms)
+
+    def _count_follower(self, event: FetchReceived, now_ms: int) -> None:
+        """Note how far the follower is before anything is read, so that the answer has the newest high watermark."""
+        for part in event.partitions:
+            replica = self.replicas.get(part.id)
+            if replica is not None and replica.leader is not None:
+                progress = replica.follower_progress(event)
+                if progress is not None and replica.validate_fetch(part, follower=True) is None:
+                    replica.leader.count_fetch(progress, part, now_ms)
+
+    def _read(self, event: FetchReceived) -> tuple[list[FetchPartitionResult], bool]:
+        """The answer as of now, and whether it is worth sending before the time is up."""
+        follower = event.replica_id >= 0
+        budget = min(event.max_bytes, self.context.config.fetch_max_bytes) if not follower else event.max_bytes
+        results: list[FetchPartitionResult] = []
+        size = 0
+        news = False
+        for part in event.partitions:
+            replica = self.replicas.get(part.id)
+            if replica is None:
+                results.append(FetchPartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
+                news = True
+                continue
+            refused = replica.validate_fetch(part, follower=follower)
+            if refused is not None:
+                results.append(refused)
+                news = True
+                continue
+            progress: FollowerProgress | None = None
+            if follower and replica.leader is not None:
+                if event.replica_id not in replica.leader.followers:
+                    results.append(replica.refused_fetch(UNKNOWN_LEADER_EPOCH))
+                    news = True
+                    continue
+                progress = replica.follower_progress(event)
+            result = replica.read(part, min(part.max_bytes, budget - size), follower=follower, at_least_one=size == 0)
+            got = len(result.records)
+            size += got
+            if follower:
+                if progress is not None and (
+                    result.high_watermark > progress.sent_high_watermark
+                    or result.log_start_offset > progress.sent_log_start_offset
+                ):
+                    news = True
+                elif not got and not result.error:
+                    continue  # nothing that it does not know
+            if result.error:
+                news = True
+            results.append(result)
+        return results, news or size >= event.min_bytes
+
+    def _reply_fetch(self, event: FetchReceived, results: list[FetchPartitionResult]) -> None:
+        if event.replica_id >= 0:
+            for result in results:
+                replica = self.replicas.get(result.id)
+                if replica is None or replica.leader is None or result.error:
+                    continue
+                progress = replica.follower_progress(event)
+                if progress is not None and result.diverging_epoch is None:
+                    progress.sent_high_watermark = result.high_watermark
+                    progress.sent_log_start_offset = result.log_start_offset
+        self.context.effects.append(Reply(event.token, FetchReply(tuple(results))))
+
+    def _answer_woken(self) -> None:
+        """Read the woken fetches again; those with enough are answered."""
+        woken = self.context.woken
+        while woken:  # a failing disk wakes more
+            fetches = list(woken)
+            woken.clear()
+            for fetch in fetches:
+                if self._parked.by_token.get(fetch.request.token) is fetch:
+                    results, enough = self._read(fetch.request)
+                    if enough:
+                        self._parked.unpark_fetch(fetch)
+                        self._reply_fetch(fetch.request, results)
+
+    def _fetch_expired(self, fetch: ParkedFetch) -> None:
+        self._parked.unpark_fetch(fetch)
+        results, _ = self._read(fetch.request)
+        self._reply_fetch(fetch.request, results)
+
+    # -------------------------------------------------------------- other requests
+
+    def _list_offsets(self, event: ListOffsetsReceived) -> None:
+        results = []
+        for part in event.partitions:
+            replica = self.replicas.get(part.id)
+            if replica is None:
+                results.append(ListOffsetsPartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
+            else:
+                results.append(replica.list_offset(part, event.replica_id))
+        self.context.effects.append(Reply(event.token, ListOffsetsReply(tuple(results))))
+
+    def _epoch_ends(self, event: OffsetForLeaderEpochReceived) -> None:
+        results = []
+        for part in event.partitions:
+            replica = self.replicas.get(part.id)
+            if replica is None:
+                results.append(EpochEndPartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
+            else:
+                results.append(replica.epoch_end(part))
+        self.context.effects.append(Reply(event.token, OffsetForLeaderEpochReply(tuple(results))))
+
+    def _delete_records(self, event: DeleteRecordsReceived, now_ms: int) -> None:
+        results: list[DeleteRecordsPartitionResult] = []
+        waits: list[tuple[int, Replica, int]] = []
+        for index, part in enumerate(event.partitions):
+            replica = self.replicas.get(part.id)
+            if replica is None:
+                results.append(DeleteRecordsPartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
+            elif replica.leader is None:
+                results.append(DeleteRecordsPartitionResult(part.id, replica.refusal()))
+            else:
+                error, low_watermark, required_start = replica.leader.delete_records(part.offset)
+                results.append(DeleteRecordsPartitionResult(part.id, error, low_watermark))
+                if not error and low_watermark < required_start:
+                    waits.append((index, replica, required_start))
+        if waits and event.timeout_ms > 0:
+            self._parked.park_deletion(event.token, event.timeout_ms, results, waits, now_ms=now_ms)
+            return
+        for index, replica, _ in waits:
+            results[index] = DeleteRecordsPartitionResult(replica.id, ErrorCode.request_timed_out.value)
+        self.context.effects.append(Reply(event.token, DeleteRecordsReply(tuple(results))))
+
+    # -------------------------------------------------------------- the controller's frames
+
+    def _assign(self, assignment: Assignment, now_ms: int) -> None:
+        if not self.admit_controller(assignment.controller_epoch):
+            return
+        self._removed_while_opening.discard(assignment.id)
+        replica = self.replicas.get(assignment.id)
+        if replica is None:
+            self.replicas[assignment.id] = Replica(self.context, assignment)
+            self.context.effects.append(OpenLog(assignment))
+        elif replica.assign(assignment, now_ms):
+            self._streams.update(replica, now_ms)
+
+    def _remove(self, removal: Removal) -> None:
+        if not self.admit_controller(removal.controller_epoch):
+            return
+        id = TopicIdPartition(removal.topic_id, removal.partition)
+        replica = self.replicas.get(id)
+        if replica is None:
+            return
+        if replica.role is Role.OPENING:
+            self._removed_while_opening.add(id)  # its thread is at work: LogOpened ends it
+            return
+        self._streams.drop(id)
+        del self.replicas[id]
+        replica.remove()
+
+    def _log_opened(self, event: LogOpened, now_ms: int) -> None:
+        replica = self.replicas.get(event.id)
+        if replica is None or replica.role is not Role.OPENING:
+            if event.log is not None:
+                self.context.effects.append(CloseLog(event.id, event.log, delete=False))
+            return
+        if event.id in self._removed_while_opening:
+            self._removed_while_opening.discard(event.id)
+            del self.replicas[event.id]
+            if event.log is not None:
+                self.context.effects.append(CloseLog(event.id, event.log, delete=True))
+            return
+        if event.log is None:
+            replica.fail(event.reason or "its log could not be opened")
+            return
+        replica.log_opened(event.log, now_ms)
+        self._streams.update(replica, now_ms)
+        self._arm_housekeeping(replica, now_ms)
+
+    def _alter_partition_answered(self, event: AlterPartitionAnswered, now_ms: int) -> None:
+        answer = event.answer
+        if not self.admit_controller(answer.controller_epoch):
+            return
+        replica = self.replicas.get(TopicIdPartition(answer.topic_id, answer.partition))
+        if replica is not None and replica.leader is not None:
+            replica.leader.alter_partition_answered(answer, now_ms)
+
+    def _session_changed(self, connected: bool, now_ms: int) -> None:
+        self.context.connected = connected
+        for replica in self.replicas.values():
+            if replica.leader is not None:
+                replica.leader.session_changed(now_ms)
+
+    # -------------------------------------------------------------- disk
+
+    def _flush_completed(self, event: FlushCompleted, now_ms: int) -> None:
+        replica = self.replicas.get(event.id)
+        if replica is None:
+            return
+        replica.flush_completed(event)
+        if replica.log is not None and not replica.flushing.held:
+            self._streams.flush_completed(replica, now_ms)
+
+    def _arm_housekeeping(self, replica: Replica, now_ms: int) -> None:
+        interval_ms = self.context.config.log_retention_check_interval_ms
+
+        def due(now_ms: int, wall_ms: int) -> None:
+            if replica.log is not None:
+                self.context.effects.append(RunHousekeeping(replica.id, replica.log))
+                replica.housekeeping = self.context.wheel.add(now_ms + interval_ms, due)
+
+        replica.housekeeping = self.context.wheel.add(now_ms + interval_ms, due)
+
+    def logs(self) -> list[Log]:
+        """The open logs."""
+        return [replica.log for replica in self.replicas.values() if replica.log is not None]
+
+    def close(self) -> list[Effect]:
+        """The process ends of its own will: orders to close every log cleanly. The host must not be used afterwards."""
+        self.context.effects = []
+        for replica in self.replicas.values():
+            replica.close(delete=False, clean=True)
+        return self.context.effects
+
+    # -------------------------------------------------------------- invariants
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken. For tests and the simulator: it visits everything."""
+        for id, replica in self.replicas.items():
+            assert replica.id == id
+            replica.check()
+            known = replica.follower.leader if replica.follower is not None else None
+            assert (id in self._streams.node_of) == (known is not None), f"{id}: follows {known}"
+        assert not self.context.woken, "an event ended with woken fetches that nobody read"
+        self._streams.check()
+        self._parked.check()
+        self.context.wheel.check()

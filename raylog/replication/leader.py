@@ -1,0 +1,340 @@
+"""What a replica does while it leads one leader epoch: append, count the followers, move the high watermark, keep the
+ISR.
+
+*Followers* are known by what they fetch: a fetch from offset n promises that everything below n is appended there. It
+counts only if it comes from the process (incarnation) that the assignment names and if the follower's log does not
+diverge from this one; anybody else may read.
+
+*High watermark* = the least end among the members of the maximal ISR (``isr.py``), this replica's own end being what is
+complete here (``flushing.py``). It stands still while the committed ISR is smaller than the minimum, and never goes
+back. A follower of which nothing is known yet in this epoch holds it.
+
+*ISR.* A member that has not been caught up with the log end within ``replica.lag.time.max.ms`` is asked out; a burst
+that it digests in that time does nothing (TV-23). A replica that has reached the high watermark and this epoch's start
+is asked in.
+
+*Epochs.* This epoch enters the log's epoch list with its first append. Until then ``end_offset_for`` answers for it
+here.
+
+Invariants (``check``): the high watermark is at most every known end of a maximal ISR member that was counted in; this
+replica is in its ISR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from raylog.errors import KafkaError
+from raylog.metadata.session import AlterPartition, AlterPartitionAnswer, AssignedReplica, Assignment
+from raylog.replication.context import Deadline
+from raylog.replication.events import Buffer, FetchPartition, ProducePartitionResult, Tell
+from raylog.replication.isr import InSyncReplicas
+
+if TYPE_CHECKING:
+    from raylog.replication.replica import Replica
+
+NOT_ENOUGH_REPLICAS = ErrorCode.not_enough_replicas.value
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = ErrorCode.not_enough_replicas_after_append.value
+OFFSET_OUT_OF_RANGE = ErrorCode.offset_out_of_range.value
+POLICY_VIOLATION = ErrorCode.policy_violation.value
+UNKNOWN = -1
+LONG_AGO_MS = -(1 << 62)
+
+
+class FollowerProgress:
+    """One follower as this leader has seen it in this epoch.
+
+    ``log_end_offset`` and ``log_start_offset`` are −1 until a fetch of the named incarnation was counted. ``sent_*`` is what the last
+    answer told it; a parked fetch returns when those are outdated.
+    """
+
+    __slots__ = (
+        "broker_id",
+        "fetched_at_ms",
+        "fetched_leader_end",
+        "incarnation",
+        "last_caught_up_ms",
+        "log_end_offset",
+        "log_start_offset",
+        "sent_high_watermark",
+        "sent_log_start_offset",
+    )
+
+    def __init__(self, broker_id: int, incarnation: int, last_caught_up_ms: int) -> None:
+        self.broker_id = broker_id
+        self.incarnation = incarnation
+        self.last_caught_up_ms = last_caught_up_ms
+        self.log_end_offset = UNKNOWN
+        self.log_start_offset = UNKNOWN
+        self.fetched_at_ms = LONG_AGO_MS
+        self.fetched_leader_end = 1 << 62
+        self.sent_high_watermark = UNKNOWN
+        self.sent_log_start_offset = UNKNOWN
+
+
+class Leader:
+    """The leading role. It ends with its epoch: a new epoch makes a new Leader, also on the same replica."""
+
+    __slots__ = (
+        "_isr_followers",
+        "epoch_start_offset",
+        "followers",
+        "isr",
+        "lag_timer",
+        "leader_epoch",
+        "log",
+        "min_isr",
+        "replica",
+    )
+
+    def __init__(self, replica: Replica, assignment: Assignment, now_ms: int) -> None:
+        self.replica = replica
+        self.log = replica.open_log()
+        self.leader_epoch = assignment.leader_epoch
+        self.epoch_start_offset = self.log.log_end_offset
+        self.min_isr = assignment.min_isr
+        self.isr = InSyncReplicas(assignment.isr, assignment.partition_epoch)
+        self.followers: dict[int, FollowerProgress] = {}
+        self._isr_followers: list[FollowerProgress | None] = []
+        self.lag_timer: Deadline | None = None
+        self._meet_followers(assignment.replicas, now_ms)
+        self._arm_lag_timer(now_ms)
+        self.advance_high_watermark()
+
+    def close(self) -> None:
+        if self.lag_timer is not None:
+            self.lag_timer.cancel()
+
+    # -------------------------------------------------------------- assignment
+
+    def reassigned(self, assignment: Assignment, now_ms: int) -> None:
+        """The same leader epoch, but another ISR, minimum, set of replicas or incarnation."""
+        self.min_isr = assignment.min_isr
+        self.isr.adopt(assignment.isr, assignment.partition_epoch)
+        self._meet_followers(assignment.replicas, now_ms)
+        self._arm_lag_timer(now_ms)
+        self.advance_high_watermark()
+        if self.lacks_replicas():
+            self.replica.watchers.refuse_uncommitted(NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        self.replica.watchers.wake_followers()  # a fetch that was not counted comes again and is
+        self._low_watermark_may_rise()
+
+    def _meet_followers(self, replicas: Iterable[AssignedReplica], now_ms: int) -> None:
+        known, self.followers = self.followers, {}
+        for assigned in replicas:
+            broker_id = assigned.broker_id
+            if broker_id == self.replica.context.broker_id:
+                continue
+            progress = known.get(broker_id)
+            if progress is None or progress.incarnation != assigned.incarnation:
+                caught_up_ms = now_ms if broker_id in self.isr.committed else LONG_AGO_MS
+                progress = FollowerProgress(broker_id, assigned.incarnation, caught_up_ms)
+            self.followers[broker_id] = progress
+        self._note_isr()
+
+    def _note_isr(self) -> None:
+        me = self.replica.context.broker_id
+        self._isr_followers = [self.followers.get(member) for member in self.isr.maximal if member != me]
+
+    # -------------------------------------------------------------- append
+
+    def append(self, records: Buffer, acks: int, now_ms: int, wall_ms: int) -> tuple[ProducePartitionResult, int]:
+        """The result for the client, and the offset at which the append is complete (−1 after an error)."""
+        replica = self.replica
+        if acks == -1 and len(self.isr.committed) < self.min_isr:
+            short = f"{len(self.isr.committed)} in-sync replicas, {self.min_isr} needed"
+            return ProducePartitionResult(replica.id, NOT_ENOUGH_REPLICAS, message=short), -1
+        try:
+            appended = self.log.append_as_leader(records, leader_epoch=self.leader_epoch, wall_ms=wall_ms)
+        except KafkaError as error:
+            return ProducePartitionResult(replica.id, error.code.value, message=str(error)), -1
+        except OSError as error:
+            replica.fail(f"append: {error}")
+            return replica.refused_produce(), -1
+        if not appended.duplicate:
+            replica.flushing.appended(now_ms)
+            replica.watchers.wake_followers()
+            self.advance_high_watermark()
+        result = ProducePartitionResult(
+            replica.id, 0, appended.base_offset, appended.log_append_time_ms, appended.log_start_offset
+        )
+        return result, appended.last_offset + 1
+
+    def lacks_replicas(self) -> bool:
+        """The committed ISR is smaller than the minimum: acks=all is refused and the high watermark stands still."""
+        return len(self.isr.committed) < self.min_isr
+
+    def advance_high_watermark(self) -> None:
+        """Move it to the least end of the maximal ISR, if that is ahead and the ISR large enough."""
+        if len(self.isr.committed) < self.min_isr:
+            return
+        end = self.replica.flushing.completed_end
+        for progress in self._isr_followers:
+            if progress is None:
+                return
+            if progress.log_end_offset < end:
+                end = progress.log_end_offset
+        if end > self.log.high_watermark:
+            self.log.high_watermark = end
+            self.replica.watchers.high_watermark_rose(end)
+
+    # -------------------------------------------------------------- followers
+
+    def end_offset_for(self, leader_epoch: int) -> tuple[int, int]:
+        """The answer to OffsetForLeaderEpoch: (epoch, end offset), (−1, −1) when nothing is known of it."""
+        log = self.log
+        latest = log.leader_epochs.latest_epoch
+        if 0 <= leader_epoch < latest:
+            return log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
+        if leader_epoch < 0 or leader_epoch > self.leader_epoch:
+            return UNKNOWN, UNKNOWN
+        # At or above the last epoch with records: its end is the log end, and this epoch starts there.
+        known = leader_epoch if leader_epoch == self.leader_epoch or latest < 0 else latest
+        return known, log.log_end_offset
+
+    def count_fetch(self, progress: FollowerProgress, request: FetchPartition, now_ms: int) -> None:
+        """A valid fetch of the named incarnation: everything below its offset is appended there."""
+        end = self.log.log_end_offset
+        offset = request.fetch_offset
+        if offset >= end:
+            progress.last_caught_up_ms = now_ms
+        elif offset >= progress.fetched_leader_end:
+            # It has all that there was at its previous fetch, so it was caught up then.
+            progress.last_caught_up_ms = max(progress.last_caught_up_ms, progress.fetched_at_ms)
+        progress.fetched_at_ms = now_ms
+        progress.fetched_leader_end = end
+        if request.log_start_offset > progress.log_start_offset:
+            progress.log_start_offset = request.log_start_offset
+            self._low_watermark_may_rise()
+        if offset > progress.log_end_offset:  # a fetch that was overtaken by a later one takes nothing back
+            progress.log_end_offset = offset
+            if progress.broker_id in self.isr.maximal:
+                self.advance_high_watermark()
+        if progress.broker_id not in self.isr.maximal:
+            self._maybe_expand(progress, now_ms)
+
+    # -------------------------------------------------------------- ISR
+
+    def _maybe_expand(self, progress: FollowerProgress, now_ms: int) -> None:
+        caught_up = progress.log_end_offset >= max(self.log.high_watermark, self.epoch_start_offset)
+        if caught_up and self.replica.context.connected and self.isr.may_ask(now_ms):
+            self._ask((*self.isr.maximal, progress.broker_id))
+
+    def _is_lagging(self, progress: FollowerProgress, now_ms: int) -> bool:
+        if progress.log_end_offset >= self.log.log_end_offset:
+            return False
+        return now_ms - progress.last_caught_up_ms > self.replica.context.config.replica_lag_time_max_ms
+
+    def _in_sync_members(self, now_ms: int) -> tuple[int, ...]:
+        members = []
+        for member in self.isr.maximal:
+            progress = self.followers.get(member)
+            if member == self.replica.context.broker_id or (progress and not self._is_lagging(progress, now_ms)):
+                members.append(member)
+        return tuple(members)
+
+    def reconsider_isr(self, now_ms: int) -> None:
+        """Ask out who lags; ask again what a lost session left open."""
+        if not self.replica.context.connected or not self.isr.may_ask(now_ms):
+            return
+        members = self._in_sync_members(now_ms)
+        if self.isr.uncertain or members != self.isr.committed:
+            self._ask(members)
+
+    def _ask(self, members: tuple[int, ...]) -> None:
+        context = self.replica.context
+        request_id = context.next_request_id()
+        self.isr.asked(request_id, members)
+        self._note_isr()
+        pairs = tuple((member, self._incarnation_of(member)) for member in members)
+        topic_id, partition = self.replica.id
+        context.effects.append(
+            Tell(AlterPartition(request_id, topic_id, partition, self.leader_epoch, self.isr.partition_epoch, pairs))
+        )
+
+    def _incarnation_of(self, member: int) -> int:
+        if member == self.replica.context.broker_id:
+            return self.replica.context.incarnation
+        return self.followers[member].incarnation
+
+    def alter_partition_answered(self, answer: AlterPartitionAnswer, now_ms: int) -> None:
+        """A late answer is dropped; a refusal shrinks the maximal ISR back, so the high watermark may move."""
+        backoff_ms = self.replica.context.config.alter_partition_backoff_ms
+        if self.isr.answered(answer, now_ms, backoff_ms=backoff_ms):
+            self._note_isr()
+            self.advance_high_watermark()
+
+    def session_changed(self, now_ms: int) -> None:
+        self.isr.session_changed()
+        self.reconsider_isr(now_ms)
+
+    def _arm_lag_timer(self, now_ms: int) -> None:
+        if self.lag_timer is not None:
+            self.lag_timer.cancel()
+            self.lag_timer = None
+        config = self.replica.context.config
+        pause_ms = config.replica_lag_time_max_ms // 2
+        due_ms = now_ms + pause_ms if any(progress is not None for progress in self._isr_followers) else None
+        for progress in self._isr_followers:
+            if progress is not None and progress.log_end_offset < self.log.log_end_offset:
+                lags_at_ms = progress.last_caught_up_ms + config.replica_lag_time_max_ms + 1
+                if lags_at_ms <= now_ms:  # asked out already, or the question has to wait
+                    lags_at_ms = now_ms + min(pause_ms, config.alter_partition_backoff_ms)
+                due_ms = lags_at_ms if due_ms is None else min(due_ms, lags_at_ms)
+        if due_ms is not None:
+            self.lag_timer = self.replica.context.wheel.add(max(due_ms, now_ms + 1), self._lag_timer_expired)
+
+    def _lag_timer_expired(self, now_ms: int, wall_ms: int) -> None:
+        self.lag_timer = None
+        self.reconsider_isr(now_ms)
+        self._arm_lag_timer(now_ms)
+
+    # -------------------------------------------------------------- deletion of records
+
+    def delete_records(self, offset: int) -> tuple[int, int, int]:
+        """(error, low watermark now, log start that every live replica must reach)."""
+        log = self.log
+        if not log.config.deletes:
+            return POLICY_VIOLATION, -1, -1
+        target = log.high_watermark if offset == -1 else offset
+        if target < 0 or target > log.high_watermark:
+            return OFFSET_OUT_OF_RANGE, -1, -1
+        if target > log.log_start_offset:
+            try:
+                log.advance_log_start(target)
+            except OSError as error:
+                self.replica.fail(f"delete records: {error}")
+                return ErrorCode.kafka_storage_error.value, -1, -1
+            self.replica.watchers.wake_followers()
+        return 0, self.low_watermark(), target
+
+    def low_watermark(self) -> int:
+        """The least log start among this replica and the live ones; −1 while one of them is unknown."""
+        low = self.log.log_start_offset
+        for progress in self.followers.values():
+            if progress.incarnation and progress.log_start_offset < low:
+                low = progress.log_start_offset
+        return low
+
+    def _low_watermark_may_rise(self) -> None:
+        if self.replica.watchers.deletions:
+            self.replica.watchers.low_watermark_rose(self.low_watermark())
+
+    # -------------------------------------------------------------- invariants
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        me = self.replica.context.broker_id
+        self.isr.check()
+        assert me in self.isr.committed, f"{self.replica.id}: leader {me} is not in its ISR {self.isr.committed}"
+        assert me not in self.followers
+        assert self.epoch_start_offset <= self.log.log_end_offset
+        for progress in self.followers.values():
+            assert progress.log_end_offset <= self.log.log_end_offset, (
+                f"{self.replica.id}: follower {progress.broker_id} promised {progress.log_end_offset}, "
+                f"the log ends at {self.log.log_end_offset}"
+            )
+            assert progress.sent_high_watermark <= self.log.high_watermark

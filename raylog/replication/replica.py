@@ -1,0 +1,422 @@
+"""One replica of one partition: which role it plays, and what it answers in each.
+
+Roles (``role``), how each answers requests, and where it goes::
+
+    Opening    everything: NOT_LEADER_OR_FOLLOWER with a hint           → Leader, Follower (LogOpened), Offline (LogOpened with a reason)
+    Leader     all requests, from its log                               → Leader (new epoch), Follower (Assigned), Offline (an IO error)
+    Follower   a consumer's fetch, up to the high watermark it knows;   → Leader, Follower (new epoch), Offline
+               else NOT_LEADER_OR_FOLLOWER with a hint
+    Offline    everything: KAFKA_STORAGE_ERROR                          → nowhere in this process: an IO error is never retried
+
+It leads when the assignment names its broker as leader *and* this very process (incarnation) as that broker's replica;
+a leader epoch that belongs to another incarnation of this broker is not ours to lead (DESIGN §6). Assignments whose
+leader or partition epoch is older than what is known are dropped; equal ones may bring another incarnation or address
+of a replica.
+
+A replica knows no socket, no clock and no other replica; it reads its log and gives orders through its ``HostContext``.
+``leader.py`` and ``follower.py`` hold what belongs to one role; here is what outlives it: the log, flushing, those who
+wait, reading.
+
+Invariants (``check``): log start ≤ high watermark ≤ log end; exactly one of leader and follower is set in the role of
+that name; within a leader epoch the high watermark goes back only where truncation takes the records away (unclean
+election).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from raylog.errors import KafkaError
+from raylog.log.config import LogConfig
+from raylog.metadata.session import AssignedReplica, Assignment, ReplicaFailed, ReplicaOpened, ReplicaStatus
+from raylog.replication.context import Deadline, HostContext
+from raylog.replication.events import (
+    Buffer,
+    CloseLog,
+    EpochEndPartition,
+    EpochEndPartitionResult,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchReceived,
+    FlushCompleted,
+    LeaderHint,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResult,
+    ProducePartitionResult,
+    Tell,
+)
+from raylog.replication.flushing import Flushing
+from raylog.replication.follower import Follower
+from raylog.replication.leader import FollowerProgress, Leader
+from raylog.replication.parked import Watchers
+from raylog.types import NO_LEADER, TopicIdPartition
+
+if TYPE_CHECKING:
+    from raylog.log.log import Log
+
+OFFSET_OUT_OF_RANGE = ErrorCode.offset_out_of_range.value
+NOT_LEADER_OR_FOLLOWER = ErrorCode.not_leader_or_follower.value
+FENCED_LEADER_EPOCH = ErrorCode.fenced_leader_epoch.value
+UNKNOWN_LEADER_EPOCH = ErrorCode.unknown_leader_epoch.value
+OFFSET_NOT_AVAILABLE = ErrorCode.offset_not_available.value
+KAFKA_STORAGE_ERROR = ErrorCode.kafka_storage_error.value
+
+LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+
+
+class Role(Enum):
+    OPENING = "opening"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    OFFLINE = "offline"
+
+
+_NEXT: dict[Role, tuple[Role, ...]] = {
+    Role.OPENING: (Role.LEADER, Role.FOLLOWER, Role.OFFLINE),
+    Role.LEADER: (Role.LEADER, Role.FOLLOWER, Role.OFFLINE),
+    Role.FOLLOWER: (Role.LEADER, Role.FOLLOWER, Role.OFFLINE),
+    Role.OFFLINE: (),
+}
+
+
+class Replica:
+    """The machine of one partition. ``leader`` and ``follower`` are the current role's object, None in the others."""
+
+    __slots__ = (
+        "assignment",
+        "context",
+        "flushing",
+        "follower",
+        "hint",
+        "history",
+        "housekeeping",
+        "id",
+        "leader",
+        "log",
+        "reason",
+        "role",
+        "watchers",
+    )
+
+    flushing: Flushing  # set with the log
+
+    def __init__(self, context: HostContext, assignment: Assignment) -> None:
+        self.context = context
+        self.id: TopicIdPartition = assignment.id
+        self.assignment = assignment
+        self.role = Role.OPENING
+        self.log: Log | None = None
+        self.leader: Leader | None = None
+        self.follower: Follower | None = None
+        self.hint = _hint_of(assignment)
+        self.reason: str | None = None  # why it is offline
+        self.watchers = Watchers(context.woken)
+        self.housekeeping: Deadline | None = None
+        self.history: deque[str] = deque(maxlen=16)
+
+    def open_log(self) -> Log:
+        """The log, in the roles that have one."""
+        assert self.log is not None, f"{self.id} has no open log as {self.role.value}"
+        return self.log
+
+    # -------------------------------------------------------------- roles
+
+    def assign(self, assignment: Assignment, now_ms: int) -> bool:
+        """Take over an assignment; False if it is older than what is known."""
+        known = self.assignment
+        if assignment.leader_epoch < known.leader_epoch or assignment.partition_epoch < known.partition_epoch:
+            return False
+        self.assignment = assignment
+        self.hint = _hint_of(assignment)
+        if self.role is Role.OFFLINE:
+            self._tell_failure()  # the controller may not have heard
+        elif self.role is not Role.OPENING:
+            if assignment.config != known.config:
+                self._configure()
+            self._take_role(now_ms)
+        return True
+
+    def log_opened(self, log: Log, now_ms: int) -> None:
+        assert self.role is Role.OPENING, f"{self.id}: a log was opened as {self.role.value}; {list(self.history)}"
+        self.log = log
+        self.flushing = Flushing(self.context, self.id, log)
+        self.context.effects.append(Tell(ReplicaOpened(self.status())))
+        self._take_role(now_ms)
+
+    def _take_role(self, now_ms: int) -> None:
+        assignment = self.assignment
+        leading = self.leader
+        assigned = _assigned_to(assignment, assignment.leader)
+        me = self.context.broker_id
+        if assignment.leader == me and assigned is not None and assigned.incarnation == self.context.incarnation:
+            if leading is not None and leading.leader_epoch == assignment.leader_epoch:
+                leading.reassigned(assignment, now_ms)
+                return
+            self._leave_role()
+            self._enter(Role.LEADER)
+            log = self.open_log()
+            log.high_watermark = max(log.high_watermark, log.log_start_offset)
+            self.leader = Leader(self, assignment, now_ms)
+            self.watchers.wake_all()
+            return
+        reachable = (
+            assigned if assigned is not None and assigned.endpoint is not None and assigned.broker_id != me else None
+        )
+        if self.follower is not None and self.follower.leader_epoch == assignment.leader_epoch:
+            self.follower.leader = reachable
+            return
+        self._leave_role()
+        self._enter(Role.FOLLOWER)
+        self.follower = Follower(self, assignment.leader_epoch, reachable)
+        self.watchers.refuse_all(NOT_LEADER_OR_FOLLOWER, hint=self.hint)
+        self.watchers.wake_all()
+
+    def _enter(self, role: Role) -> None:
+        assert role in _NEXT[self.role], f"{self.id}: {self.role.value} → {role.value}; before: {list(self.history)}"
+        self.history.append(f"{self.role.value} → {role.value} in epoch {self.assignment.leader_epoch}")
+        self.role = role
+
+    def _leave_role(self) -> None:
+        if self.leader is not None:
+            self.leader.close()
+        self.leader = self.follower = None
+
+    def fail(self, reason: str) -> None:
+        """An IO error, or a log that cannot be trusted: answer nothing more from it in this process."""
+        if self.role is Role.OFFLINE:
+            return
+        self._leave_role()
+        self._enter(Role.OFFLINE)
+        self.reason = reason
+        self.watchers.refuse_all(KAFKA_STORAGE_ERROR, reason)
+        self.watchers.wake_all()
+        self._tell_failure()
+        self.close(delete=False)
+        self.context.failed.append(self)
+
+    def _tell_failure(self) -> None:
+        topic_id, partition = self.id
+        self.context.effects.append(Tell(ReplicaFailed(topic_id, partition, self.reason or "unknown")))
+
+    def remove(self) -> None:
+        """It is no longer this actor's: end what waits and delete the folder."""
+        self._leave_role()
+        self.watchers.refuse_all(NOT_LEADER_OR_FOLLOWER)
+        self.watchers.wake_all()
+        self.close(delete=True)
+
+    def close(self, *, delete: bool, clean: bool = False) -> None:
+        """Stop the timers and order the log closed."""
+        if self.housekeeping is not None:
+            self.housekeeping.cancel()
+            self.housekeeping = None
+        if self.log is not None:
+            self.flushing.close()
+            self.context.effects.append(CloseLog(self.id, self.log, delete, clean))
+            self.log = None
+
+    def _configure(self) -> None:
+        self.open_log().update_config(LogConfig.from_topic_configs(dict(self.assignment.config)))
+        self.flushing.configured()
+
+    # -------------------------------------------------------------- events
+
+    def flush_completed(self, event: FlushCompleted) -> None:
+        if self.log is None:
+            return
+        if event.reason is not None:
+            self.fail(f"flush: {event.reason}")
+        elif self.flushing.flushed(event.log_end_offset):
+            self.watchers.completed(self.flushing.completed_end)
+            if self.leader is not None:
+                self.leader.advance_high_watermark()
+
+    # -------------------------------------------------------------- answers
+
+    def lacks_replicas(self) -> bool:
+        return self.leader is not None and self.leader.lacks_replicas()
+
+    def refusal(self) -> int:
+        """The error code of a request that only a leader can serve."""
+        return KAFKA_STORAGE_ERROR if self.role is Role.OFFLINE else NOT_LEADER_OR_FOLLOWER
+
+    def refused_produce(self) -> ProducePartitionResult:
+        hint = self.hint if self.role is not Role.OFFLINE else None
+        return ProducePartitionResult(self.id, self.refusal(), message=self.reason, hint=hint)
+
+    def judge_epoch(self, current_leader_epoch: int) -> int:
+        """The error code for a request that believes in that leader epoch; 0 if it is right or says nothing."""
+        if current_leader_epoch == -1 or current_leader_epoch == self.assignment.leader_epoch:
+            return 0
+        return FENCED_LEADER_EPOCH if current_leader_epoch < self.assignment.leader_epoch else UNKNOWN_LEADER_EPOCH
+
+    def refused_fetch(self, error: int) -> FetchPartitionResult:
+        """An error, with the offsets that help the other side and a hint where the leader is in question."""
+        hint = self.hint if error in (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH) else None
+        log = self.log
+        if log is None:
+            return FetchPartitionResult(self.id, error, hint=hint)
+        return FetchPartitionResult(
+            self.id, error, log.high_watermark, log.high_watermark, log.log_start_offset, hint=hint
+        )
+
+    def validate_fetch(self, request: FetchPartition, *, follower: bool) -> FetchPartitionResult | None:
+        """What is wrong with a fetch (an error or a diverging epoch), or None if it can be read."""
+        log = self.log
+        if log is None or (follower and self.leader is None):
+            return self.refused_fetch(self.refusal())
+        if request.current_leader_epoch != self.assignment.leader_epoch and request.current_leader_epoch != -1:
+            return self.refused_fetch(self.judge_epoch(request.current_leader_epoch))
+        offset = request.fetch_offset
+        if offset < log.log_start_offset:
+            return self.refused_fetch(OFFSET_OUT_OF_RANGE)
+        last_epoch = request.last_fetched_epoch
+        if last_epoch >= 0 and last_epoch != log.leader_epochs.latest_epoch:
+            diverging = self._divergence(last_epoch, offset)
+            if diverging is not None:
+                return diverging
+        end = log.log_end_offset
+        if offset > end:
+            if last_epoch >= 0 and self.leader is not None:  # the last epoch is shared and ends here
+                return self._diverging(last_epoch, end)
+            # A follower may lag behind what the consumer read elsewhere (KIP-392).
+            return self.refused_fetch(OFFSET_OUT_OF_RANGE if self.leader is not None else OFFSET_NOT_AVAILABLE)
+        return None
+
+    def _divergence(self, last_epoch: int, offset: int) -> FetchPartitionResult | None:
+        log = self.open_log()
+        if self.leader is not None:
+            epoch, end = self.leader.end_offset_for(last_epoch)
+            if epoch < 0:
+                return self.refused_fetch(OFFSET_OUT_OF_RANGE)
+        else:
+            epoch, end = log.leader_epochs.end_offset_for(last_epoch, log.log_end_offset)
+            if epoch < 0:
+                return None
+        return self._diverging(epoch, end) if epoch < last_epoch or end < offset else None
+
+    def _diverging(self, epoch: int, end: int) -> FetchPartitionResult:
+        log = self.open_log()
+        return FetchPartitionResult(
+            self.id, 0, log.high_watermark, log.high_watermark, log.log_start_offset, diverging_epoch=(epoch, end)
+        )
+
+    def follower_progress(self, request: FetchReceived) -> FollowerProgress | None:
+        """The follower that sends this fetch, if it is the process that the assignment names."""
+        assert self.leader is not None
+        progress = self.leader.followers.get(request.replica_id)
+        if progress is None or progress.incarnation != request.replica_incarnation or not progress.incarnation:
+            return None
+        return progress
+
+    def read(
+        self, request: FetchPartition, max_bytes: int, *, follower: bool, at_least_one: bool
+    ) -> FetchPartitionResult:
+        """Records from the fetch offset on: up to the log end for a follower, to the high watermark for a consumer.
+
+        The request has been validated. ``max_bytes`` ≤ 0 reads nothing.
+        """
+        log = self.open_log()
+        high_watermark = log.high_watermark
+        end = log.log_end_offset if follower else high_watermark
+        records: Buffer = b""
+        if request.fetch_offset < end and max_bytes > 0:
+            try:
+                records = log.read(request.fetch_offset, max_bytes, end_offset=end, at_least_one=at_least_one).records
+            except KafkaError as error:
+                return self.refused_fetch(error.code.value)
+            except OSError as error:
+                self.fail(f"read: {error}")
+                return self.refused_fetch(KAFKA_STORAGE_ERROR)
+        return FetchPartitionResult(self.id, 0, high_watermark, high_watermark, log.log_start_offset, None, records)
+
+    def list_offset(self, request: ListOffsetsPartition, replica_id: int) -> ListOffsetsPartitionResult:
+        """One offset by timestamp or by name (Kafka's ``fetchOffsetForTimestamp``); a leader's answer only."""
+        leader, log = self.leader, self.log
+        if leader is None or log is None:
+            return ListOffsetsPartitionResult(self.id, self.refusal())
+        error = self.judge_epoch(request.current_leader_epoch)
+        if error:
+            return ListOffsetsPartitionResult(self.id, error)
+        end = log.log_end_offset if replica_id >= 0 else log.high_watermark
+        lagging = replica_id < 0 and log.high_watermark < leader.epoch_start_offset
+        if request.timestamp == LATEST:
+            if lagging:
+                return ListOffsetsPartitionResult(self.id, OFFSET_NOT_AVAILABLE)
+            return ListOffsetsPartitionResult(self.id, 0, -1, end, leader.leader_epoch)
+        if request.timestamp in (EARLIEST, EARLIEST_LOCAL):
+            start = log.log_start_offset
+            return ListOffsetsPartitionResult(self.id, 0, -1, start, log.leader_epochs.epoch_at(start))
+        try:
+            if request.timestamp == LARGEST_TIMESTAMP:
+                found = log.largest_timestamp(end)
+            else:
+                found = log.offset_for_timestamp(request.timestamp, end)
+        except OSError as broken:
+            self.fail(f"list offsets: {broken}")
+            return ListOffsetsPartitionResult(self.id, KAFKA_STORAGE_ERROR)
+        if found is None:
+            return ListOffsetsPartitionResult(self.id, OFFSET_NOT_AVAILABLE if lagging else 0)
+        timestamp, offset, epoch = found
+        return ListOffsetsPartitionResult(self.id, 0, timestamp, offset, epoch)
+
+    def epoch_end(self, request: EpochEndPartition) -> EpochEndPartitionResult:
+        """OffsetForLeaderEpoch; a leader's answer only."""
+        if self.leader is None:
+            return EpochEndPartitionResult(self.id, self.refusal())
+        error = self.judge_epoch(request.current_leader_epoch)
+        if error:
+            return EpochEndPartitionResult(self.id, error)
+        epoch, end = self.leader.end_offset_for(request.leader_epoch)
+        return EpochEndPartitionResult(self.id, 0, epoch, end)
+
+    def status(self) -> ReplicaStatus:
+        """What ``hello`` says of it."""
+        log = self.open_log()
+        return ReplicaStatus(
+            *self.id,
+            log.condition,
+            log.log_start_offset,
+            log.log_end_offset,
+            log.high_watermark,
+            log.leader_epochs.latest_epoch,
+            self.assignment.leader_epoch,
+            self.assignment.partition_epoch,
+        )
+
+    # -------------------------------------------------------------- invariants
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        assert (self.leader is not None) == (self.role is Role.LEADER), (self.role, self.leader)
+        assert (self.follower is not None) == (self.role is Role.FOLLOWER), (self.role, self.follower)
+        log = self.log
+        if log is None:
+            assert self.role in (Role.OPENING, Role.OFFLINE), self.role
+            return
+        assert 0 <= log.log_start_offset <= log.high_watermark <= log.log_end_offset, (
+            f"{self.id}: start {log.log_start_offset}, high watermark {log.high_watermark}, end {log.log_end_offset}"
+        )
+        self.flushing.check()
+        if self.leader is not None:
+            self.leader.check()
+        if self.follower is not None:
+            self.follower.check()
+
+
+def _assigned_to(assignment: Assignment, broker_id: int) -> AssignedReplica | None:
+    for replica in assignment.replicas:
+        if replica.broker_id == broker_id:
+            return replica
+    return None
+
+
+def _hint_of(assignment: Assignment) -> LeaderHint:
+    leader = _assigned_to(assignment, assignment.leader)
+    if leader is None or leader.endpoint is None:
+        return LeaderHint(NO_LEADER, assignment.leader_epoch, None)
+    return LeaderHint(leader.node_id, assignment.leader_epoch, leader.endpoint)
