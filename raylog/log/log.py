@@ -212,6 +212,9 @@ class Log:
             buffers.append(view.data[STAMP_SIZE:])
             view.base_offset, view.partition_leader_epoch = next_offset, leader_epoch
             next_offset += view.last_offset_delta + 1
+        incoming = sum(view.size for view in views)
+        if incoming > config.segment_bytes:
+            raise RecordListTooLarge(f"{self.where}: {incoming} bytes where segment.bytes is {config.segment_bytes}.")
         if leader_epoch > self.leader_epochs.latest_epoch:
             self.leader_epochs.assign(leader_epoch, base_offset)
         self._append(buffers, views, wall_ms)
@@ -245,16 +248,14 @@ class Log:
         try:
             self._append([records], views, wall_ms)
         except OSError:
+            if starts_inside:
+                self._empty_at(self.log_start_offset, wall_ms)
             epochs.truncate_from_end(self.log_end_offset)
             raise
         return AppendResult(first.base_offset, expected - 1, -1, self.log_start_offset)
 
     def _append(self, buffers: list[Buffer], views: Sequence[BatchView], wall_ms: int) -> None:
         incoming = sum(map(len, buffers))
-        if incoming > self.config.segment_bytes:
-            raise RecordListTooLarge(
-                f"{self.where}: {incoming} bytes where segment.bytes is {self.config.segment_bytes}."
-            )
         last_offset = views[-1].last_offset
         if self.segments.active.should_roll(
             self.config,
