@@ -11,7 +11,7 @@ the controller could lose data.
 from __future__ import annotations
 
 import struct
-from typing import Final, get_args
+from typing import Final, get_args, get_args
 
 import msgpack
 
@@ -22,9 +22,7 @@ from raylog.wire import values
 Frame = session.FromActor | session.FromController
 
 VERSION: Final = 1
-_CLASSES: Final = {
-    cls.__name__: cls for union in (session.FromActor, session.FromController) for cls in get_args(union)
-}
+_CLASSES: Final = {cls.__name__: cls for cls in (*get_args(session.FromActor), *get_args(session.FromController))}
 _SIZE: Final = struct.Struct(">i")
 
 
