@@ -21,6 +21,7 @@ class ControllerConfig:
     start_backoff_max_ms: int = 30_000
     hello_timeout_ms: int = 30_000  # a created process that has not said hello by then is created again
     stable_after_ms: int = 10_000  # a process that lived this long was no failed start
+    snapshot_bytes: int = 20 << 20  # metadata.log.max.record.bytes.between.snapshots
 
     def __post_init__(self) -> None:
         assert self.heartbeat_interval_ms * 2 <= self.session_timeout_ms, f"one lost heartbeat would be a death: {self}"

@@ -15,6 +15,7 @@ import uuid
 from dataclasses import dataclass
 from enum import Enum
 
+from raylog.metadata.quorum_messages import Message, QuorumWrite
 from raylog.metadata.requests import ControllerReply, Request
 from raylog.metadata.session import FromActor, FromController, Hello
 from raylog.types import Endpoint, TopicIdPartition
@@ -96,10 +97,27 @@ class Ticked:
     """A deadline that ``next_deadline_ms`` announced may have come; everything that arrived before was reported."""
 
 
+@dataclass(frozen=True, slots=True)
+class QuorumMessage:
+    """From another member of the quorum, named by its directory id."""
+
+    sender: uuid.UUID
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """The write of that number is durable."""
+
+    number: int
+
+
 ActiveEvent = (
     SessionHello | SessionFrame | SessionClosed | Dialed | RequestReceived | RequestAbandoned | ActorStarted
     | ActorStartFailed | Ticked
 )  # fmt: skip
+
+Event = ActiveEvent | QuorumMessage | Persisted
 
 # ------------------------------------------------------------------ effects
 
@@ -162,4 +180,20 @@ class Notice:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make the write durable, in the order of its docstring, and report Persisted. One is out at a time."""
+
+    write: QuorumWrite
+
+
+@dataclass(frozen=True, slots=True)
+class SendQuorum:
+    """Send to another member of the quorum; may be lost."""
+
+    to: uuid.UUID
+    message: Message
+
+
 ActiveEffect = SendFrame | CloseSession | Dial | Reply | StartActor | Notice
+Effect = ActiveEffect | Persist | SendQuorum

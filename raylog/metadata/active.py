@@ -1,0 +1,520 @@
+"""The active controller: one term's decisions, from the commit that begins it until it is deposed.
+
+``ActiveController`` turns events into decisions (batches of records for the quorum to commit) and, when they are committed, into
+what the world is told. It is built from the committed image and holds everything that is not in the log: sessions, liveness,
+parked requests, creations under way. A deposed controller drops it whole; the next one builds its own. It knows nothing of Raft,
+of files or of sockets.
+
+The rules:
+
+- An event is decided against the latest image, i.e. with all decisions before it, committed or not. Replies and frames that rest
+  on decisions wait for the commit (``ledger``). Only questions about the committed image are answered at once.
+- Everything that one event brings about is one batch: a death and the elections of all its partitions commit together.
+- A session's hello registers its process. The same incarnation coming back raises nothing; another one ends the leaderships of
+  the one before it, in the same batch. A process that was replaced is told to exit.
+- Being declared dead is a record, so the commit that a majority gives it is also the confirmation that this controller may judge.
+
+Invariants (``check``): the images fold right; a session's process is the registered one; each leader's epoch is of its registered
+process; nobody can be silent, expected or waited for without a deadline.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from kio.schema.errors import ErrorCode
+
+from raylog.metadata import config_decisions, topic_configs, views
+from raylog.metadata.announcements import Announcements
+from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.events import (
+    ActiveEffect,
+    ActiveEvent,
+    ActorStarted,
+    ActorStartFailed,
+    CloseSession,
+    Dialed,
+    Notice,
+    Reply,
+    RequestAbandoned,
+    RequestReceived,
+    SendFrame,
+    SessionClosed,
+    SessionFrame,
+    SessionHello,
+    Ticked,
+)
+from raylog.metadata.hellos import Admission, admit
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.leader_waits import AWAIT, LeaderWaits
+from raylog.metadata.ledger import Decision, Greet, Held, Ledger
+from raylog.metadata.liveness import KINDS as LIVENESS_KINDS
+from raylog.metadata.liveness import Liveness
+from raylog.metadata.partition_decisions import FIRST_LEADER, PartitionDecisions
+from raylog.metadata.producer_ids import ProducerIds
+from raylog.metadata.records import ActorDied, ActorRemoved, Record, RemovalConfirmed, TopicConfigChanged, TopicDeleted
+from raylog.metadata.registrations import decide_register_disk, places
+from raylog.metadata.requests import (
+    AllocateProducerIds,
+    AwaitLeader,
+    ClusterStatus,
+    ControllerReply,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    DescribeCluster,
+    DescribeConfigs,
+    DescribeTopics,
+    IncrementalAlterConfigs,
+    InitProducerId,
+    RegisterDisk,
+)
+from raylog.metadata.session import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    Exit,
+    Heartbeat,
+    Hello,
+    ReplicaFailed,
+    ReplicaOpened,
+    ReplicaRemoved,
+    Welcome,
+)
+from raylog.metadata.sessions import Session, Sessions
+from raylog.metadata.starts import START, Starts
+from raylog.metadata.timers import Timers
+from raylog.metadata.topic_decisions import Planner, TopicDecisions, decide_delete_topics
+from raylog.types import FIRST_REPLICA_SLOT, TopicIdPartition, TopicPartition, slot_of
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one event brings about: at most one decision to commit, and effects that need not wait for it."""
+
+    decision: Decision | None
+    effects: list[ActiveEffect]
+
+
+class ActiveController:
+    def __init__(
+        self,
+        image: MetadataImage,
+        *,
+        controller_epoch: int,
+        controller_node: int,
+        config: ControllerConfig,
+        plan: Planner,
+        new_uuid: Callable[[], uuid.UUID],
+    ) -> None:
+        """``image`` becomes this object's committed image: nobody else applies to it while this term lasts."""
+        self._epoch = controller_epoch
+        self._node = controller_node
+        self._config = config
+        self._plan = plan
+        self._new_uuid = new_uuid
+        self._effects: list[ActiveEffect] = []
+        self._timers = Timers()
+        self._ledger = Ledger(image)
+        self._sessions = Sessions()
+        self._liveness = Liveness(config, self._timers)
+        self._starts = Starts(config, self._timers)
+        self._waits = LeaderWaits(image, self._timers, self._is_live)
+        self._announcements = Announcements(image, self._sessions, controller_epoch)
+        self._producer_ids = ProducerIds(self._ledger)
+        self._partitions = PartitionDecisions(
+            self._ledger,
+            self._sessions,
+            self._timers,
+            config,
+            notice=self._effects.append,
+            unstartable=self._starts.has_failed,
+        )
+
+    # -------------------------------------------------------------- the outside
+
+    @property
+    def committed(self) -> MetadataImage:
+        return self._ledger.committed
+
+    @property
+    def latest(self) -> MetadataImage:
+        return self._ledger.latest
+
+    def begin(self, now_ms: int) -> Outcome:
+        """The first call: dial every registered process, none of which has said hello to this controller yet."""
+        for node_id, actor in sorted(self.latest.actors.items()):
+            if actor.alive:
+                self._effects.append(self._liveness.unheard(node_id, actor.endpoint, actor.incarnation, now_ms))
+        return self._close_event(now_ms)
+
+    def handle(self, event: ActiveEvent, now_ms: int) -> Outcome:
+        match event:
+            case SessionFrame():
+                self._frame(event, now_ms)
+            case RequestReceived():
+                self._request(event, now_ms)
+            case SessionHello():
+                self._hello(event.session_id, event.hello, now_ms)
+            case SessionClosed():
+                self._session_closed(event.session_id, now_ms)
+            case Dialed():
+                if self._liveness.dialed(event, now_ms):
+                    self._declare_dead([event.node_id], now_ms, why=event.outcome.value)
+            case ActorStarted():
+                self._starts.started(event.node_id, now_ms)
+            case ActorStartFailed():
+                self._start_failed(event, now_ms)
+            case RequestAbandoned():
+                self._waits.forget(event.token)
+                self._ledger.drop_reply(event.token)
+            case Ticked():
+                self._tick(now_ms)
+            case _:
+                assert_never(event)
+        return self._close_event(now_ms)
+
+    def commit(self, sequence: int, now_ms: int) -> list[ActiveEffect]:
+        """The quorum has committed that decision, the next one in order: tell the world."""
+        decision = self._ledger.commit(sequence)
+        touched = self._announcements.touched(decision.records)
+        for id in touched:
+            self._effects += self._announcements.of_partition(id)
+        for record in decision.records:
+            if isinstance(record, TopicDeleted):
+                self._effects += self._announcements.removals(record.topic_id)
+        self._dismiss_idle(decision.records)
+        self._release(decision.held, touched)
+        for id in touched:
+            self._wake_waiting(id)
+        self._starts.is_due = True
+        outcome = self._close_event(now_ms)
+        assert outcome.decision is None, f"a commit decided {outcome.decision}"
+        return outcome.effects
+
+    def end(self) -> list[ActiveEffect]:
+        """Deposed: sessions are closed, and who waits is told elsewhere (``unanswered``)."""
+        return [CloseSession(session_id) for session_id in self._sessions.ids()]
+
+    def unanswered(self) -> list[int]:
+        """The tokens of all requests that have no reply yet."""
+        return sorted(self._ledger.unanswered() + self._waits.tokens())
+
+    def next_deadline_ms(self) -> int | None:
+        return self._timers.next_ms()
+
+    # -------------------------------------------------------------- the end of an event
+
+    def _close_event(self, now_ms: int) -> Outcome:
+        decision, free = self._ledger.seal()
+        self._release(free, ())
+        if self._starts.is_due:
+            self._effects += self._starts.missing(self.committed, self._sessions, now_ms)
+        effects = list(self._effects)
+        self._effects.clear()
+        return Outcome(decision, effects)
+
+    def _release(self, held: Sequence[Held], already_sent: Sequence[TopicIdPartition]) -> None:
+        for effect in held:
+            if not isinstance(effect, Greet):
+                self._effects.append(effect)
+                continue
+            session = self._sessions.current(effect.session_id)
+            if session is not None:
+                self._effects += self._announcements.to_session(session, already_sent=already_sent)
+                for id in self.committed.partitions_on(session.node_id):
+                    self._wake_waiting(id)
+
+    def _wake_waiting(self, id: TopicIdPartition) -> None:
+        topic = self.committed.topics.get(id.topic_id)
+        if topic is not None:
+            self._effects += self._waits.changed(TopicPartition(topic.name, id.partition))
+
+    # -------------------------------------------------------------- sessions
+
+    def _hello(self, session_id: int, hello: Hello, now_ms: int) -> None:
+        identity = hello.identity
+        node_id = identity.node_id
+        admission = admit(self.latest, hello)
+        if isinstance(admission, str):
+            self._effects.append(SendFrame(session_id, Exit(self._epoch, admission)))
+            self._effects.append(CloseSession(session_id))
+            self._maybe_remove_exited(node_id, identity.incarnation)
+            return
+        if admission.registration is not None:
+            self._ledger.add(admission.registration)
+        session = Session(session_id, node_id, identity.incarnation)
+        replaced = self._sessions.open(session)
+        if replaced is not None:
+            if replaced.incarnation != identity.incarnation:
+                self._ledger.hold(SendFrame(replaced.session_id, Exit(self._epoch, "a newer process has taken over")))
+            self._ledger.hold(CloseSession(replaced.session_id))
+        self._liveness.connected(node_id, hello.endpoint, identity.incarnation, now_ms)
+        self._starts.said_hello(node_id, now_ms)
+        self._effects.append(
+            SendFrame(
+                session_id,
+                Welcome(self._epoch, self._config.heartbeat_interval_ms, self._config.session_timeout_ms),
+            )
+        )
+        self._take_stock(session, hello, admission)
+        self._partitions.settle(self.latest.partitions_on(node_id), now_ms)
+        self._ledger.hold(Greet(session_id))
+
+    def _take_stock(self, session: Session, hello: Hello, admission: Admission) -> None:
+        """What the process brings along. A replica that it led and no longer holds has failed there."""
+        assigned = set(self.latest.partitions_on(session.node_id))
+        for status in hello.replicas:
+            if status.id in assigned:
+                session.opened[status.id] = status
+        for id in sorted(assigned):
+            if id in session.opened:
+                self._partitions.judge(session, session.opened[id])
+            elif admission.came_back and self._leads(session, id):
+                session.failed[id] = "its process dropped it"
+
+    def _leads(self, session: Session, id: TopicIdPartition) -> bool:
+        state = self.latest.partition(id)
+        assert state is not None
+        leads = state.node_of(state.leader) == session.node_id
+        return leads and state.leader_incarnation == session.incarnation
+
+    def _frame(self, event: SessionFrame, now_ms: int) -> None:
+        session = self._sessions.current(event.session_id)
+        if session is None:
+            return  # replaced, refused or closed: whatever it says comes too late
+        self._liveness.heard(session.node_id, now_ms)
+        frame = event.frame
+        match frame:
+            case Heartbeat():
+                pass
+            case AlterPartition():
+                self._alter_partition(session, frame)
+            case ReplicaOpened():
+                if self._holds(session, frame.status.id):
+                    self._partitions.opened(session, frame.status, now_ms)
+            case ReplicaFailed():
+                id = TopicIdPartition(frame.topic_id, frame.partition)
+                if self._holds(session, id):
+                    self._partitions.failed(session, id, frame.reason, now_ms)
+            case ReplicaRemoved():
+                key = (frame.topic_id, frame.partition, session.node_id)
+                if key in self.latest.removals:
+                    self._ledger.add(RemovalConfirmed(*key))
+            case Hello():
+                self._effects.append(SendFrame(event.session_id, Exit(self._epoch, "two hellos in one session")))
+                self._effects.append(CloseSession(event.session_id))
+            case _:
+                assert_never(frame)
+
+    def _holds(self, session: Session, id: TopicIdPartition) -> bool:
+        return id in self.latest.assigned.get(session.node_id, ())
+
+    def _alter_partition(self, session: Session, frame: AlterPartition) -> None:
+        error = self._partitions.alter(session, frame)
+        answer = AlterPartitionAnswer(self._epoch, frame.request_id, frame.topic_id, frame.partition, error)
+        if error is not ErrorCode.none:
+            # Somebody who asks in vain has missed something, or is about to hear of it.
+            self._effects += self._announcements.one(session, TopicIdPartition(frame.topic_id, frame.partition))
+        self._ledger.hold(SendFrame(session.session_id, answer))
+
+    def _session_closed(self, session_id: int, now_ms: int) -> None:
+        session = self._sessions.close(session_id)
+        if session is None:
+            return
+        if session.exiting:
+            self._maybe_remove_exited(session.node_id, session.incarnation)
+        else:
+            self._effects.append(self._liveness.lost(session.node_id, now_ms))
+
+    # -------------------------------------------------------------- death
+
+    def _declare_dead(self, node_ids: Iterable[int], now_ms: int, *, why: str) -> None:
+        """All of them, and everything that follows, in one decision."""
+        ids: set[TopicIdPartition] = set()
+        for node_id in sorted(node_ids):
+            actor = self.latest.actors[node_id]
+            assert actor.alive, f"{actor} is already dead"
+            session = self._sessions.of_node(node_id)
+            if session is not None:
+                self._sessions.close(session.session_id)
+                self._effects.append(CloseSession(session.session_id))
+            self._liveness.forget(node_id)
+            self._starts.died(node_id, now_ms)
+            self._ledger.add(ActorDied(node_id, actor.incarnation))
+            self._effects.append(Notice(f"server actor {node_id} (pid {actor.pid}) is dead: {why}"))
+            if self._is_idle(node_id):
+                self._ledger.add(ActorRemoved(node_id))
+            ids.update(self.latest.partitions_on(node_id))
+        self._partitions.settle(ids, now_ms)
+
+    def _is_idle(self, node_id: int) -> bool:
+        """A replica actor that has nothing to hold and nothing to delete."""
+        return slot_of(node_id) >= FIRST_REPLICA_SLOT and not self.latest.needs(node_id)
+
+    def _maybe_remove_exited(self, node_id: int, incarnation: int) -> None:
+        actor = self.latest.actors.get(node_id)
+        if actor is not None and actor.incarnation == incarnation and self._is_idle(node_id):
+            self._liveness.forget(node_id)
+            self._starts.forget(node_id)
+            self._ledger.add(ActorRemoved(node_id))
+
+    def _dismiss_idle(self, records: Iterable[Record]) -> None:
+        """Actors that these records have left with nothing are told to exit, once the commit stands."""
+        nodes = sorted({record.node_id for record in records if isinstance(record, RemovalConfirmed)})
+        for node_id in nodes:
+            session = self._sessions.of_node(node_id)
+            if session is not None and self._is_idle(node_id) and not session.exiting:
+                session.exiting = True
+                self._effects.append(SendFrame(session.session_id, Exit(self._epoch, "nothing is assigned to it")))
+                self._effects.append(CloseSession(session.session_id))
+
+    def _start_failed(self, event: ActorStartFailed, now_ms: int) -> None:
+        self._starts.start_failed(event.node_id, event.reason, now_ms)
+        self._effects.append(Notice(f"server actor {event.node_id} could not be created: {event.reason}"))
+        self._partitions.settle(self.latest.partitions_on(event.node_id), now_ms)
+
+    # -------------------------------------------------------------- time
+
+    def _tick(self, now_ms: int) -> None:
+        liveness = []
+        for deadline, name in self._timers.due(now_ms):
+            if name[0] in LIVENESS_KINDS:
+                liveness.append((deadline, name))
+            elif name[0] == AWAIT:
+                self._effects += self._waits.timed_out(name[1])
+            elif name[0] == START:
+                self._starts.timed_out(name[1], now_ms)
+            else:
+                assert name[0] == FIRST_LEADER, name
+                self._partitions.settle([name[1]], now_ms, waited=True)
+        verdicts = self._liveness.judge(liveness, now_ms)
+        if verdicts.paused:
+            self._effects.append(Notice("the controller was paused; it gives everybody their time again"))
+        self._effects += verdicts.dials
+        self._declare_dead(verdicts.dead, now_ms, why="silent")
+
+    # -------------------------------------------------------------- requests
+
+    def _request(self, event: RequestReceived, now_ms: int) -> None:
+        request = event.request
+        token = event.token
+        match request:
+            case AwaitLeader():
+                self._effects += self._waits.ask(token, request, now_ms)
+            case DescribeTopics():
+                self._answer(token, views.describe_topics(self.committed, request, controller_node=self._node))
+            case DescribeCluster():
+                self._answer(
+                    token,
+                    views.describe_cluster(self.committed, controller_node=self._node, controller_epoch=self._epoch),
+                )
+            case DescribeConfigs():
+                self._answer(token, config_decisions.describe_configs(self.committed, request))
+            case ClusterStatus():
+                self._answer(token, self._status())
+            case CreateTopics():
+                self._decide(token, *self._topic_decisions().create(request))
+            case CreatePartitions():
+                self._decide(token, *self._topic_decisions().grow(request))
+            case DeleteTopics():
+                self._decide(
+                    token, *decide_delete_topics(self.latest, request, enabled=self._config.delete_topic_enable)
+                )
+            case IncrementalAlterConfigs():
+                self._alter_configs(token, request, now_ms)
+            case RegisterDisk():
+                self._decide(token, *decide_register_disk(self.latest, request))
+            case InitProducerId():
+                self._ledger.hold(Reply(token, self._producer_ids.next()))
+            case AllocateProducerIds():
+                self._ledger.hold(Reply(token, self._producer_ids.block()))
+            case _:
+                assert_never(request)
+
+    def _answer(self, token: int, reply: ControllerReply) -> None:
+        self._effects.append(Reply(token, reply))
+
+    def _decide(self, token: int, records: Sequence[Record], reply: ControllerReply) -> None:
+        self._ledger.add(*records)
+        self._ledger.hold(Reply(token, reply))
+
+    def _topic_decisions(self) -> TopicDecisions:
+        up, down = places(self.latest)
+        return TopicDecisions(
+            self.latest,
+            brokers=up,
+            brokers_down=down,
+            plan=self._plan,
+            new_uuid=self._new_uuid,
+            num_partitions=self._config.num_partitions,
+            default_replication_factor=self._config.default_replication_factor,
+        )
+
+    def _alter_configs(self, token: int, request: IncrementalAlterConfigs, now_ms: int) -> None:
+        records, reply = config_decisions.decide_alter_configs(self.latest, request)
+        topics = sorted({record.topic_id for record in records if isinstance(record, TopicConfigChanged)})
+        before = {
+            TopicIdPartition(topic_id, partition): self._partitions.min_isr(topic, state)
+            for topic_id in topics
+            for topic in [self.latest.topics[topic_id]]
+            for partition, state in topic.partitions.items()
+        }
+        self._decide(token, records, reply)
+        for id, minimum in sorted(before.items()):
+            topic = self.latest.topics[id.topic_id]
+            if self._partitions.min_isr(topic, topic.partitions[id.partition]) != minimum:
+                self._partitions.change_minimum(id)
+        self._partitions.settle(before, now_ms)  # unclean elections may be allowed from now on
+
+    # -------------------------------------------------------------- what it knows
+
+    def _is_live(self, node_id: int) -> bool:
+        session = self._sessions.of_node(node_id)
+        actor = self.committed.actors.get(node_id)
+        return session is not None and actor is not None and session.incarnation == actor.incarnation
+
+    def _status(self) -> ControllerReply:
+        def state_of(node_id: int) -> str:
+            if self._sessions.of_node(node_id) is not None:
+                return "live"
+            if self._liveness.is_silent(node_id):
+                return "silent"
+            return "starting" if self._starts.is_starting(node_id) else "dead"
+
+        def failures_of(node_id: int) -> tuple[tuple[str, int, str], ...]:
+            session = self._sessions.of_node(node_id)
+            named = sorted(session.failed.items()) if session is not None else []
+            return tuple(
+                (self.committed.topics[id.topic_id].name, id.partition, reason)
+                for id, reason in named
+                if id.topic_id in self.committed.topics
+            )
+
+        return views.cluster_status(
+            self.committed,
+            controller_node=self._node,
+            controller_epoch=self._epoch,
+            state_of=state_of,
+            failures_of=failures_of,
+        )
+
+    def check(self) -> None:
+        """Everything that must hold between two events."""
+        for part in (self._ledger, self._sessions, self._liveness, self._starts, self._waits, self._timers):
+            part.check()
+        for session in self._sessions.all():
+            actor = self.latest.actors.get(session.node_id)
+            assert actor is not None and actor.alive and actor.incarnation == session.incarnation, f"{session}: {actor}"
+        for node_id, actor in self.latest.actors.items():
+            assert actor.alive == self._liveness.watches(node_id), f"{actor} is watched: {not actor.alive}"
+        for topic in self.latest.topics.values():
+            assert topic_configs.TOPIC_CONFIGS.keys() >= topic.configs.keys(), topic
+            for partition, state in topic.partitions.items():
+                if state.leader_incarnation:
+                    leader = self.latest.actors[state.node_of(state.leader)]
+                    assert leader.alive and leader.incarnation == state.leader_incarnation, (
+                        f"{topic.name}-{partition} is led by {leader}: {state}"
+                    )

@@ -1,0 +1,133 @@
+"""What committed metadata means for each connected actor: its Assignments and Removals.
+
+Owns the translation of the committed image into session frames. It decides nothing and keeps nothing but a cache of topics'
+effective configs. An Assignment goes to every actor that holds a replica, whenever anything in it has changed; the leader's goes
+out first. Sending one twice is harmless, leaving one out is not.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+
+from raylog.metadata import elections, topic_configs
+from raylog.metadata.events import SendFrame
+from raylog.metadata.image import MetadataImage, RemovalKey, Topic
+from raylog.metadata.records import (
+    ActorDied,
+    ActorRegistered,
+    PartitionChanged,
+    Record,
+    ReplicaSlot,
+    TopicConfigChanged,
+    TopicDeleted,
+)
+from raylog.metadata.session import AssignedReplica, Assignment, Removal
+from raylog.metadata.sessions import Session, Sessions
+from raylog.types import TopicIdPartition
+
+
+class Announcements:
+    __slots__ = ("_committed", "_configs", "_controller_epoch", "_sessions")
+
+    def __init__(self, committed: MetadataImage, sessions: Sessions, controller_epoch: int) -> None:
+        self._committed = committed
+        self._sessions = sessions
+        self._controller_epoch = controller_epoch
+        self._configs: dict[uuid.UUID, tuple[tuple[str, str], ...]] = {}
+
+    def touched(self, records: Iterable[Record]) -> list[TopicIdPartition]:
+        """The partitions whose Assignment these records, now applied, have changed; in a fixed order."""
+        ids: set[TopicIdPartition] = set()
+        for record in records:
+            match record:
+                case PartitionChanged():
+                    ids.add(record.id)
+                case ActorRegistered() | ActorDied():
+                    ids.update(self._committed.assigned.get(record.node_id, ()))
+                case TopicConfigChanged():
+                    self._configs.pop(record.topic_id, None)
+                    topic = self._committed.topics.get(record.topic_id)
+                    if topic is not None:
+                        ids.update(TopicIdPartition(topic.topic_id, partition) for partition in topic.partitions)
+                case TopicDeleted():
+                    self._configs.pop(record.topic_id, None)
+        return sorted(id for id in ids if self._committed.partition(id) is not None)
+
+    def of_partition(self, id: TopicIdPartition) -> list[SendFrame]:
+        """Its Assignment to everybody connected who holds it, the leader first."""
+        topic = self._committed.topics[id.topic_id]
+        state = topic.partitions[id.partition]
+        assignment: Assignment | None = None
+        frames = []
+        for slot in sorted(state.replicas, key=lambda slot: slot.broker_id != state.leader):
+            session = self._listening(slot.node_id)
+            if session is not None:
+                assignment = assignment or self._assignment(topic, id)
+                frames.append(SendFrame(session.session_id, assignment))
+        return frames
+
+    def to_session(self, session: Session, *, already_sent: Iterable[TopicIdPartition] = ()) -> list[SendFrame]:
+        """Everything that a session has to know, but what was just sent."""
+        sent = set(already_sent)
+        frames = [
+            SendFrame(session.session_id, self._assignment(self._committed.topics[id.topic_id], id))
+            for id in self._committed.partitions_on(session.node_id)
+            if id not in sent
+        ]
+        return frames + [self._removal(session, key) for key in self._committed.removals_on(session.node_id)]
+
+    def one(self, session: Session, id: TopicIdPartition) -> list[SendFrame]:
+        topic = self._committed.topics.get(id.topic_id)
+        if topic is None or id.partition not in topic.partitions:
+            return []
+        return [SendFrame(session.session_id, self._assignment(topic, id))]
+
+    def removals(self, topic_id: uuid.UUID) -> list[SendFrame]:
+        """The Removals of a topic that was just deleted, to everybody connected who held it."""
+        frames = []
+        for key in sorted(key for key in self._committed.removals if key.topic_id == topic_id):
+            session = self._listening(key.node_id)
+            if session is not None:
+                frames.append(self._removal(session, key))
+        return frames
+
+    def _listening(self, node_id: int) -> Session | None:
+        """The node's session, if its process is the committed one (else it is greeted when that commits)."""
+        session = self._sessions.of_node(node_id)
+        actor = self._committed.actors.get(node_id)
+        if session is None or actor is None or not actor.alive or actor.incarnation != session.incarnation:
+            return None
+        return session
+
+    def _removal(self, session: Session, key: RemovalKey) -> SendFrame:
+        topic = self._committed.removals[key].topic
+        return SendFrame(session.session_id, Removal(self._controller_epoch, key.topic_id, key.partition, topic))
+
+    def _assignment(self, topic: Topic, id: TopicIdPartition) -> Assignment:
+        state = topic.partitions[id.partition]
+        configs = self._configs.get(topic.topic_id)
+        if configs is None:
+            configs = tuple(sorted(topic_configs.effective(topic.configs).items()))
+            self._configs[topic.topic_id] = configs
+        return Assignment(
+            controller_epoch=self._controller_epoch,
+            topic_id=topic.topic_id,
+            topic=topic.name,
+            partition=id.partition,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            replicas=tuple(self._replica(slot) for slot in state.replicas),
+            isr=state.isr,
+            adding=state.adding,
+            removing=state.removing,
+            min_isr=elections.effective_min_isr(state, topic_configs.integer(topic.configs, "min.insync.replicas")),
+            config=configs,
+        )
+
+    def _replica(self, slot: ReplicaSlot) -> AssignedReplica:
+        actor = self._committed.actors.get(slot.node_id)
+        if actor is None or not actor.alive:
+            return AssignedReplica(slot.broker_id, slot.node_id, slot.directory_id, 0, None)
+        return AssignedReplica(slot.broker_id, slot.node_id, slot.directory_id, actor.incarnation, actor.endpoint)

@@ -1,0 +1,218 @@
+"""A controller: one member of the quorum, with the metadata image that its log folds to, and the decisions while it is active.
+
+``Controller`` owns the image and joins the two machines: ``Quorum`` says who is active and what is committed, ``ActiveController``
+decides while this one is. It knows nothing of sockets, files, clocks or Ray; its shell carries out the effects.
+
+==========  ===================================================  =====================================================
+it is       while                                                it leaves this state when
+==========  ===================================================  =====================================================
+standby     it does not lead the quorum, or leads and has not    the entry that begins its own term is committed →
+            committed in its term                                active
+active      it leads, and has committed in its term              the quorum says that it does not lead, or in another
+                                                                 term → standby
+==========  ===================================================  =====================================================
+
+A standby folds the committed entries, closes each session that is opened to it, and answers each request NOT_CONTROLLER. When an
+active one becomes a standby, all sessions are closed and all requests without a reply are answered NOT_CONTROLLER; what was
+decided and not committed is forgotten with the ActiveController: the image is that of the committed log.
+
+The controller epoch is the quorum's term. A snapshot of the image replaces the log when ``snapshot_bytes`` of entries have been
+folded since the last.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable
+
+from kio.schema.errors import ErrorCode
+
+from raylog.metadata.active import ActiveController, Outcome
+from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.events import (
+    CloseSession,
+    Effect,
+    Event,
+    Notice,
+    Persist,
+    Persisted,
+    QuorumMessage,
+    Reply,
+    RequestReceived,
+    SendQuorum,
+    SessionHello,
+    Ticked,
+)
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.quorum import Quorum
+from raylog.metadata.quorum_messages import Entry, EntryKind, Leadership, Snapshot
+from raylog.metadata.records import ClusterFormatted, decode_batch, encode_batch
+from raylog.metadata.requests import Refused
+from raylog.metadata.topic_decisions import Planner
+
+
+class Controller:
+    def __init__(
+        self,
+        quorum: Quorum,
+        *,
+        controller_node: int,
+        config: ControllerConfig,
+        plan: Planner,
+        new_uuid: Callable[[], uuid.UUID],
+    ) -> None:
+        """``quorum`` as built from the disk, not yet driven. ``start`` is the first call."""
+        self.quorum = quorum
+        self._controller_node = controller_node
+        self._config = config
+        self._plan = plan
+        self._new_uuid = new_uuid
+        self._image = image_of(quorum.log.snapshot)
+        self._active: ActiveController | None = None
+        self._active_term = 0
+        self._proposed: deque[tuple[int, int]] = deque()  # (index, sequence) of the active one's decisions, in order
+        self._bytes_since_snapshot = 0
+        self._effects: list[Effect] = []
+
+    @property
+    def active(self) -> ActiveController | None:
+        """The decisions in office; None in a standby."""
+        return self._active
+
+    @property
+    def image(self) -> MetadataImage:
+        """The fold of the committed log; not to be changed."""
+        return self._image
+
+    @property
+    def controller_epoch(self) -> int:
+        return self.quorum.term
+
+    def start(self, now_ms: int) -> list[Effect]:
+        """The first effects: a sole voter leads at once."""
+        return self._drive(now_ms)
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        match event:
+            case QuorumMessage():
+                self.quorum.step(event.sender, event.message, now_ms)
+            case Persisted():
+                self.quorum.persisted(event.number, now_ms)
+            case Ticked():
+                self._tick(now_ms)
+            case _:
+                if self._active is not None:
+                    self._carry_out(self._active.handle(event, now_ms), now_ms)
+                else:
+                    self._turn_away(event)
+        return self._drive(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        deadlines = [self.quorum.next_deadline_ms(), self._active.next_deadline_ms() if self._active else None]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    # -------------------------------------------------------------- the quorum
+
+    def _tick(self, now_ms: int) -> None:
+        deadline = self.quorum.next_deadline_ms()
+        if deadline is not None and now_ms - deadline > self._config.pause_ms:
+            self.quorum.restart_timers(now_ms)
+        self.quorum.tick(now_ms)
+        if self._active is not None and self.quorum.is_leader:
+            self._carry_out(self._active.handle(Ticked(), now_ms), now_ms)
+
+    def _drive(self, now_ms: int) -> list[Effect]:
+        """Give out what the quorum is ready to give, until it has nothing more."""
+        while ready := self.quorum.ready():
+            if ready.write is not None:
+                self._effects.append(Persist(ready.write))
+            self._effects += [SendQuorum(to, message) for to, message in ready.messages]
+            if ready.leadership is not None:
+                self._follow(ready.leadership)
+            if ready.restore is not None:
+                assert self._active is None, "an active controller was sent a snapshot"
+                self._image = image_of(ready.restore)
+            for entry in ready.committed:
+                self._apply(entry, now_ms)
+            self._maybe_snapshot()
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _follow(self, leadership: Leadership) -> None:
+        if self._active is not None and (not leadership.is_leader or leadership.term != self._active_term):
+            self._effects += self._active.end()
+            refusal = Refused(ErrorCode.not_controller, "this controller was deposed; whether it was done is not known")
+            self._effects += [Reply(token, refusal) for token in self._active.unanswered()]
+            self._effects.append(Notice(f"controller of epoch {self._active_term} deposed"))
+            self._active = None
+            self._proposed.clear()
+
+    def _apply(self, entry: Entry, now_ms: int) -> None:
+        if entry.kind is EntryKind.RECORDS:
+            self._bytes_since_snapshot += len(entry.data)
+            if self._active is not None:
+                index, sequence = self._proposed.popleft()
+                assert index == entry.index, f"entry {entry.index} was committed before decision {sequence} at {index}"
+                self._effects += self._active.commit(sequence, now_ms)
+            else:
+                for record in decode_batch(entry.data):
+                    self._image.apply(record)
+        elif entry.kind is EntryKind.LEADER and self.quorum.is_leader and entry.term == self.quorum.term:
+            self._become_active(now_ms)
+
+    def _become_active(self, now_ms: int) -> None:
+        assert self._active is None, "active twice in one term"
+        self._active_term = self.quorum.term
+        self._active = ActiveController(
+            self._image,
+            controller_epoch=self._active_term,
+            controller_node=self._controller_node,
+            config=self._config,
+            plan=self._plan,
+            new_uuid=self._new_uuid,
+        )
+        self._effects.append(Notice(f"controller active, epoch {self._active_term}"))
+        self._carry_out(self._active.begin(now_ms), now_ms)
+
+    def _carry_out(self, outcome: Outcome, now_ms: int) -> None:
+        self._effects += outcome.effects
+        if outcome.decision is not None:
+            index = self.quorum.propose([encode_batch(outcome.decision.records)], now_ms)
+            self._proposed.append((index, outcome.decision.sequence))
+
+    def _maybe_snapshot(self) -> None:
+        if self._bytes_since_snapshot >= self._config.snapshot_bytes:
+            self._bytes_since_snapshot = 0
+            self.quorum.compact(self.quorum.delivered_index, encode_batch(self._image.records()))
+
+    # -------------------------------------------------------------- a standby
+
+    def _turn_away(self, event: Event) -> None:
+        match event:
+            case SessionHello():
+                self._effects.append(CloseSession(event.session_id))
+            case RequestReceived():
+                self._effects.append(
+                    Reply(event.token, Refused(ErrorCode.not_controller, "this controller is not the active one"))
+                )
+            case _:
+                pass  # the late echo of a term that is over
+
+    def check(self) -> None:
+        """Everything that must hold between two events."""
+        self.quorum.check()
+        self._image.check()
+        if self._active is not None:
+            assert self.quorum.is_leader and self.quorum.term == self._active_term, self._active_term
+            assert self._active.committed is self._image
+            self._active.check()
+        else:
+            assert not self._proposed
+
+
+def image_of(snapshot: Snapshot) -> MetadataImage:
+    """The image that a snapshot holds; that of formatting holds the cluster id, that of a blank disk nothing."""
+    if snapshot.data:
+        return MetadataImage.of(decode_batch(snapshot.data))
+    return MetadataImage.of([ClusterFormatted(snapshot.cluster_id)] if snapshot.cluster_id else [])

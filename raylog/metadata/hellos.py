@@ -1,0 +1,69 @@
+"""Whether a process that says hello is let in, and how it is registered. Pure.
+
+A process is turned away, with a reason that it can print, if it belongs to another cluster, to a broker or disk that is not
+registered, if nothing is assigned to it, or if a newer process of the same actor has said hello before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.records import ActorRegistered
+from raylog.metadata.session import Hello
+from raylog.types import FIRST_REPLICA_SLOT, broker_of, slot_of
+
+FORMER_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """``registration`` None: all of it is known. ``came_back``: the incarnation that was registered, and not dead."""
+
+    registration: ActorRegistered | None
+    came_back: bool
+
+
+def admit(image: MetadataImage, hello: Hello) -> Admission | str:
+    """The admission, or the reason to refuse it."""
+    identity = hello.identity
+    node_id = identity.node_id
+    if identity.cluster_id != image.cluster_id:
+        return f"this is cluster {image.cluster_id}, not {identity.cluster_id}"
+    if broker_of(node_id) not in image.brokers:
+        return f"broker {broker_of(node_id)} is not registered"
+    disk = image.disks.get(identity.directory_id)
+    if disk is None or disk.broker_id != broker_of(node_id):
+        return f"disk {identity.directory_id} is not registered for broker {broker_of(node_id)}"
+    if slot_of(node_id) >= FIRST_REPLICA_SLOT:
+        if not image.needs(node_id):
+            return "nothing is assigned to it"
+        if identity.directory_id != _directory_of(image, node_id):
+            return f"its replicas are on another disk than {identity.directory_id}"
+    known = image.actors.get(node_id)
+    former: tuple[int, ...] = ()
+    if known is not None:
+        if identity.incarnation in known.former:
+            return "a newer process has taken its place"
+        former = known.former
+        if identity.incarnation != known.incarnation:
+            former = (known.incarnation, *known.former)[:FORMER_MAX]
+    registration = ActorRegistered(
+        node_id=node_id,
+        directory_id=identity.directory_id,
+        incarnation=identity.incarnation,
+        endpoint=hello.endpoint,
+        boot_id=hello.boot_id,
+        former=former,
+        pid=hello.pid,
+    )
+    came_back = known is not None and known.alive and known.incarnation == identity.incarnation
+    return Admission(None if registration == known else registration, came_back)
+
+
+def _directory_of(image: MetadataImage, node_id: int) -> object:
+    for id in image.partitions_on(node_id):
+        slot = image.topics[id.topic_id].partitions[id.partition].slot(broker_of(node_id))
+        assert slot is not None, (id, node_id)
+        return slot.directory_id
+    return image.removals[image.removals_on(node_id)[0]].directory_id

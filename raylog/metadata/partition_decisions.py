@@ -1,0 +1,200 @@
+"""Decisions about single partitions: elections as replicas come and go, and the ISR changes that leaders ask for.
+
+Brings together the rules (``elections``), the latest image and what is known of the processes (``sessions``); adds the records
+that follow to the ledger. It knows nothing of frames to be sent: those follow from the commit.
+
+The standing of a replica is that of its log in its process: LIVE when its node's current session has opened it, DEAD when the
+process was declared dead, when the log failed in this process, or when its first process could not be created; else ABSENT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from kio.schema.errors import ErrorCode
+
+from raylog.metadata import elections, topic_configs
+from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.elections import Candidate, Standing
+from raylog.metadata.events import Notice
+from raylog.metadata.image import Topic
+from raylog.metadata.ledger import Ledger
+from raylog.metadata.records import PartitionChanged, PartitionState
+from raylog.metadata.session import AlterPartition, Condition, ReplicaStatus
+from raylog.metadata.sessions import Session, Sessions
+from raylog.metadata.timers import Timers
+from raylog.types import NO_LEADER, TopicIdPartition, broker_of
+
+FIRST_LEADER = "first-leader"
+
+
+class PartitionDecisions:
+    __slots__ = ("_config", "_ledger", "_notice", "_sessions", "_timers", "_unstartable")
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        sessions: Sessions,
+        timers: Timers,
+        config: ControllerConfig,
+        *,
+        notice: Callable[[Notice], None],
+        unstartable: Callable[[int], bool],
+    ) -> None:
+        """``unstartable`` says of a node that its last creation failed."""
+        self._ledger = ledger
+        self._sessions = sessions
+        self._timers = timers
+        self._config = config
+        self._notice = notice
+        self._unstartable = unstartable
+
+    def min_isr(self, topic: Topic, state: PartitionState) -> int:
+        return elections.effective_min_isr(state, topic_configs.integer(topic.configs, "min.insync.replicas"))
+
+    # -------------------------------------------------------------- standings
+
+    def candidate(self, id: TopicIdPartition, state: PartitionState, broker_id: int) -> Candidate:
+        slot = state.slot(broker_id)
+        assert slot is not None, f"broker {broker_id} holds no replica of {id}"
+        actor = self._ledger.latest.actors.get(slot.node_id)
+        if actor is None:
+            return Candidate(Standing.DEAD if self._unstartable(slot.node_id) else Standing.ABSENT)
+        if not actor.alive:
+            return Candidate(Standing.DEAD, actor.incarnation)
+        session = self._sessions.of_node(slot.node_id)
+        if session is None:
+            return Candidate(Standing.ABSENT, actor.incarnation)
+        assert session.incarnation == actor.incarnation, f"{session} is not of {actor}"
+        if id in session.failed:
+            return Candidate(Standing.DEAD, actor.incarnation)
+        status = session.opened.get(id)
+        if status is None:
+            return Candidate(Standing.ABSENT, actor.incarnation)
+        judged = slot.admitted == actor.incarnation
+        return Candidate(
+            Standing.LIVE,
+            actor.incarnation,
+            Condition.CLEAN if judged else status.condition,
+            status.last_epoch,
+            status.log_end_offset,
+        )
+
+    # -------------------------------------------------------------- elections
+
+    def settle(self, ids: Iterable[TopicIdPartition], now_ms: int, *, waited: bool = False) -> None:
+        """Bring these partitions to the state that follows from how their replicas stand. ``waited``: for the preferred leader."""
+        for id in sorted(ids):
+            topic = self._ledger.latest.topics.get(id.topic_id)
+            state = topic.partitions.get(id.partition) if topic is not None else None
+            if topic is None or state is None:
+                continue
+            candidates = {broker: self.candidate(id, state, broker) for broker in state.brokers}
+            after = elections.settled(
+                state,
+                candidates,
+                min_isr=self.min_isr(topic, state),
+                unclean_allowed=topic_configs.boolean(topic.configs, "unclean.leader.election.enable"),
+                wait_for_preferred=not waited,
+            )
+            self._change(topic, id, state, after)
+            if after.leader_epoch < 0 and any(each.standing is Standing.LIVE for each in candidates.values()):
+                if (FIRST_LEADER, id) not in self._timers and not waited:
+                    self._timers.set((FIRST_LEADER, id), now_ms + self._config.first_leader_wait_ms)
+            elif after.leader_epoch >= 0:
+                self._timers.cancel((FIRST_LEADER, id))
+
+    def opened(self, session: Session, status: ReplicaStatus, now_ms: int) -> None:
+        """A process has opened a log, or brings it along in its hello."""
+        session.opened[status.id] = status
+        session.failed.pop(status.id, None)
+        self.judge(session, status)
+        self.settle([status.id], now_ms)
+
+    def judge(self, session: Session, status: ReplicaStatus) -> None:
+        """What the condition of a log, found by this process, costs its replica."""
+        topic = self._ledger.latest.topics[status.topic_id]
+        state = topic.partitions[status.partition]
+        broker_id = broker_of(session.node_id)
+        after = elections.opened(state, broker_id, session.incarnation, status)
+        if broker_id in state.isr + state.elr and broker_id not in after.isr + after.elr:
+            self._notice(
+                Notice(
+                    f"{topic.name}-{status.partition}: the log of broker {broker_id} is {status.condition.value}; "
+                    "it is no longer in sync and copies from the leader"
+                )
+            )
+        self._change(topic, status.id, state, after)
+
+    def failed(self, session: Session, id: TopicIdPartition, reason: str, now_ms: int) -> None:
+        """A process has dropped a replica whose log could not be opened or whose disk failed."""
+        session.opened.pop(id, None)
+        session.failed[id] = reason
+        topic = self._ledger.latest.topics[id.topic_id]
+        self._notice(Notice(f"{topic.name}-{id.partition}: broker {broker_of(session.node_id)} lost it: {reason}"))
+        self.settle([id], now_ms)
+
+    def change_minimum(self, id: TopicIdPartition) -> None:
+        """The topic's minimum ISR has changed: the ELR was a promise about the old one."""
+        topic = self._ledger.latest.topics[id.topic_id]
+        state = topic.partitions[id.partition]
+        self._change(topic, id, state, elections.with_other_minimum(state))
+
+    def _change(self, topic: Topic, id: TopicIdPartition, before: PartitionState, after: PartitionState) -> None:
+        if after is before:
+            return
+        assert after.leader_epoch >= before.leader_epoch and after.partition_epoch >= before.partition_epoch, (
+            before,
+            after,
+        )
+        if after.leader != before.leader:
+            name = f"{topic.name}-{id.partition}"
+            if after.leader == NO_LEADER:
+                self._notice(
+                    Notice(f"{name}: nobody leads; in sync were {list(after.isr)}, eligible {list(after.elr)}")
+                )
+            elif after.unclean_elections > before.unclean_elections:
+                self._notice(Notice(f"{name}: UNCLEAN election of {after.leader}: acknowledged records may be lost"))
+            elif before.leader_epoch >= 0:
+                self._notice(Notice(f"{name}: broker {after.leader} leads, epoch {after.leader_epoch}"))
+        self._ledger.add(PartitionChanged(id.topic_id, id.partition, after))
+
+    # -------------------------------------------------------------- ISR changes
+
+    def alter(self, session: Session, request: AlterPartition) -> ErrorCode:
+        """Decide a leader's request for another ISR (KIP-841, 903). The error, or none when it is decided.
+
+        NEW_LEADER_ELECTED is for requests that end a reassignment and with it the asker's leadership.
+        """
+        topic = self._ledger.latest.topics.get(request.topic_id)
+        state = topic.partitions.get(request.partition) if topic is not None else None
+        if topic is None or state is None:
+            return ErrorCode.unknown_topic_or_partition
+        if request.leader_epoch < state.leader_epoch:
+            return ErrorCode.fenced_leader_epoch
+        if request.leader_epoch > state.leader_epoch or request.partition_epoch > state.partition_epoch:
+            return ErrorCode.not_controller  # it has heard of decisions that this controller does not know
+        if state.node_of(state.leader) != session.node_id or state.leader_incarnation != session.incarnation:
+            return ErrorCode.invalid_request
+        if request.partition_epoch < state.partition_epoch:
+            return ErrorCode.invalid_update_version
+        isr = tuple(broker for broker, _ in request.isr)
+        if len(set(isr)) != len(isr) or not set(isr) <= set(state.brokers) or state.leader not in isr:
+            return ErrorCode.invalid_request
+        id = TopicIdPartition(request.topic_id, request.partition)
+        for broker, incarnation in request.isr:
+            if not self._may_be_in_sync(state, broker, incarnation, self.candidate(id, state, broker)):
+                return ErrorCode.ineligible_replica
+        joined = {broker: incarnation for broker, incarnation in request.isr if broker not in state.isr}
+        after = elections.with_isr(elections.admitted(state, joined), isr, min_isr=self.min_isr(topic, state))
+        self._change(topic, id, state, after)
+        return ErrorCode.none
+
+    @staticmethod
+    def _may_be_in_sync(state: PartitionState, broker: int, incarnation: int, candidate: Candidate) -> bool:
+        """A newcomer has to be live, of the incarnation that was seen fetching; a member may also be out of sight."""
+        if candidate.standing is Standing.DEAD:
+            return False
+        if broker in state.isr and candidate.standing is Standing.ABSENT:
+            return incarnation in (0, candidate.incarnation)
+        return candidate.standing is Standing.LIVE and incarnation == candidate.incarnation

@@ -1,0 +1,60 @@
+"""Brokers and disks: how they become known, and which of them take new replicas. Pure.
+
+Registering is idempotent. A broker's disks may be many; a disk's broker never changes, its path and its broker's rack may.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.records import BrokerRegistered, DiskRegistered, Record
+from raylog.metadata.requests import DiskOutcome, RegisterDisk
+from raylog.metadata.topic_decisions import BrokerPlaces
+from raylog.types import BROKER_SLOT, broker_of, slot_of
+
+BROKER_ID_END = 1 << 15
+
+
+def decide_register_disk(image: MetadataImage, request: RegisterDisk) -> tuple[list[Record], DiskOutcome]:
+    if request.cluster_id != image.cluster_id:
+        return [], DiskOutcome(
+            ErrorCode.inconsistent_cluster_id,
+            f"the disk {request.path} belongs to cluster {request.cluster_id}, this is {image.cluster_id}",
+        )
+    if not 0 <= request.broker_id < BROKER_ID_END:
+        return [], DiskOutcome(ErrorCode.invalid_registration, f"broker ids are 0 to {BROKER_ID_END - 1}")
+    known = image.disks.get(request.directory_id)
+    if known is not None and known.broker_id != request.broker_id:
+        return [], DiskOutcome(
+            ErrorCode.duplicate_broker_registration,
+            f"the disk {request.path} ({request.directory_id}) is broker {known.broker_id}'s, not {request.broker_id}'s",
+        )
+    records: list[Record] = []
+    broker = BrokerRegistered(request.broker_id, request.rack)
+    if image.brokers.get(request.broker_id) != broker:
+        records.append(broker)
+    disk = DiskRegistered(request.directory_id, request.broker_id, request.path)
+    if known != disk:
+        records.append(disk)
+    return records, DiskOutcome(ErrorCode.none)
+
+
+def places(image: MetadataImage) -> tuple[list[BrokerPlaces], list[BrokerPlaces]]:
+    """The brokers with disks: those that are up, and those that are down.
+
+    A broker is down if its Broker actor is dead, or if it has server actors and all of them are.
+    """
+    alive: dict[int, list[bool]] = {}
+    down = set()
+    for node_id, actor in sorted(image.actors.items()):
+        alive.setdefault(broker_of(node_id), []).append(actor.alive)
+        if slot_of(node_id) == BROKER_SLOT and not actor.alive:
+            down.add(broker_of(node_id))
+    down |= {broker_id for broker_id, states in alive.items() if not any(states)}
+    result: tuple[list[BrokerPlaces], list[BrokerPlaces]] = ([], [])
+    for broker_id, broker in sorted(image.brokers.items()):
+        directory_ids = tuple(disk.directory_id for disk in image.disks_of(broker_id))
+        if directory_ids:
+            result[broker_id in down].append(BrokerPlaces(broker_id, broker.rack, directory_ids))
+    return result

@@ -1,0 +1,172 @@
+"""Which server actors have to be created: committed metadata compared with live sessions, with backoff.
+
+Owns the creations under way and the memory of failed ones. It knows nothing of Ray and decides no records: it is asked for
+the StartActor effects that are due. At most one creation of an actor is pending, however long it takes (with Ray's head away
+a creation blocks).
+
+==========  ==================================================  ======================================================
+a node is   while                                               it leaves this state when
+==========  ==================================================  ======================================================
+creating    a StartActor is out                                 ActorStarted → expected; ActorStartFailed → resting
+expected    its process was created and has not said hello      a hello → forgotten here; ``hello_timeout_ms`` → resting
+resting     its creation failed, or it died young               the backoff has passed, and it is still wanted
+==========  ==================================================  ======================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.events import ActorKind, StartActor
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.sessions import Sessions
+from raylog.metadata.timers import Timers
+from raylog.types import BROKER_SLOT, broker_of, node_id, slot_of
+
+START = "start"
+
+
+class _Stage(Enum):
+    CREATING = "creating"
+    EXPECTED = "expected"
+    RESTING = "resting"
+    UP = "up"
+
+
+_UNDER_WAY = (_Stage.CREATING, _Stage.EXPECTED)
+
+
+@dataclass(slots=True)
+class _Start:
+    stage: _Stage
+    since_ms: int
+    failures: int = 0  # in a row
+    reason: str = ""
+
+
+class Starts:
+    __slots__ = ("_config", "_starts", "_timers", "is_due")
+
+    def __init__(self, config: ControllerConfig, timers: Timers) -> None:
+        self._config = config
+        self._timers = timers
+        self._starts: dict[int, _Start] = {}
+        self.is_due = True  # something may be missing: look again
+
+    def is_starting(self, node_id: int) -> bool:
+        start = self._starts.get(node_id)
+        return start is not None and start.stage in _UNDER_WAY
+
+    def has_failed(self, node_id: int) -> bool:
+        start = self._starts.get(node_id)
+        return start is not None and start.stage is not _Stage.UP and start.failures > 0
+
+    # -------------------------------------------------------------- what happened
+
+    def started(self, node_id: int, now_ms: int) -> None:
+        start = self._starts.get(node_id)
+        if start is not None and start.stage is _Stage.CREATING:
+            start.stage, start.since_ms = _Stage.EXPECTED, now_ms
+            self._timers.set((START, node_id), now_ms + self._config.hello_timeout_ms)
+
+    def start_failed(self, node_id: int, reason: str, now_ms: int) -> None:
+        start = self._starts.get(node_id)
+        if start is not None and start.stage is _Stage.CREATING:
+            start.reason = reason
+            self._rest(node_id, start, now_ms)
+
+    def said_hello(self, node_id: int, now_ms: int) -> None:
+        """It lives, whoever created it; a creation that is still pending stays the only one."""
+        start = self._starts.setdefault(node_id, _Start(_Stage.UP, now_ms))
+        if start.stage is not _Stage.CREATING:
+            start.stage = _Stage.UP
+            self._timers.cancel((START, node_id))
+        start.since_ms = now_ms
+
+    def died(self, node_id: int, now_ms: int) -> None:
+        """A process that died young counts as a failed start; the first death is made good at once."""
+        self.is_due = True
+        start = self._starts.get(node_id)
+        if start is None or start.stage is not _Stage.UP:
+            return
+        if now_ms - start.since_ms >= self._config.stable_after_ms:
+            del self._starts[node_id]
+        elif start.failures == 0:
+            start.failures, start.stage = 1, _Stage.RESTING
+        else:
+            self._rest(node_id, start, now_ms)
+
+    def timed_out(self, node_id: int, now_ms: int) -> None:
+        """A deadline of ours for this node has come."""
+        start = self._starts.get(node_id)
+        if start is None:
+            return
+        if start.stage is _Stage.EXPECTED:
+            start.reason = "created, but no hello"
+            self._rest(node_id, start, now_ms)
+        self.is_due = True
+
+    def forget(self, node_id: int) -> None:
+        start = self._starts.get(node_id)
+        if start is not None and start.stage is not _Stage.CREATING:
+            del self._starts[node_id]
+            self._timers.cancel((START, node_id))
+
+    def _rest(self, node_id: int, start: _Start, now_ms: int) -> None:
+        start.failures += 1
+        start.stage, start.since_ms = _Stage.RESTING, now_ms
+        backoff_ms = min(
+            self._config.start_backoff_ms << min(start.failures - 1, 16), self._config.start_backoff_max_ms
+        )
+        self._timers.set((START, node_id), now_ms + backoff_ms)
+
+    # -------------------------------------------------------------- what is missing
+
+    def missing(self, image: MetadataImage, sessions: Sessions, now_ms: int) -> list[StartActor]:
+        """The creations that are due now, against the committed image. Each is pending from here on."""
+        self.is_due = False
+        wanted = set(image.assigned) | set(image.removals_of)
+        if self._config.starts_brokers:
+            wanted |= {node_id(broker, BROKER_SLOT) for broker in image.brokers}
+        effects = []
+        for node in sorted(wanted):
+            actor = image.actors.get(node)
+            if sessions.of_node(node) is not None or (actor is not None and actor.alive):
+                continue  # connected, or not judged dead yet
+            start = self._starts.get(node)
+            if start is not None and (start.stage in _UNDER_WAY or (START, node) in self._timers):
+                continue
+            effect = self._creation(image, node)
+            if effect is None:
+                continue
+            if start is None:
+                self._starts[node] = _Start(_Stage.CREATING, now_ms)
+            else:
+                start.stage, start.since_ms = _Stage.CREATING, now_ms
+            effects.append(effect)
+        return effects
+
+    @staticmethod
+    def _creation(image: MetadataImage, node: int) -> StartActor | None:
+        broker = broker_of(node)
+        if slot_of(node) == BROKER_SLOT:
+            disks = image.disks_of(broker)
+            if not disks:
+                return None
+            return StartActor(node, ActorKind.BROKER, broker, disks[0].directory_id, disks[0].path, ())
+        ids = image.partitions_on(node)
+        if ids:
+            state = image.topics[ids[0].topic_id].partitions[ids[0].partition]
+            slot = state.slot(broker)
+            assert slot is not None and slot.node_id == node, (slot, node)
+            directory_id = slot.directory_id
+        else:
+            directory_id = image.removals[image.removals_on(node)[0]].directory_id
+        return StartActor(node, ActorKind.REPLICAS, broker, directory_id, image.disks[directory_id].path, tuple(ids))
+
+    def check(self) -> None:
+        for node, start in self._starts.items():
+            if start.stage is _Stage.EXPECTED:
+                assert (START, node) in self._timers, f"node {node} could be expected for ever"

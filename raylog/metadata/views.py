@@ -1,0 +1,168 @@
+"""Answers about the committed image: topics, nodes, the cluster. Pure functions; they decide nothing.
+
+A node is named to clients while its process is registered and not declared dead. A partition whose leader is not among them has
+leader −1 and LEADER_NOT_AVAILABLE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from kio.schema.errors import ErrorCode
+
+from raylog.metadata import elections, topic_configs
+from raylog.metadata.image import MetadataImage, Topic
+from raylog.metadata.records import ActorRegistered, PartitionState
+from raylog.metadata.requests import (
+    ActorStatus,
+    BrokerView,
+    ClusterDescribed,
+    ClusterStatusReport,
+    DescribeTopics,
+    NodeView,
+    PartitionView,
+    TopicsDescribed,
+    TopicView,
+)
+from raylog.metadata.topic_decisions import INTERNAL_TOPICS
+from raylog.types import NO_LEADER, broker_of
+
+
+def describe_topics(image: MetadataImage, request: DescribeTopics, *, controller_node: int) -> TopicsDescribed:
+    if request.names is None and request.topic_ids is None:
+        views = [_topic_view(image, topic) for _, topic in _by_name(image)]
+    else:
+        views = []
+        for name in request.names or ():
+            topic = image.topic_named(name)
+            views.append(
+                _topic_view(image, topic)
+                if topic is not None
+                else TopicView(name, None, ErrorCode.unknown_topic_or_partition)
+            )
+        for topic_id in request.topic_ids or ():
+            found = image.topics.get(topic_id)
+            views.append(
+                _topic_view(image, found)
+                if found is not None
+                else TopicView(None, topic_id, ErrorCode.unknown_topic_id)
+            )
+    return TopicsDescribed(image.cluster_id, controller_node, _node_views(image, image.actors.values()), tuple(views))
+
+
+def describe_cluster(image: MetadataImage, *, controller_node: int, controller_epoch: int) -> ClusterDescribed:
+    nodes: dict[int, list[ActorRegistered]] = {}
+    for node_id, actor in image.actors.items():
+        nodes.setdefault(broker_of(node_id), []).append(actor)
+    return ClusterDescribed(
+        image.cluster_id,
+        controller_node,
+        controller_epoch,
+        tuple(
+            BrokerView(
+                broker_id,
+                broker.rack,
+                tuple((disk.directory_id, disk.path) for disk in image.disks_of(broker_id)),
+                _node_views(image, nodes.get(broker_id, ())),
+            )
+            for broker_id, broker in sorted(image.brokers.items())
+        ),
+    )
+
+
+def cluster_status(
+    image: MetadataImage,
+    *,
+    controller_node: int,
+    controller_epoch: int,
+    state_of: Callable[[int], str],
+    failures_of: Callable[[int], tuple[tuple[str, int, str], ...]],
+) -> ClusterStatusReport:
+    """``state_of`` and ``failures_of`` tell what only the active controller knows of a node's process."""
+    leaderless, under_replicated, under_min_isr = [], [], []
+    partitions = unclean = 0
+    for name, topic in _by_name(image):
+        minimum = topic_configs.integer(topic.configs, "min.insync.replicas")
+        for partition, state in sorted(topic.partitions.items()):
+            partitions += 1
+            unclean += state.unclean_elections
+            if state.leader == NO_LEADER:
+                leaderless.append((name, partition))
+            if len(state.isr) < len(state.replicas):
+                under_replicated.append((name, partition))
+            if len(state.isr) < elections.effective_min_isr(state, minimum):
+                under_min_isr.append((name, partition))
+    nodes = sorted(set(image.actors) | set(image.assigned))
+    return ClusterStatusReport(
+        cluster_id=image.cluster_id,
+        controller_node=controller_node,
+        controller_epoch=controller_epoch,
+        brokers=len(image.brokers),
+        topics=len(image.topics),
+        partitions=partitions,
+        leaderless=tuple(leaderless),
+        under_replicated=tuple(under_replicated),
+        under_min_isr=tuple(under_min_isr),
+        unclean_elections=unclean,
+        removals_pending=len(image.removals),
+        actors=tuple(
+            ActorStatus(
+                node_id=node,
+                incarnation=actor.incarnation if actor is not None else 0,
+                endpoint=actor.endpoint if actor is not None else None,
+                pid=actor.pid if actor is not None else 0,
+                state=state_of(node),
+                replicas=len(image.assigned.get(node, ())),
+                failures=failures_of(node),
+            )
+            for node in nodes
+            for actor in [image.actors.get(node)]
+        ),
+    )
+
+
+def _by_name(image: MetadataImage) -> list[tuple[str, Topic]]:
+    return [(name, image.topics[topic_id]) for name, topic_id in sorted(image.topic_ids.items())]
+
+
+def _node_views(image: MetadataImage, actors: Iterable[ActorRegistered]) -> tuple[NodeView, ...]:
+    alive = sorted((actor for actor in actors if actor.alive), key=lambda actor: actor.node_id)
+    views = []
+    for actor in alive:
+        broker = image.brokers.get(broker_of(actor.node_id))
+        views.append(NodeView(actor.node_id, actor.endpoint, broker.rack if broker is not None else None))
+    return tuple(views)
+
+
+def _topic_view(image: MetadataImage, topic: Topic) -> TopicView:
+    return TopicView(
+        topic.name,
+        topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=tuple(
+            _partition_view(image, partition, state) for partition, state in sorted(topic.partitions.items())
+        ),
+        configs=tuple(sorted(topic.configs.items())),
+    )
+
+
+def _partition_view(image: MetadataImage, partition: int, state: PartitionState) -> PartitionView:
+    def is_alive(node: int) -> bool:
+        actor = image.actors.get(node)
+        return actor is not None and actor.alive
+
+    replicas = tuple(slot.node_id for slot in state.replicas)
+    leader = state.node_of(state.leader)
+    has_leader = leader != NO_LEADER and is_alive(leader)
+    return PartitionView(
+        partition,
+        ErrorCode.none if has_leader else ErrorCode.leader_not_available,
+        leader if has_leader else NO_LEADER,
+        state.leader_epoch,
+        state.partition_epoch,
+        replicas,
+        tuple(state.node_of(broker) for broker in state.isr),
+        tuple(state.node_of(broker) for broker in state.elr),
+        tuple(node for node in replicas if not is_alive(node)),
+        state.node_of(state.last_known_leader),
+    )

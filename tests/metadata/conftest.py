@@ -1,0 +1,378 @@
+"""A controller with a clock, a quorum of one on a pretended disk, and processes played by hand.
+
+``world`` carries out the effects as a shell would: frames reach ``Process`` objects, dials are answered by whether the process
+runs, writes become durable at once (or when told to), creations are noted. ``check()`` runs after every event.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from raylog.metadata.controller import Controller
+from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.events import (
+    ActorStarted,
+    CloseSession,
+    Dial,
+    Dialed,
+    DialOutcome,
+    Notice,
+    Persist,
+    Persisted,
+    Reply,
+    RequestReceived,
+    SendFrame,
+    SendQuorum,
+    SessionClosed,
+    SessionFrame,
+    SessionHello,
+    StartActor,
+    Ticked,
+)
+from raylog.metadata.quorum import Quorum, QuorumConfig
+from raylog.metadata.quorum_messages import HardState, bootstrap_snapshot
+from raylog.metadata.requests import ConfigChange, ConfigOperation, CreateTopics, IncrementalAlterConfigs, NewTopic
+from raylog.metadata.requests import RegisterDisk, ResourceChanges, ResourceType
+from raylog.metadata.session import (
+    ActorIdentity,
+    AlterPartition,
+    AlterPartitionAnswer,
+    Assignment,
+    Condition,
+    Exit,
+    Heartbeat,
+    Hello,
+    Removal,
+    ReplicaFailed,
+    ReplicaOpened,
+    ReplicaRemoved,
+    ReplicaStatus,
+)
+from raylog.metadata.session_frames import from_actor, from_controller, to_frame
+from raylog.placement.planner import plan_replicas
+from raylog.types import Endpoint, TopicIdPartition, node_id
+
+CLUSTER = "a-test-cluster"
+VOTER = uuid.UUID(int=1)
+
+
+def disk_of(broker: int) -> uuid.UUID:
+    return uuid.UUID(int=0xD000 + broker)
+
+
+class Process:
+    """One process of a server actor. ``conditions`` says how it finds a log; logs are whole by default."""
+
+    def __init__(self, world: World, node: int, incarnation: int) -> None:
+        self.world = world
+        self.node = node
+        self.incarnation = incarnation
+        self.endpoint = Endpoint("127.0.0.1", 10_000 + incarnation)
+        self.session: int | None = None
+        self.runs = True
+        self.mute = False
+        self.opens = True
+        self.heard: list[object] = []
+        self.held: dict[TopicIdPartition, ReplicaStatus] = {}
+        self.conditions: dict[TopicIdPartition, Condition] = {}
+        self.default_condition: Condition | None = None
+        self.ends: dict[TopicIdPartition, tuple[int, int]] = {}
+        self.told: dict[TopicIdPartition, Assignment] = {}
+        self.exited = False
+
+    @property
+    def broker(self) -> int:
+        return self.node >> 16
+
+    def hello(self) -> None:
+        self.world.last_session += 1
+        self.session = self.world.last_session
+        self.world.sessions[self.session] = self
+        hello = Hello(
+            ActorIdentity(CLUSTER, self.node, disk_of(self.broker), self.incarnation),
+            self.endpoint,
+            "boot",
+            tuple(status for _, status in sorted(self.held.items())),
+            pid=self.incarnation,
+        )
+        self.world.feed(SessionHello(self.session, from_actor(to_frame(hello))))
+
+    def say(self, frame: object) -> None:
+        assert self.session is not None
+        self.world.feed(SessionFrame(self.session, from_actor(to_frame(frame))))
+
+    def beat(self) -> None:
+        self.say(Heartbeat())
+
+    def receive(self, frame: object) -> None:
+        frame = from_controller(to_frame(frame))
+        self.heard.append(frame)
+        match frame:
+            case Assignment():
+                self.told[frame.id] = frame
+                if frame.id not in self.held and self.opens:
+                    self.open(frame.id)
+            case Removal():
+                id = TopicIdPartition(frame.topic_id, frame.partition)
+                self.held.pop(id, None)
+                self.told.pop(id, None)
+                self.world.later(lambda: self.say(ReplicaRemoved(*id)))
+            case Exit():
+                self.exited = True
+                self.runs = False
+
+    def open(self, id: TopicIdPartition) -> None:
+        known = id in self.world.disks.setdefault(self.broker, set())
+        default = self.default_condition or (Condition.WHOLE if known else Condition.MISSING)
+        epoch, end = self.ends.get(id, (-1, 0))
+        status = ReplicaStatus(*id, self.conditions.get(id, default), 0, end, end, epoch, -1, -1)
+        self.held[id] = status
+        self.world.disks[self.broker].add(id)
+        self.world.later(lambda: self.say(ReplicaOpened(status)))
+
+    def fail(self, id: TopicIdPartition, reason: str = "disk on fire") -> None:
+        self.held.pop(id, None)
+        self.say(ReplicaFailed(*id, reason))
+
+    def lose_session(self) -> None:
+        session, self.session = self.session, None
+        self.world.feed(SessionClosed(session))
+
+    def kill(self) -> None:
+        """SIGKILL: the session ends, and nobody listens any more."""
+        self.runs = False
+        self.lose_session()
+
+    def alter(self, id: TopicIdPartition, *isr: int, **changes: int) -> int:
+        """Ask for an ISR and return the error of the answer."""
+        told = self.told[id]
+        incarnations = {replica.broker_id: replica.incarnation for replica in told.replicas}
+        incarnations.update({broker: self.world.process(id, broker).incarnation for broker in isr})
+        self.world.last_request += 1
+        request = AlterPartition(
+            self.world.last_request,
+            *id,
+            told.leader_epoch,
+            told.partition_epoch,
+            tuple((broker, incarnations.get(broker, 0)) for broker in isr),
+        )
+        self.say(replace(request, **changes))
+        answers = [frame for frame in self.heard if isinstance(frame, AlterPartitionAnswer)]
+        assert answers and answers[-1].request_id == self.world.last_request, "no answer"
+        return answers[-1].error
+
+
+class World:
+    def __init__(self, brokers: int = 3, **config: object) -> None:
+        config.setdefault("starts_brokers", False)
+        self.config = ControllerConfig(**config)  # type: ignore[arg-type]
+        self.now = 1_000
+        self.sessions: dict[int, Process] = {}
+        self.processes: dict[int, Process] = {}
+        self.disks: dict[int, set[TopicIdPartition]] = {}  # the logs that brokers have, whatever process
+        self.replies: dict[int, object] = {}
+        self.notices: list[str] = []
+        self.dials: list[Dial] = []
+        self.starts: list[StartActor] = []
+        self.quorum_out: list[SendQuorum] = []
+        self.writes: list[Persist] = []
+        self.entries: list[object] = []
+        self.hard_state = HardState()
+        self.snapshot = bootstrap_snapshot(CLUSTER, [VOTER])
+        self.answers_dials = True
+        self.persists = True
+        self.starts_at_once = True
+        self.last_session = self.last_token = self.last_incarnation = self.last_request = self.last_uuid = 0
+        self._later: deque[object] = deque()
+        self._busy = False
+        self.restart_controller()
+        for broker in range(brokers):
+            self.ask(RegisterDisk(CLUSTER, broker, disk_of(broker), f"/disks/{broker}"))
+
+    # ---------------------------------------------------------- the controller and its shell
+
+    def restart_controller(self) -> None:
+        """A new controller process on the same disk; sessions of the old one are gone without a word."""
+        self.sessions.clear()
+        for process in self.processes.values():
+            process.session = None
+        self.writes.clear()
+        quorum = Quorum(
+            VOTER,
+            hard_state=self.hard_state,
+            snapshot=self.snapshot,
+            entries=self.entries,
+            config=QuorumConfig(),
+            draw_election_timeout_ms=lambda: 1_000,
+            now_ms=self.now,
+        )
+        self.controller = Controller(
+            quorum, controller_node=1, config=self.config, plan=plan_replicas, new_uuid=self.new_uuid
+        )
+        self.perform(self.controller.start(self.now))
+        self.run_later()
+
+    def new_uuid(self) -> uuid.UUID:
+        self.last_uuid += 1
+        return uuid.UUID(int=0xABC000 + self.last_uuid)
+
+    def feed(self, event: object) -> None:
+        self.perform(self.controller.handle(event, self.now))
+        self.controller.check()
+        self.run_later()
+
+    def later(self, action: object) -> None:
+        self._later.append(action)
+
+    def run_later(self) -> None:
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._later:
+                self._later.popleft()()
+        finally:
+            self._busy = False
+
+    def perform(self, effects: list[object]) -> None:
+        for effect in effects:
+            match effect:
+                case SendFrame():
+                    process = self.sessions.get(effect.session_id)
+                    if process is not None and process.session == effect.session_id:
+                        process.receive(effect.frame)
+                case CloseSession():
+                    process = self.sessions.pop(effect.session_id, None)
+                    if process is not None:
+                        if process.session == effect.session_id:
+                            process.session = None
+                        self.later(lambda id=effect.session_id: self.feed(SessionClosed(id)))
+                case Dial():
+                    self.dials.append(effect)
+                    if self.answers_dials:
+                        self.later(lambda dial=effect: self.answer(dial))
+                case Reply():
+                    assert effect.token not in self.replies, "answered twice"
+                    self.replies[effect.token] = effect.reply
+                case StartActor():
+                    self.starts.append(effect)
+                    if self.starts_at_once:
+                        self.later(lambda start=effect: self.start(start))
+                case Persist():
+                    self.writes.append(effect)
+                    if self.persists:
+                        self.later(self.persist)
+                case SendQuorum():
+                    self.quorum_out.append(effect)
+                case Notice():
+                    self.notices.append(effect.text)
+
+    def persist(self) -> None:
+        if not self.writes:
+            return
+        write = self.writes.pop(0).write
+        if write.hard_state is not None:
+            self.hard_state = write.hard_state
+        if write.snapshot is not None:
+            self.snapshot = write.snapshot
+            self.entries = [entry for entry in self.entries if entry.index > write.snapshot.last_index]
+        if write.entries:
+            first = write.entries[0].index
+            self.entries = [entry for entry in self.entries if entry.index < first] + list(write.entries)
+        self.feed(Persisted(write.number))
+
+    def answer(self, dial: Dial, outcome: DialOutcome | None = None) -> None:
+        if outcome is None:
+            process = self.processes.get(dial.node_id)
+            if process is None or process.incarnation != dial.incarnation or not process.runs:
+                outcome = DialOutcome.REFUSED
+            else:
+                outcome = DialOutcome.MUTE if process.mute else DialOutcome.ALIVE
+        self.feed(Dialed(dial.node_id, dial.incarnation, dial.dial_id, outcome))
+
+    def start(self, start: StartActor) -> None:
+        self.feed(ActorStarted(start.node_id))
+        self.launch(start.node_id)
+
+    def launch(self, node: int, *, says_hello: bool = True) -> Process:
+        """A new process of that node."""
+        self.last_incarnation += 1
+        process = self.processes[node] = Process(self, node, self.last_incarnation)
+        if says_hello:
+            process.hello()
+            self.run_later()
+        return process
+
+    def pass_time(self, ms: int, *, step: int = 100, beating: bool = True) -> None:
+        """Time passes in small steps; processes with a session keep beating, deadlines are ticked."""
+        end = self.now + ms
+        while self.now < end:
+            self.now = min(self.now + step, end)
+            for process in sorted(self.processes.values(), key=lambda each: each.node):
+                if beating and process.session is not None and process.runs and not process.mute:
+                    process.beat()
+            self.tick()
+
+    def tick(self) -> None:
+        deadline = self.controller.next_deadline_ms()
+        if deadline is not None and deadline <= self.now:
+            self.feed(Ticked())
+
+    # ---------------------------------------------------------- what people ask
+
+    def ask(self, request: object, *, wait: bool = True) -> object:
+        self.last_token += 1
+        token = self.last_token
+        self.feed(RequestReceived(token, request))
+        return self.replies[token] if wait else token
+
+    def create(self, name: str, *assignment: tuple[int, ...], **configs: object) -> uuid.UUID:
+        """A topic with these brokers for its partitions; its replicas' processes start and open their logs."""
+        topic = NewTopic(
+            name,
+            assignment=tuple(enumerate(assignment)),
+            configs=tuple((key.replace("_", "."), str(value)) for key, value in configs.items()),
+        )
+        created = self.ask(CreateTopics((topic,))).topics[0]
+        assert created.error == 0, created
+        self.pass_time(1_100)
+        return created.topic_id
+
+    def configure(self, topic: str, key: str, value: str | None) -> int:
+        operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+        resource = ResourceChanges(ResourceType.TOPIC, topic, (ConfigChange(key, operation, value),))
+        return self.ask(IncrementalAlterConfigs((resource,))).resources[0].error
+
+    # ---------------------------------------------------------- what is so
+
+    @property
+    def image(self):
+        return self.controller.image
+
+    def state(self, id: TopicIdPartition):
+        return self.image.topics[id.topic_id].partitions[id.partition]
+
+    def process(self, id: TopicIdPartition, broker: int) -> Process:
+        return self.processes[self.state(id).node_of(broker)]
+
+    def leader(self, id: TopicIdPartition) -> Process:
+        return self.process(id, self.state(id).leader)
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def new_world():
+    return World
+
+
+@pytest.fixture
+def broker_node():
+    return lambda broker: node_id(broker, 0)
