@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -112,7 +113,9 @@ class Connection(FramedProtocol):
                     failure = error
             raise failure or OSError(f"{host} has no address")
         except OSError as error:
-            reason = error.strerror or str(error)
+            reason = (
+                str(error) if error.errno is None or isinstance(error, socket.gaierror) else os.strerror(error.errno)
+            )
             raise DisconnectedError(f"cannot connect to {self.endpoint}: {reason}") from error
 
     # -------------------------------------------------------------- sending

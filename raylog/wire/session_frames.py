@@ -11,7 +11,7 @@ the controller could lose data.
 from __future__ import annotations
 
 import struct
-from typing import Final, get_args, get_args
+from typing import Final, get_args
 
 import msgpack
 

@@ -1,0 +1,646 @@
+"""The server with real sockets: replies, order, limits, back-pressure, endings."""
+
+import asyncio
+import datetime
+import logging
+import socket
+import struct
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse as ApiVersionsResponseV0
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.request import MetadataRequest
+from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, TopicProduceData
+from kio.schema.produce.v9.response import ProduceResponse
+
+from raylog.errors import ClientTimeoutError, ClusterError, DisconnectedError, error_for
+from raylog.metadata.session import ActorIdentity
+from raylog.types import Endpoint
+from raylog.wire import private
+from raylog.wire.connection import Connection
+from raylog.wire.frames import client_id_field, decode_response, encode_request
+from raylog.wire.handshake import HandshakeError, Peer, WrongPeerError
+from raylog.wire.server import Limits, Request, Server
+
+pytestmark = pytest.mark.core
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+SECRET, CLUSTER = "a secret", "cluster-1"
+IDENTITY = ActorIdentity(CLUSTER, 65538, uuid.UUID(int=7), 4711)
+EMPTY_REPLY = ProduceResponse(responses=(), throttle_time=datetime.timedelta(0))
+
+
+def produce(records: bytes = b"x", acks: int = 1) -> ProduceRequest:
+    topic = TopicProduceData(name="t", partition_data=(PartitionProduceData(index=0, records=records),))
+    return ProduceRequest(acks=acks, timeout=datetime.timedelta(seconds=1), topic_data=(topic,))
+
+
+def metadata() -> MetadataRequest:
+    return MetadataRequest(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+
+
+def server_of(handlers: dict[int, Any], **options: Any) -> Server:
+    return Server(handlers, **{"identity": IDENTITY, "secret": SECRET} | options)
+
+
+async def client_of(endpoint: Endpoint, **options: Any) -> Connection:
+    return await Connection.open(endpoint, **{"secret": SECRET, "cluster_id": CLUSTER} | options)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def raw(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(endpoint.host, endpoint.port)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+
+# ------------------------------------------------------------------ requests and replies
+
+
+def test_a_handler_may_answer_at_once_later_or_as_a_coroutine(run: Run) -> None:
+    parked: list[Request] = []
+
+    async def slowly(request: Request) -> private.LeaderFound:
+        await asyncio.sleep(0)
+        return private.LeaderFound(leader_node=1, leader_epoch=request.body.newer_than_epoch + 1)
+
+    async def work() -> None:
+        server = server_of(
+            {0: lambda request: request.reply(EMPTY_REPLY), 3: parked.append, private.AWAIT_LEADER: slowly}
+        )
+        connection = await client_of(await server.start())
+        late = connection.send(metadata())
+        assert await connection.request(produce()) == EMPTY_REPLY
+        assert (await connection.request(private.AwaitLeader("t", 0, 4, 100))).leader_epoch == 5
+        assert not late.done() and len(parked) == 1
+        assert parked[0].header == (3, 12, parked[0].correlation_id, "raylog")
+        late.cancel()
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_replies_are_matched_by_correlation_id_whatever_their_order(run: Run) -> None:
+    parked: list[Request] = []
+
+    async def work() -> None:
+        server = server_of({private.AWAIT_LEADER: parked.append})
+        connection = await client_of(await server.start())
+        futures = [connection.send(private.AwaitLeader("t", number, 0, 100)) for number in range(20)]
+        await until(lambda: len(parked) == 20)
+        for request in reversed(parked):
+            request.reply(private.LeaderFound(leader_node=request.body.partition, leader_epoch=1))
+        assert [reply.leader_node for reply in await asyncio.gather(*futures)] == list(range(20))
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_an_ordered_server_replies_in_the_order_of_the_requests(run: Run) -> None:
+    parked: list[Request] = []
+
+    async def work() -> None:
+        server = Server({0: parked.append}, ordered=True)
+        reader, writer = await raw(await server.start())
+        for correlation_id in range(5):
+            writer.write(
+                b"".join(
+                    encode_request(produce(acks=0 if correlation_id == 2 else 1), correlation_id, client_id_field("c"))
+                )
+            )
+        await until(lambda: len(parked) == 5)
+        for index in (4, 2, 1, 3):
+            parked[index].done() if index == 2 else parked[index].reply(EMPTY_REPLY)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.readexactly(1), 0.05)
+        parked[0].reply(EMPTY_REPLY)
+        assert [int.from_bytes((await read_frame(reader))[:4], "big") for _ in range(4)] == [0, 1, 3, 4]
+        writer.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_a_refusal_of_a_private_api_is_raised_at_the_client(run: Run) -> None:
+    def refuse(request: Request) -> None:
+        raise error_for(int(ErrorCode.unknown_topic_or_partition), "no topic t")
+
+    async def work() -> None:
+        server = server_of({private.AWAIT_LEADER: refuse})
+        connection = await client_of(await server.start())
+        with pytest.raises(type(error_for(3)), match="no topic t"):
+            await connection.request(private.AwaitLeader("t", 0, 0, 1))
+        assert connection.is_open
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_a_handler_that_fails_closes_the_connection_with_its_traceback_in_the_log(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(request: Request) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def work() -> None:
+        server = server_of({0: fail})
+        connection = await client_of(await server.start())
+        with pytest.raises(DisconnectedError):
+            await connection.request(produce())
+        await server.stop()
+
+    run(work())
+    assert "the handler of API 0 failed" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+def test_produce_with_acks_0_gets_no_reply(run: Run) -> None:
+    received: list[int] = []
+
+    def handle(request: Request) -> None:
+        received.append(request.body.acks)
+        request.done() if request.body.acks == 0 else request.reply(EMPTY_REPLY)
+
+    async def work() -> None:
+        server = server_of({0: handle})
+        connection = await client_of(await server.start())
+        connection.send_unanswered(produce(acks=0))
+        assert await connection.request(produce()) == EMPTY_REPLY
+        assert received == [0, 1] and server.in_flight_bytes == 0
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_large_bodies_pass_whole(run: Run) -> None:
+    async def work() -> None:
+        checks: list[bool] = []
+
+        def handle(request: Request) -> None:
+            records = request.body.topic_data[0].partition_data[0].records
+            checks.append(records == bytes([len(checks)]) * 5_000_000)
+            request.reply(EMPTY_REPLY)
+
+        server = server_of({0: handle})
+        connection = await client_of(await server.start())
+        await asyncio.gather(*(connection.send(produce(bytes([number]) * 5_000_000)) for number in range(6)))
+        assert checks == [True] * 6
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+# ------------------------------------------------------------------ limits and back-pressure
+
+
+def test_a_connection_over_its_share_is_not_read_until_replies_free_it(run: Run) -> None:
+    parked: list[Request] = []
+
+    async def work() -> None:
+        server = server_of({0: parked.append}, limits=Limits(connection_bytes_max=2_500_000))
+        connection = await client_of(await server.start())
+        futures = [connection.send(produce(bytes(1_000_000))) for _ in range(8)]
+        await until(lambda: len(parked) == 3)
+        await asyncio.sleep(0.05)
+        assert len(parked) == 3
+        (peer,) = server.connections
+        assert peer.in_flight_requests == 3 and 3_000_000 < peer.in_flight_bytes == server.in_flight_bytes
+        for index in range(8):
+            await until(lambda: len(parked) > index)  # noqa: B023
+            parked[index].reply(EMPTY_REPLY)
+        await asyncio.gather(*futures)
+        assert (peer.in_flight_bytes, peer.in_flight_requests, server.in_flight_bytes) == (0, 0, 0)
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_a_released_body_no_longer_counts(run: Run) -> None:
+    parked: list[Request] = []
+
+    def handle(request: Request) -> None:
+        request.release()
+        parked.append(request)
+
+    async def work() -> None:
+        server = server_of({0: handle}, limits=Limits(connection_bytes_max=1_500_000))
+        connection = await client_of(await server.start())
+        futures = [connection.send(produce(bytes(1_000_000))) for _ in range(8)]
+        await until(lambda: len(parked) == 8)
+        assert server.in_flight_bytes == 0
+        for request in parked:
+            request.reply(EMPTY_REPLY)
+        await asyncio.gather(*futures)
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_many_small_parked_requests_are_bounded_too(run: Run) -> None:
+    parked: list[Request] = []
+
+    async def work() -> None:
+        server = server_of({0: parked.append}, limits=Limits(connection_requests_max=10))
+        connection = await client_of(await server.start())
+        futures = [connection.send(produce()) for _ in range(35)]
+        await until(lambda: len(parked) == 10)
+        await asyncio.sleep(0.02)
+        assert len(parked) == 10
+        answered = 0
+        while answered < 35:
+            await until(lambda: len(parked) > answered)  # noqa: B023
+            parked[answered].reply(EMPTY_REPLY)
+            answered += 1
+        await asyncio.gather(*futures)
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_a_full_server_still_reads_those_who_hold_little(run: Run) -> None:
+    """The follower's fetch that frees a parked produce has to get through when produce requests fill the server."""
+    parked: list[Request] = []
+
+    async def work() -> None:
+        limits = Limits(server_bytes_max=2_500_000, connection_bytes_max=10_000_000)
+        server = server_of({0: parked.append}, limits=limits)
+        server.handlers[private.AWAIT_LEADER] = lambda request: request.reply(private.LeaderFound(1, 1))
+        server.versions[private.AWAIT_LEADER] = range(1)
+        endpoint = await server.start()
+        producer, follower = await client_of(endpoint), await client_of(endpoint)
+        futures = [producer.send(produce(bytes(1_000_000))) for _ in range(6)]
+        await until(lambda: len(parked) == 3)
+        for _ in range(3):
+            assert (await follower.request(private.AwaitLeader("t", 0, 0, 1))).leader_node == 1
+        assert len(parked) == 3
+        for index in range(6):
+            await until(lambda: len(parked) > index)  # noqa: B023
+            parked[index].reply(EMPTY_REPLY)
+        await asyncio.gather(*futures)
+        producer.close()
+        follower.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_a_client_that_does_not_read_is_not_read_either(run: Run) -> None:
+    served = 0
+
+    def handle(request: Request) -> None:
+        nonlocal served
+        served += 1
+        request.reply(private.ClusterStatusReply({"filler": bytes(1_000_000)}))
+
+    async def work() -> None:
+        server = server_of({private.CLUSTER_STATUS: handle}, secret=None)
+        reader, writer = await raw(await server.start())
+        for correlation_id in range(200):
+            writer.write(b"".join(encode_request(private.ClusterStatus(), correlation_id, client_id_field("c"))))
+        await writer.drain()
+        await until(lambda: served > 0)
+        await asyncio.sleep(0.1)
+        assert served < 100
+        for _ in range(200):
+            await read_frame(reader)
+        assert served == 200
+        writer.close()
+        await server.stop()
+
+    run(work())
+
+
+# ------------------------------------------------------------------ endings
+
+
+def test_parked_requests_hear_of_a_lost_client(run: Run) -> None:
+    parked: list[Request] = []
+    gone: list[int] = []
+
+    def park(request: Request) -> None:
+        request.on_close(lambda lost: gone.append(lost.correlation_id))
+        parked.append(request)
+
+    async def work() -> None:
+        server = server_of({0: park})
+        connection = await client_of(await server.start())
+        futures = [connection.send(produce()) for _ in range(3)]
+        await until(lambda: len(parked) == 3)
+        parked[1].reply(EMPTY_REPLY)
+        await futures[1]
+        connection.abort()
+        await until(lambda: len(gone) == 2)
+        assert gone == [parked[0].correlation_id, parked[2].correlation_id]
+        assert not parked[0].is_open and server.in_flight_bytes == 0 and not server.connections
+        parked[0].reply(EMPTY_REPLY)  # too late, and harmless
+        parked[0].on_close(lambda lost: gone.append(-1))
+        assert gone[-1] == -1
+        for future in (futures[0], futures[2]):
+            with pytest.raises(DisconnectedError):
+                await future
+        await server.stop()
+
+    run(work())
+
+
+def test_everything_in_flight_fails_at_once_when_the_server_goes(run: Run) -> None:
+    parked: list[Request] = []
+
+    async def work() -> None:
+        server = server_of({0: parked.append})
+        connection = await client_of(await server.start())
+        order: list[int] = []
+        for number in range(5):
+            connection.call(produce(), lambda reply, error, number=number: order.append(number))
+        future = connection.send(produce())
+        await until(lambda: len(parked) == 6)
+        await server.stop()
+        with pytest.raises(DisconnectedError):
+            await future
+        assert order == [0, 1, 2, 3, 4]
+        assert not connection.is_open
+        with pytest.raises(DisconnectedError):
+            await connection.request(produce())
+        await connection.wait_closed()
+
+    run(work())
+
+
+def test_a_server_stops_and_starts_again_on_its_port(run: Run) -> None:
+    async def work() -> None:
+        for _ in range(3):
+            server = server_of({0: lambda request: request.reply(EMPTY_REPLY)}, port=work_port, port_must_match=True)
+            connection = await client_of(await server.start())
+            await connection.request(produce())
+            await server.stop()
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        work_port = probe.getsockname()[1]
+    run(work())
+
+
+def test_stop_waits_for_replies_to_leave_but_not_for_a_client_that_reads_nothing(run: Run) -> None:
+    async def work() -> None:
+        reply = private.ClusterStatusReply({"filler": bytes(30_000_000)})
+        server = server_of({private.CLUSTER_STATUS: lambda request: request.reply(reply)}, secret=None)
+        endpoint = await server.start()
+        connection = await client_of(endpoint, secret=None)
+        future = connection.send(private.ClusterStatus())
+        _, writer = await raw(endpoint)
+        writer.write(b"".join(encode_request(private.ClusterStatus(), 1, client_id_field("c"))))
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await until(lambda: len(server.connections) == 2 and all(each.bytes_received for each in server.connections))
+        await server.stop(grace_s=0.5)
+        assert len((await future).status["filler"]) == 30_000_000
+        writer.transport.abort()  # type: ignore[attr-defined]
+
+    run(work())
+
+
+# ------------------------------------------------------------------ who may come in
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"secret": "a guess"}, HandshakeError, "secret"),
+        ({"cluster_id": "cluster-2"}, HandshakeError, "another cluster"),
+        ({"expect": (65538, 1)}, WrongPeerError, "incarnation 4711 answers"),
+        ({"expect": (65539, 4711)}, WrongPeerError, "node 65538"),
+    ],
+)
+def test_strangers_and_the_wrong_neighbour_get_nothing(
+    run: Run, options: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    async def work() -> None:
+        server = server_of({0: lambda request: request.reply(EMPTY_REPLY)})
+        endpoint = await server.start()
+        with pytest.raises(error, match=match):
+            await client_of(endpoint, **options)
+        await until(lambda: not server.connections)
+        await server.stop()
+
+    run(work())
+
+
+def test_both_ends_know_each_other_after_the_handshake(run: Run) -> None:
+    async def work() -> None:
+        seen: list[Peer] = []
+
+        def handle(request: Request) -> None:
+            seen.append(request.peer)
+            request.reply(EMPTY_REPLY)
+
+        server = server_of({0: handle})
+        connection = await client_of(await server.start(), caller=Peer(131074, 99), expect=(65538, 4711))
+        await connection.request(produce())
+        assert connection.peer == Peer(65538, 4711) and seen == [Peer(131074, 99)]
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_nothing_is_served_before_the_handshake(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        server = server_of({0: lambda request: request.reply(EMPTY_REPLY)})
+        endpoint = await server.start()
+        for request in (produce(), ApiVersionsRequest(client_software_name="a", client_software_version="b")):
+            reader, writer = await raw(endpoint)
+            writer.write(b"".join(encode_request(request, 1, client_id_field("c"))))
+            assert await reader.read() == b""
+            writer.close()
+        await server.stop()
+
+    run(work())
+    assert caplog.text.count("before the handshake") == 2
+
+
+def test_a_silent_stranger_is_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raylog.wire.server.SWEEP_INTERVAL_S", 0.01)
+
+    async def work() -> None:
+        server = server_of({}, limits=Limits(handshake_timeout_ms=1))
+        reader, writer = await raw(await server.start())
+        assert await reader.read() == b""
+        writer.close()
+        await server.stop()
+
+    run(work())
+
+
+# ------------------------------------------------------------------ API keys and versions
+
+
+def test_api_versions_lists_the_table(run: Run) -> None:
+    async def work() -> None:
+        server = Server(
+            {0: lambda request: None, private.AWAIT_LEADER: lambda request: None}, versions={0: range(3, 10)}
+        )
+        connection = await client_of(await server.start(), secret=None)
+        reply = await connection.request(ApiVersionsRequest(client_software_name="a", client_software_version="b"))
+        assert reply.error_code is ErrorCode.none
+        spoken = [(each.api_key, each.min_version, each.max_version) for each in reply.api_keys]
+        assert spoken == [(0, 3, 9), (18, 0, 4)]
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_a_newer_api_versions_request_is_answered_in_version_0(run: Run) -> None:
+    async def work() -> None:
+        server = Server({0: lambda request: None})
+        reader, writer = await raw(await server.start())
+        body = struct.pack(">hhih", 18, 99, 5, -1) + b"whatever a future version holds"
+        writer.write(struct.pack(">i", len(body)) + body)
+        frame = await read_frame(reader)
+        reply = decode_response(18, 0, frame)
+        assert frame[:4] == struct.pack(">i", 5) and isinstance(reply, ApiVersionsResponseV0)
+        assert reply.error_code is ErrorCode.unsupported_version
+        assert [each.api_key for each in reply.api_keys] == [0, 18]
+        request = ApiVersionsRequest(client_software_name="a", client_software_version="b")
+        writer.write(b"".join(encode_request(request, 6, client_id_field("c"))))
+        assert decode_response(18, 3, await read_frame(reader)).error_code is ErrorCode.none
+        writer.close()
+        await server.stop()
+
+    run(work())
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(999, 0), (0, 99), (0, 2), (1, 12), (20_002, 0), (0, -1)])
+def test_other_unknown_keys_and_versions_end_the_connection(
+    run: Run, api_key: int, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        server = Server({0: lambda request: None}, versions={0: range(3, 10)})
+        reader, writer = await raw(await server.start())
+        writer.write(struct.pack(">ihhih", 10, api_key, version, 5, -1))
+        assert await reader.read() == b""
+        writer.close()
+        await server.stop()
+
+    run(work())
+    assert "is not spoken here" in caplog.text
+
+
+# ------------------------------------------------------------------ ports
+
+
+def test_a_busy_port_moves_to_the_next_with_a_notice(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        first = server_of({})
+        taken = (await first.start()).port
+        second = server_of({}, port=taken)
+        moved = (await second.start()).port
+        assert taken < moved <= taken + 100
+        assert f"port {taken} is taken; listening on {moved} instead" in caplog.text
+        third = server_of({}, port=taken, port_must_match=True)
+        with pytest.raises(ClusterError, match=f"port {taken} is taken"):
+            await third.start()
+        await first.stop()
+        await second.stop()
+
+    caplog.set_level(logging.WARNING)
+    run(work())
+
+
+def test_an_address_of_another_machine_is_refused_with_its_name(run: Run) -> None:
+    async def work() -> None:
+        with pytest.raises(ClusterError, match=r"192\.0\.2\.1"):
+            await server_of({}, host="192.0.2.1").start()
+
+    run(work())
+
+
+# ------------------------------------------------------------------ the client's timeouts
+
+
+def test_a_request_times_out_alone(run: Run) -> None:
+    parked: list[Request] = []
+
+    async def work() -> None:
+        server = server_of(
+            {0: parked.append, private.AWAIT_LEADER: lambda request: request.reply(private.LeaderFound(1, 1))}
+        )
+        connection = await client_of(await server.start())
+        patient = connection.send(produce(), timeout_ms=None)
+        with pytest.raises(ClientTimeoutError):
+            await connection.request(produce(), timeout_ms=20)
+        await until(lambda: len(parked) == 2)
+        parked[1].reply(EMPTY_REPLY)  # its reply comes too late and is dropped
+        assert (await connection.request(private.AwaitLeader("t", 0, 0, 1))).leader_node == 1
+        parked[0].reply(EMPTY_REPLY)
+        assert await patient == EMPTY_REPLY
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_opening_times_out_when_nobody_answers(run: Run) -> None:
+    async def work() -> None:
+        with socket.socket() as mute:
+            mute.bind(("127.0.0.1", 0))
+            mute.listen()
+            with pytest.raises(ClientTimeoutError, match="within 50 ms"):
+                await client_of(Endpoint("127.0.0.1", mute.getsockname()[1]), timeout_ms=50)
+
+    run(work())
+
+
+def test_opening_fails_at_once_where_nobody_listens(run: Run) -> None:
+    async def work() -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            with pytest.raises(DisconnectedError, match="refused"):
+                await client_of(Endpoint("127.0.0.1", unused.getsockname()[1]))
+
+    run(work())
+
+
+def test_names_are_resolved(run: Run) -> None:
+    async def work() -> None:
+        server = server_of({0: lambda request: request.reply(EMPTY_REPLY)}, host="localhost")
+        endpoint = await server.start()
+        assert endpoint.host == "localhost"
+        connection = await client_of(endpoint)
+        assert await connection.request(produce()) == EMPTY_REPLY
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_a_callback_that_fails_hurts_nobody_else(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(reply: Any, error: Exception | None) -> None:
+        raise ZeroDivisionError
+
+    async def work() -> None:
+        server = server_of({0: lambda request: request.reply(EMPTY_REPLY)})
+        connection = await client_of(await server.start())
+        connection.call(produce(), fail)
+        assert await connection.request(produce()) == EMPTY_REPLY
+        connection.close()
+        await server.stop()
+
+    run(work())
+    assert "the callback of a reply" in caplog.text
