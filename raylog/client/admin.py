@@ -1,0 +1,353 @@
+"""Topics, partitions, configs and offsets, asked of the controller and, where a log has to answer, of the partitions'
+leaders.
+
+Every call returns plain values and raises typed errors; there are no futures per topic. A call on several topics
+raises the first error after all have been tried. Broker ids are those that people use; node ids of server actors stay
+inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import TracebackType
+from typing import Any, Literal
+
+from kio.schema.errors import ErrorCode
+
+from raylog.client import requests
+from raylog.client.address import ClusterAddress
+from raylog.client.config import AdminConfig
+from raylog.client.leader_requests import LeaderRequests
+from raylog.client.link import ClusterLink
+from raylog.client.metadata import TopicView
+from raylog.errors import ClosedError, ConfigError, RaylogError, error_for
+from raylog.types import TopicPartition, broker_of
+
+EARLIEST = -2
+LATEST = -1
+MAX_TIMESTAMP = -3
+OffsetSpec = Literal["earliest", "latest", "max_timestamp"] | int
+_SPECS: dict[Any, int] = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; −1 takes the cluster's default. ``replica_assignment`` (partition → brokers) replaces both numbers."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, Any] = field(default_factory=dict)
+    replica_assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition. Leader −1: nobody leads; ``leader_node`` is the id of the server actor."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...]
+    leader_node: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    name: str
+    topic_id: uuid.UUID
+    is_internal: bool
+    partitions: tuple[PartitionInfo, ...]
+
+
+class ConfigSource(IntEnum):
+    """Where a config's value comes from (Kafka's numbers)."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    sensitive: bool
+    documentation: str | None
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is ConfigSource.DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    broker: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    cluster_id: str
+    controller: int
+    brokers: tuple[BrokerInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetInfo:
+    """An offset as ListOffsets gives it; timestamp −1 where it was not asked by time."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class AsyncAdminClient:
+    """The admin client for coroutines; ``AdminClient`` is the same with blocking calls."""
+
+    def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
+        self._address = address
+        self._options = {**(config or {}), **options}
+        self._config = AdminConfig.parse(config, options)
+        self._link: ClusterLink | None = None
+        self._closed = False
+
+    def __reduce__(self) -> Any:
+        return AsyncAdminClient, (self._address, self._options)
+
+    # -------------------------------------------------------------- topics
+
+    async def create_topics(
+        self,
+        topics: Iterable[NewTopic],
+        *,
+        validate_only: bool = False,
+        if_not_exists: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Create topics. Their leaders follow within moments; producers and consumers wait for them."""
+        wanted = [
+            (
+                topic.name,
+                topic.partitions if not topic.replica_assignment else -1,
+                topic.replication_factor if not topic.replica_assignment else -1,
+                topic.replica_assignment,
+                {name.replace("_", "."): _config_text(value) for name, value in topic.configs.items()},
+            )
+            for topic in topics
+        ]
+        timeout_ms = self._timeout_ms(timeout)
+        reply = await self._ask(
+            requests.create_topics(wanted, timeout_ms=timeout_ms, validate_only=validate_only), timeout_ms
+        )
+        forgiven = ErrorCode.topic_already_exists if if_not_exists else ErrorCode.none
+        _raise_first((r.name, r.error_code, r.error_message) for r in reply.topics if r.error_code != forgiven)
+
+    async def delete_topics(
+        self, names: Iterable[str], *, if_exists: bool = False, timeout: float | None = None
+    ) -> None:
+        """Delete topics with all their records."""
+        timeout_ms = self._timeout_ms(timeout)
+        reply = await self._ask(requests.delete_topics(list(names), timeout_ms=timeout_ms), timeout_ms)
+        forgiven = ErrorCode.unknown_topic_or_partition if if_exists else ErrorCode.none
+        _raise_first((r.name, r.error_code, r.error_message) for r in reply.responses if r.error_code != forgiven)
+
+    async def list_topics(self, *, internal: bool = False) -> list[str]:
+        """The names of all topics, sorted."""
+        views = await self._opened().metadata.refresh(None)
+        return sorted(view.name for view in views if internal or not view.is_internal)
+
+    async def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicDescription]:
+        """Topics by name; all of them if no names are given. Raises UnknownTopicOrPartitionError for one that is not there."""
+        views = await self._opened().metadata.refresh(None if names is None else list(names))
+        return {view.name: _description(view) for view in sorted(views, key=lambda view: view.name)}
+
+    async def create_partitions(
+        self,
+        topic: str,
+        total: int,
+        *,
+        new_assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Let a topic have ``total`` partitions (only more than now). Keys move to other partitions; records don't."""
+        timeout_ms = self._timeout_ms(timeout)
+        request = requests.create_partitions(
+            {topic: (total, new_assignments)}, timeout_ms=timeout_ms, validate_only=validate_only
+        )
+        reply = await self._ask(request, timeout_ms)
+        _raise_first((r.name, r.error_code, r.error_message) for r in reply.results)
+
+    # -------------------------------------------------------------- configs
+
+    async def describe_configs(
+        self, topic: str | None = None, *, broker: int | None = None, keys: Sequence[str] | None = None
+    ) -> dict[str, ConfigEntry]:
+        """The configs of a topic (or of a broker), defaults included."""
+        kind, name = _resource(topic, broker)
+        reply = await self._ask(requests.describe_configs(kind, name, keys))
+        result = reply.results[0]
+        _raise_first([(name, result.error_code, result.error_message)])
+        return {
+            entry.name: ConfigEntry(
+                entry.name,
+                entry.value,
+                ConfigSource(int(entry.config_source)),
+                entry.read_only,
+                entry.is_sensitive,
+                entry.documentation,
+            )
+            for entry in result.configs
+        }
+
+    async def alter_configs(
+        self,
+        topic: str | None = None,
+        *,
+        set: Mapping[str, Any] | None = None,
+        delete: Iterable[str] = (),
+        append: Mapping[str, Any] | None = None,
+        subtract: Mapping[str, Any] | None = None,
+        broker: int | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Set configs, or delete them so that the default holds again; ``append`` and ``subtract`` work on lists."""
+        kind, name = _resource(topic, broker)
+        operations: list[tuple[str, int, str | None]] = [(key.replace("_", "."), 1, None) for key in delete]
+        for number, changes in ((0, set), (2, append), (3, subtract)):
+            operations += [
+                (key.replace("_", "."), number, _config_text(value)) for key, value in (changes or {}).items()
+            ]
+        reply = await self._ask(requests.incremental_alter_configs(kind, name, operations, validate_only=validate_only))
+        _raise_first((r.resource_name, r.error_code, r.error_message) for r in reply.responses)
+
+    # -------------------------------------------------------------- cluster, offsets, records
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Cluster id, controller and brokers."""
+        reply = await self._ask(requests.describe_cluster())
+        _raise_first([("the cluster", reply.error_code, reply.error_message)])
+        brokers = sorted(
+            (BrokerInfo(int(b.broker_id), b.host, int(b.port), b.rack) for b in reply.brokers),
+            key=lambda info: info.broker,
+        )
+        return ClusterDescription(reply.cluster_id, int(reply.controller_id), tuple(brokers))
+
+    async def list_offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, OffsetInfo]:
+        """Per partition "earliest", "latest", "max_timestamp", or the first offset at or after a time in ms (−1: none)."""
+        asked: dict[TopicPartition, Any] = {TopicPartition(*key): _SPECS.get(spec, spec) for key, spec in specs.items()}
+        for key, spec in asked.items():
+            if not isinstance(spec, int):
+                raise ConfigError(
+                    f"{key.topic}-{key.partition}: {spec!r} is neither earliest, latest, max_timestamp nor a time in ms"
+                )
+        found = await self._leaders().list_offsets(asked, self._config.default_api_timeout_ms)
+        return {key: OffsetInfo(offset, timestamp, epoch) for key, (offset, timestamp, epoch) in found.items()}
+
+    async def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete everything below these offsets (−1: below the high watermark); the partitions' new first offsets."""
+        asked = {TopicPartition(*key): offset for key, offset in offsets.items()}
+        return await self._leaders().delete_records(asked, self._config.default_api_timeout_ms)
+
+    # -------------------------------------------------------------- the end, and inside
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._closed = True
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def __aenter__(self) -> AsyncAdminClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _opened(self) -> ClusterLink:
+        if self._closed:
+            raise ClosedError("this admin client is closed: make another one")
+        if self._link is None or self._link.loop is not asyncio.get_running_loop():
+            self._link = ClusterLink(self._address, self._config)
+        return self._link
+
+    def _leaders(self) -> LeaderRequests:
+        return LeaderRequests(self._opened())
+
+    def _timeout_ms(self, timeout: float | None) -> float:
+        return self._config.default_api_timeout_ms if timeout is None else timeout * 1000
+
+    async def _ask(self, request: Any, timeout_ms: float | None = None) -> Any:
+        limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        return await self._opened().controller.request(
+            request, timeout_ms=limit_ms, attempts_max=self._config.retries + 1
+        )
+
+
+def _description(view: TopicView) -> TopicDescription:
+    return TopicDescription(
+        view.name,
+        view.topic_id,
+        view.is_internal,
+        tuple(
+            PartitionInfo(
+                index,
+                broker_of(part.leader.node),
+                part.leader.epoch,
+                tuple(map(broker_of, part.replicas)),
+                tuple(map(broker_of, part.isr)),
+                tuple(map(broker_of, part.offline)),
+                part.leader.node,
+            )
+            for index, part in enumerate(view.partitions)
+        ),
+    )
+
+
+def _resource(topic: str | None, broker: int | None) -> tuple[int, str]:
+    if (topic is None) == (broker is None):
+        raise ConfigError("name either a topic or a broker whose configs are meant")
+    return (requests.TOPIC_RESOURCE, topic) if topic is not None else (requests.BROKER_RESOURCE, str(broker))
+
+
+def _config_text(value: Any) -> str | None:
+    """A config value as Kafka writes it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def _raise_first(results: Iterable[tuple[Any, int, str | None]]) -> None:
+    failed: list[RaylogError] = []
+    for name, code, message in results:
+        if code != ErrorCode.none:
+            failed.append(
+                error_for(
+                    code,
+                    message
+                    if message and str(name) in message
+                    else f"{name}: {message or ErrorCode(code).name.upper()}",
+                )
+            )
+    if failed:
+        raise failed[0]

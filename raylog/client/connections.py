@@ -1,0 +1,265 @@
+"""The connections of one handle: one per endpoint, opened and proven when first wanted, and the link to the active
+controller.
+
+``Connections`` opens each endpoint once however many ask for it, waits between failed attempts
+(``reconnect.backoff.ms`` and its maximum) and closes what nobody has used for ``connections.max.idle.ms``.
+``ControllerLink`` sends a request to whichever controller is active: it tries the known endpoints in turn until one
+answers that is not a standby.
+
+Lives in one event loop. Knows nothing of topics or leaders; whether a request may be repeated is the caller's
+business (the controller's requests all may: a repeated creation says that the topic exists).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from raylog.client.address import ClusterAddress
+from raylog.client.config import ClientConfig
+from raylog.errors import (
+    ClientTimeoutError,
+    ClosedError,
+    ClusterError,
+    DisconnectedError,
+    ProtocolError,
+    RaylogError,
+    kafka_error,
+)
+from raylog.types import Endpoint
+from raylog.wire.connection import Connection
+from raylog.wire.handshake import HandshakeError
+
+_IDLE_SWEEP_S = 30.0
+_NOT_CONTROLLER = kafka_error(ErrorCode.not_controller)
+
+
+@dataclass(slots=True)
+class _Door:
+    """What is known of one endpoint."""
+
+    connection: Connection | None = None
+    opening: asyncio.Task[Connection] | None = None
+    failures: int = 0  # in a row
+    not_before: float = 0.0  # loop time of the next attempt
+    used_at: float = 0.0
+
+
+class Connections:
+    def __init__(self, address: ClusterAddress, config: ClientConfig) -> None:
+        self._address = address
+        self._config = config
+        self._doors: dict[Endpoint, _Door] = {}
+        self._closed = False
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def peek(self, endpoint: Endpoint) -> Connection | None:
+        """The open connection to an endpoint, if there is one."""
+        door = self._doors.get(endpoint)
+        if door is None or door.connection is None:
+            return None
+        if not door.connection.is_open:
+            door.connection = None
+            return None
+        door.used_at = asyncio.get_running_loop().time()
+        return door.connection
+
+    async def get(self, endpoint: Endpoint) -> Connection:
+        """An open, proven connection. Raises DisconnectedError, ClientTimeoutError or ProtocolError (a stranger answers)."""
+        connection = self.peek(endpoint)
+        if connection is not None:
+            return connection
+        if self._closed:
+            raise ClosedError("this handle is closed: make another one")
+        door = self._doors.setdefault(endpoint, _Door())
+        if door.opening is None:
+            door.opening = asyncio.get_running_loop().create_task(self._open(endpoint, door))
+            door.opening.add_done_callback(
+                lambda task: task.cancelled() or task.exception()
+            )  # nobody may be waiting any more
+        return await asyncio.shield(door.opening)
+
+    async def _open(self, endpoint: Endpoint, door: _Door) -> Connection:
+        loop = asyncio.get_running_loop()
+        config = self._config
+        try:
+            if (pause := door.not_before - loop.time()) > 0:
+                await asyncio.sleep(pause)
+            timeout_ms = min(
+                config.socket_connection_setup_timeout_ms * 2 ** min(door.failures, 8),
+                config.socket_connection_setup_timeout_max_ms,
+            )
+            connection = await Connection.open(
+                endpoint,
+                secret=self._address.secret,
+                cluster_id=self._address.cluster_id,
+                client_id=config.client_id or "raylog",
+                timeout_ms=int(timeout_ms),
+            )
+        except RaylogError:
+            door.failures += 1
+            backoff = min(
+                config.reconnect_backoff_ms * 2 ** min(door.failures - 1, 16), config.reconnect_backoff_max_ms
+            )
+            door.not_before = loop.time() + backoff * random.uniform(0.8, 1.2) / 1000
+            raise
+        finally:
+            door.opening = None
+        door.failures = 0
+        door.not_before = 0.0
+        door.used_at = loop.time()
+        if self._closed:
+            connection.close()
+            raise ClosedError("this handle is closed: make another one")
+        self._set_socket_buffers(connection)
+        door.connection = connection
+        if self._sweeper is None and config.connections_max_idle_ms >= 0:
+            self._sweeper = loop.call_later(
+                min(_IDLE_SWEEP_S, config.connections_max_idle_ms / 1000 + 0.01), self._sweep
+            )
+        return connection
+
+    def _set_socket_buffers(self, connection: Connection) -> None:
+        sock = connection.transport.get_extra_info("socket") if connection.transport else None
+        for option, size in (
+            (socket.SO_SNDBUF, self._config.send_buffer_bytes),
+            (socket.SO_RCVBUF, self._config.receive_buffer_bytes),
+        ):
+            if size > 0 and sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        idle_s = self._config.connections_max_idle_ms / 1000
+        for door in self._doors.values():
+            connection = door.connection
+            if connection is not None and connection.in_flight == 0 and loop.time() - door.used_at > idle_s:
+                door.connection = None
+                connection.close()
+        self._sweeper = loop.call_later(min(_IDLE_SWEEP_S, idle_s + 0.01), self._sweep)
+
+    async def close(self) -> None:
+        """Close all; what is in flight fails with DisconnectedError."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for door in self._doors.values():
+            if door.opening is not None:
+                door.opening.cancel()
+        open_ones = [door.connection for door in self._doors.values() if door.connection is not None]
+        for connection in open_ones:
+            connection.close()
+        for connection in open_ones:
+            try:
+                async with asyncio.timeout(1.0):
+                    await connection.wait_closed()
+            except TimeoutError:
+                connection.abort()
+        self._doors.clear()
+
+
+class ControllerLink:
+    """Requests to the active controller, wherever it is."""
+
+    def __init__(self, address: ClusterAddress, config: ClientConfig, connections: Connections) -> None:
+        self._name = address.name
+        self._endpoints = list(address.bootstrap)
+        self._config = config
+        self._connections = connections
+        self._active = 0  # the place in _endpoints of the one that answered last
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The controller that answered last."""
+        return self._endpoints[self._active]
+
+    def learn(self, endpoint: Endpoint) -> None:
+        """Remember an address at which a controller may listen."""
+        if endpoint not in self._endpoints:
+            self._endpoints.append(endpoint)
+
+    async def request(
+        self,
+        entity: Any,
+        *,
+        timeout_ms: float | None = None,
+        answer_within_ms: float | None = None,
+        attempts_max: int | None = None,
+    ) -> Any:
+        """The active controller's reply.
+
+        Keeps trying for ``timeout_ms`` (default ``request.timeout.ms``); each attempt waits ``answer_within_ms`` for its answer. Raises
+        ClusterError if no controller could be reached at all, ClientTimeoutError if one was and did not answer; what a reply says of
+        errors is the caller's to read.
+        """
+        loop = asyncio.get_running_loop()
+        limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = loop.time() + limit_ms / 1000
+        failures = 0
+        while True:
+            try:
+                reply = await self._attempt(entity, deadline, answer_within_ms)
+                if not says_not_controller(reply):
+                    return reply
+                failure: RaylogError = _NOT_CONTROLLER(f"{self.endpoint} is a standby controller")
+            except (DisconnectedError, ClientTimeoutError, _NOT_CONTROLLER) as error:
+                failure = error
+            except HandshakeError as error:  # a neighbour on a reused port; the controller may be elsewhere
+                failure = error
+            self._active = (self._active + 1) % len(self._endpoints)
+            failures += 1
+            pause = self._pause_s(failures)
+            if loop.time() + pause >= deadline or (attempts_max is not None and failures >= attempts_max):
+                raise self._unreachable(failure, limit_ms) from failure
+            await asyncio.sleep(pause)
+
+    async def _attempt(self, entity: Any, deadline: float, answer_within_ms: float | None) -> Any:
+        loop = asyncio.get_running_loop()
+        left_ms = (deadline - loop.time()) * 1000
+        if left_ms <= 0:
+            raise ClientTimeoutError("no time left")
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                connection = await self._connections.get(self.endpoint)
+        except TimeoutError:
+            raise ClientTimeoutError(f"{self.endpoint} did not accept a connection in time") from None
+        left_ms = max(1.0, (deadline - loop.time()) * 1000)
+        return await connection.request(
+            entity, timeout_ms=left_ms if answer_within_ms is None else min(left_ms, answer_within_ms)
+        )
+
+    def _pause_s(self, failures: int) -> float:
+        rounds, place = divmod(failures, len(self._endpoints))
+        if place or failures <= 1:
+            return 0.0  # another endpoint, or the first failure: at once
+        backoff = min(self._config.retry_backoff_ms * 2 ** min(rounds - 1, 16), self._config.retry_backoff_max_ms)
+        return float(backoff * random.uniform(0.8, 1.2) / 1000)
+
+    def _unreachable(self, failure: RaylogError, limit_ms: float) -> RaylogError:
+        tried = ", ".join(map(str, self._endpoints))
+        if isinstance(failure, ProtocolError):
+            return ClusterError(
+                f"what listens at {tried} is not cluster {self._name!r} ({failure}): get a fresh address with raylog.connect()"
+            )
+        if isinstance(failure, ClientTimeoutError):
+            return ClientTimeoutError(
+                f"the controller of cluster {self._name!r} did not answer within {limit_ms:g} ms (tried {tried}): {failure}"
+            )
+        return ClusterError(
+            f"no controller of cluster {self._name!r} answers at {tried} ({failure}): see `raylog status`, or start it with `raylog up`"
+        )
+
+
+def says_not_controller(reply: Any) -> bool:
+    """Whether a Kafka reply refuses because its sender is not the active controller."""
+    if getattr(reply, "error_code", None) is ErrorCode.not_controller:
+        return True
+    lists = (getattr(reply, name, None) or () for name in ("topics", "responses", "results"))
+    return any(
+        getattr(result, "error_code", None) is ErrorCode.not_controller for results in lists for result in results
+    )

@@ -1,0 +1,273 @@
+"""One partition's batches in a producer: what waits, what is in flight, in which order and under which sequence numbers.
+
+A pure machine: no clock, no loop, no lock of its own (the accumulator's lock guards it). Batches are numbered
+(``serial``) as they come and keep that order for ever.
+
+    pending ──take──► in flight ──acknowledged──► gone
+       ▲                  │
+       └────failed: RETRY─┤
+                          └─failed: FAIL, SPLIT (children go to pending)
+
+**Order under retries.** Up to ``max_in_flight`` batches are in flight. When one comes back for another try, nothing
+more is taken until all others in flight have come back too; then the row goes out again, in order, as wide as before.
+So a retry never overtakes and is never overtaken, with or without idempotence.
+
+**Sequences** (KIP-98, KIP-360; P7, P8). With a producer id, ``take`` gives a batch the partition's next sequence,
+once: retries keep it.
+- A batch that was refused for good (never appended) gives its numbers back: all later ones move down.
+- OUT_OF_ORDER_SEQUENCE for a batch that follows an unacknowledged one is an echo of that one's failure: it is tried
+  again. For the first unacknowledged batch it means that the leader has lost what came before (acks=1 and a
+  failover): the partition starts over under the next producer epoch from sequence 0. UNKNOWN_PRODUCER_ID likewise.
+- A batch that is given up after an attempt of unknown outcome leaves a gap that nothing can fill: again the next
+  epoch. Batches behind it whose own outcome is unknown are given up with it, for under a new epoch the leader could
+  not tell their second copy from the first. So what the queue sends twice is never stored twice.
+
+Each partition counts its own epochs: a leader compares them per partition, and nobody else writes under this producer
+id.
+
+Invariants (``check``): serials ascend through in flight, then pending; 0 <= in flight <= max_in_flight; sequences of
+the batches that have one follow each other without gap up to ``next_sequence`` unless an epoch change is due.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+
+from kio.schema.errors import ErrorCode
+
+from raylog.client.producer_batch import NO_STAMP, ProducerBatch, after
+
+PRODUCER_EPOCH_MAX = 32767
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """What InitProducerId gave."""
+
+    producer_id: int
+    epoch: int
+
+
+class Verdict(Enum):
+    """What becomes of a batch that came back with an error."""
+
+    RETRY = "retry"
+    SPLIT = "split"
+    FAIL = "fail"
+    DUPLICATE = "duplicate"  # it is in the log already: success without an offset
+
+
+_TRY_SMALLER = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
+_LOST_STATE = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id})
+_FENCED = frozenset(
+    {ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced, ErrorCode.invalid_producer_id_mapping}
+)
+_OUTCOME_UNKNOWN = frozenset(
+    {
+        ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.unknown_server_error,
+    }
+)
+
+
+class PartitionQueue:
+    def __init__(self, topic: str, partition: int, *, max_in_flight: int, retries: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.max_in_flight = max_in_flight
+        self.retries = retries
+        self.pending: deque[ProducerBatch] = deque()
+        self.in_flight: deque[ProducerBatch] = deque()
+        self.identity: ProducerIdentity | None = None
+        self.needs_identity = False  # its producer id is used up: a new one has to be fetched
+        self.next_sequence = 0
+        self.failures = 0  # in a row, of this partition's requests
+        self.not_before_ms = 0.0
+        self._serial = 0
+        self._recovering = False  # a batch came back; wait for the rest of the row
+        self._epoch_change_due = False
+        self._lost: list[ProducerBatch] = []
+
+    def append(self, batch: ProducerBatch) -> None:
+        """Put a new batch at the end; the one before it is closed."""
+        if self.pending:
+            self.pending[-1].open = False
+        batch.serial = (self._serial,)
+        self._serial += 1
+        self.pending.append(batch)
+
+    def open_batch(self) -> ProducerBatch | None:
+        """The batch that takes further records, if there is one."""
+        last = self.pending[-1] if self.pending else None
+        return last if last is not None and last.open else None
+
+    @property
+    def idle(self) -> bool:
+        return not self.pending and not self.in_flight
+
+    # -------------------------------------------------------------- sending
+
+    def sendable(self, now_ms: float) -> ProducerBatch | None:
+        """The batch that may leave now, if any."""
+        if not self.pending or len(self.in_flight) >= self.max_in_flight or now_ms < self.not_before_ms:
+            return None
+        if self.in_flight and (self._recovering or self._epoch_change_due):
+            return None
+        head = self.pending[0]
+        return None if head.being_encoded else head
+
+    def take(self, identity: ProducerIdentity | None) -> ProducerBatch:
+        """Move the first pending batch into flight and give it its sequence. ``identity`` None: not idempotent."""
+        assert len(self.in_flight) < self.max_in_flight, f"{len(self.in_flight)} in flight of {self.max_in_flight}"
+        batch = self.pending.popleft()
+        batch.open = False
+        batch.attempts += 1
+        batch.resequenced = False
+        if identity is not None:
+            if self.identity is None:
+                self.identity = identity
+            if not batch.has_sequence:
+                batch.stamp = (self.identity.producer_id, self.identity.epoch, self.next_sequence)
+                self.next_sequence = after(self.next_sequence, batch.record_count)
+        self.in_flight.append(batch)
+        return batch
+
+    # -------------------------------------------------------------- what came back
+
+    def acknowledged(self, batch: ProducerBatch) -> None:
+        """The batch is in the log."""
+        self.in_flight.remove(batch)
+        self.failures = 0
+        self._row_shrank()
+
+    def judge(self, batch: ProducerBatch, code: ErrorCode) -> Verdict:
+        """What an error means for a batch in flight; changes nothing."""
+        if code is ErrorCode.duplicate_sequence_number:
+            return Verdict.DUPLICATE
+        if batch.done:  # given up while it was away
+            return Verdict.FAIL
+        if code in _TRY_SMALLER:
+            return Verdict.SPLIT if batch.record_count > 1 else Verdict.FAIL
+        idempotent = batch.has_sequence
+        if idempotent and (code in _LOST_STATE or code in _FENCED):
+            return Verdict.RETRY
+        if not code.retriable or batch.attempts > self.retries:
+            return Verdict.FAIL
+        return Verdict.RETRY
+
+    def retry(self, batch: ProducerBatch, code: ErrorCode) -> None:
+        """Put a batch back to be sent again, in its place."""
+        first = self._is_first_unacknowledged(batch)
+        self.in_flight.remove(batch)
+        if code in _OUTCOME_UNKNOWN:
+            batch.outcome_unknown = True
+        if code in _FENCED:
+            self.needs_identity = self._epoch_change_due = True
+        elif code in _LOST_STATE:
+            batch.outcome_unknown = False  # the leader judged the number: it has no such batch
+            if (first and not batch.resequenced) or code is ErrorCode.unknown_producer_id:
+                self._epoch_change_due = True
+                for behind in (*self.in_flight, *self.pending):
+                    behind.outcome_unknown = False  # nor what would follow it
+        self._insert(batch)
+        self._recovering = True
+        self._row_shrank()
+
+    def split(self, batch: ProducerBatch) -> None:
+        """Put the two halves of a batch in its place."""
+        self.in_flight.remove(batch)
+        for child in batch.split():
+            self._insert(child)
+        self._recovering = True
+        self._row_shrank()
+
+    def give_up(self, batch: ProducerBatch, code: ErrorCode) -> None:
+        """Forget a batch that will not be sent again, for the error that came last. See ``pop_lost``."""
+        if batch in self.in_flight:
+            self.in_flight.remove(batch)
+            batch.outcome_unknown |= code in _OUTCOME_UNKNOWN
+        else:
+            self.pending.remove(batch)
+        if batch.has_sequence:
+            if batch.outcome_unknown:
+                self._epoch_change_due = True
+            else:
+                self._give_back_sequence(batch)
+        self._row_shrank()
+
+    def pop_lost(self) -> list[ProducerBatch]:
+        """The batches that an epoch change has orphaned: no longer in the queue, to be failed."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def expired(self, now_ms: float) -> list[ProducerBatch]:
+        """The batches whose delivery timeout has passed, first those in flight; nothing is changed."""
+        late = [batch for batch in self.in_flight if batch.deadline_ms <= now_ms and not batch.done]
+        for batch in self.pending:
+            if batch.deadline_ms > now_ms:
+                break
+            late.append(batch)
+        return late
+
+    # -------------------------------------------------------------- inside
+
+    def _is_first_unacknowledged(self, batch: ProducerBatch) -> bool:
+        if self.in_flight[0] is not batch:
+            return False
+        return not self.pending or self.pending[0].serial > batch.serial
+
+    def _insert(self, batch: ProducerBatch) -> None:
+        position = 0
+        for other in self.pending:
+            if other.serial > batch.serial:
+                break
+            position += 1
+        self.pending.insert(position, batch)
+
+    def _give_back_sequence(self, batch: ProducerBatch) -> None:
+        for later in (*self.in_flight, *self.pending):
+            if later.has_sequence and later.serial > batch.serial and later.stamp[:2] == batch.stamp[:2]:
+                producer_id, epoch, sequence = later.stamp
+                later.stamp = (producer_id, epoch, after(sequence, -batch.record_count))
+                later.resequenced = True
+        if self.identity is not None and batch.stamp[:2] == (self.identity.producer_id, self.identity.epoch):
+            self.next_sequence = after(self.next_sequence, -batch.record_count)
+
+    def _row_shrank(self) -> None:
+        if not self.in_flight:
+            self._recovering = False
+            if self._epoch_change_due:
+                self._start_over()
+
+    def _start_over(self) -> None:
+        """Begin again at sequence 0 under the next epoch, without the batches whose fate under the old one nobody knows."""
+        assert not self.in_flight, "an epoch change with batches in flight"
+        self._epoch_change_due = False
+        self.next_sequence = 0
+        self._lost += [batch for batch in self.pending if batch.has_sequence and batch.outcome_unknown]
+        self.pending = deque(batch for batch in self.pending if not (batch.has_sequence and batch.outcome_unknown))
+        for batch in self.pending:
+            batch.stamp = NO_STAMP
+        if self.needs_identity or self.identity is None or self.identity.epoch >= PRODUCER_EPOCH_MAX:
+            self.identity = None
+            self.needs_identity = True
+        else:
+            self.identity = ProducerIdentity(self.identity.producer_id, self.identity.epoch + 1)
+
+    def check(self) -> None:
+        """Raise AssertionError unless the invariants hold."""
+        row = [batch.serial for batch in (*self.in_flight, *self.pending)]
+        assert len(self.in_flight) <= self.max_in_flight, (len(self.in_flight), self.max_in_flight)
+        assert sorted(batch.serial for batch in self.pending) == [batch.serial for batch in self.pending], row
+        if self._epoch_change_due or self.identity is None:
+            return
+        numbered = sorted((b for b in (*self.in_flight, *self.pending) if b.has_sequence), key=lambda b: b.serial)
+        sequence = numbered[0].stamp[2] if numbered else self.next_sequence
+        for batch in numbered:
+            assert batch.stamp == (self.identity.producer_id, self.identity.epoch, sequence), (batch, sequence)
+            sequence = after(sequence, batch.record_count)
+        assert sequence == self.next_sequence, (sequence, self.next_sequence)

@@ -1,0 +1,80 @@
+"""Kafka's client options that raylog's own link refuses, each with the reason a user reads.
+
+A trailing ``*`` stands for every option that begins so. An option leaves this table when it becomes honoured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_GROUPS = "consumer groups are not there yet; use assign() and keep positions yourself"
+_NO_TLS = (
+    "the inside link authenticates both sides with the cluster's secret; TLS and SASL belong to the Kafka listener"
+)
+_NO_JMX = "there is no JMX reporter; clients are asked for their figures directly"
+
+_EVERYWHERE: Mapping[str, str] = {
+    "bootstrap.servers": "a handle gets its address from raylog.connect() or a ClusterAddress",
+    "bootstrap.controllers": "a handle gets its address from raylog.connect() or a ClusterAddress",
+    "client.dns.lookup": "servers announce addresses, not names, on the inside link",
+    "security.protocol": _NO_TLS,
+    "security.providers": _NO_TLS,
+    "sasl.*": _NO_TLS,
+    "ssl.*": _NO_TLS,
+    "metric.reporters": _NO_JMX,
+    "metrics.num.samples": _NO_JMX,
+    "metrics.sample.window.ms": _NO_JMX,
+    "metrics.recording.level": _NO_JMX,
+    "auto.include.jmx.reporter": _NO_JMX,
+    "enable.metrics.push": _NO_JMX,
+    "config.providers": "values are Python objects here; read the secret store in your own code",
+    "client.rack": "fetching from a follower is not there yet; reads go to the leader",
+}
+
+PRODUCER_REFUSED: Mapping[str, str] = {
+    **_EVERYWHERE,
+    "transactional.id": "transactions are not there yet; the idempotent producer (the default) already survives retries",
+    "transaction.timeout.ms": "transactions are not there yet",
+    "compression.gzip.level": "compression runs at the codec's fast level",
+    "compression.lz4.level": "compression runs at the codec's fast level",
+    "compression.zstd.level": "compression runs at the codec's fast level",
+}
+
+CONSUMER_REFUSED: Mapping[str, str] = {
+    **_EVERYWHERE,
+    "group.id": _GROUPS,
+    "group.instance.id": _GROUPS,
+    "group.protocol": _GROUPS,
+    "group.remote.assignor": _GROUPS,
+    "auto.commit.interval.ms": _GROUPS,
+    "partition.assignment.strategy": _GROUPS,
+    "session.timeout.ms": _GROUPS,
+    "heartbeat.interval.ms": _GROUPS,
+    "max.poll.interval.ms": _GROUPS,
+    "internal.leave.group.on.close": _GROUPS,
+    "exclude.internal.topics": "it filters subscriptions by pattern, which come with consumer groups",
+}
+
+ADMIN_REFUSED: Mapping[str, str] = _EVERYWHERE
+
+FOREIGN_NAMES: Mapping[str, str] = {
+    "queue.buffering.max.ms": "linger.ms",
+    "queue.buffering.max.kbytes": "buffer.memory",
+    "batch.bytes": "batch.size",
+    "max.batch.size": "batch.size",
+    "buffer.bytes": "buffer.memory",
+    "compression": "compression.type",
+    "compression.codec": "compression.type",
+    "message.timeout.ms": "delivery.timeout.ms",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "message.max.bytes": "max.request.size",
+    "request.required.acks": "acks",
+    "message.send.max.retries": "retries",
+    "partitioner": "partitioner.class",
+    "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "isolation": "isolation.level",
+    "offset.reset": "auto.offset.reset",
+    "interceptors": "interceptor.classes",
+}
+"""What other clients call an option."""

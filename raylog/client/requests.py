@@ -1,0 +1,263 @@
+"""The Kafka requests that clients send, built from plain values.
+
+One function per API, each bound to the version that the inside links speak. kio's modules are imported when an API is
+first used, and are taken as untyped here: this is the only module of the clients that knows their class names.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from functools import cache, lru_cache
+from importlib import import_module
+from typing import Any, TypeVar
+
+from raylog.types import TopicPartition
+
+Request = Any
+Reply = Any
+
+T = TypeVar("T")
+
+NO_UUID = uuid.UUID(int=0)
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+
+
+@cache
+def _schema(path: str) -> Any:
+    """A request module of kio, such as ``produce.v9``."""
+    return import_module(f"kio.schema.{path}.request")
+
+
+@lru_cache(64)
+def _ms(milliseconds: float) -> timedelta:
+    return timedelta(milliseconds=int(milliseconds))
+
+
+def by_topic(values: Mapping[TopicPartition, T]) -> dict[str, list[tuple[int, T]]]:
+    """The same values, grouped as Kafka's requests want them."""
+    topics: dict[str, list[tuple[int, T]]] = {}
+    for (topic, partition), value in values.items():
+        topics.setdefault(topic, []).append((partition, value))
+    return topics
+
+
+def produce(records: Mapping[TopicPartition, bytes], *, acks: int, timeout_ms: float) -> Request:
+    """Produce v9."""
+    schema = _schema("produce.v9")
+    return schema.ProduceRequest(
+        transactional_id=None,
+        acks=acks,
+        timeout=_ms(timeout_ms),
+        topic_data=tuple(
+            schema.TopicProduceData(
+                name=topic,
+                partition_data=tuple(
+                    schema.PartitionProduceData(index=index, records=data) for index, data in partitions
+                ),
+            )
+            for topic, partitions in by_topic(records).items()
+        ),
+    )
+
+
+def fetch(
+    positions: Mapping[TopicPartition, tuple[int, int]],
+    *,
+    max_wait_ms: float,
+    min_bytes: int,
+    max_bytes: int,
+    partition_max_bytes: int,
+) -> Request:
+    """Fetch v12 without a fetch session; a position is (offset, current leader epoch)."""
+    schema = _schema("fetch.v12")
+    return schema.FetchRequest(
+        replica_id=-1,
+        max_wait=_ms(max_wait_ms),
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=tuple(
+            schema.FetchTopic(
+                topic=topic,
+                partitions=tuple(
+                    schema.FetchPartition(
+                        partition=partition,
+                        current_leader_epoch=epoch,
+                        fetch_offset=offset,
+                        last_fetched_epoch=-1,
+                        log_start_offset=-1,
+                        partition_max_bytes=partition_max_bytes,
+                    )
+                    for partition, (offset, epoch) in partitions
+                ),
+            )
+            for topic, partitions in by_topic(positions).items()
+        ),
+        forgotten_topics_data=(),
+        rack_id="",
+    )
+
+
+def list_offsets(timestamps: Mapping[TopicPartition, tuple[int, int]]) -> Request:
+    """ListOffsets v7; a value is (timestamp, current leader epoch)."""
+    schema = _schema("list_offsets.v7")
+    return schema.ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=0,
+        topics=tuple(
+            schema.ListOffsetsTopic(
+                name=topic,
+                partitions=tuple(
+                    schema.ListOffsetsPartition(
+                        partition_index=partition, current_leader_epoch=epoch, timestamp=timestamp
+                    )
+                    for partition, (timestamp, epoch) in partitions
+                ),
+            )
+            for topic, partitions in by_topic(timestamps).items()
+        ),
+    )
+
+
+def offset_for_leader_epoch(epochs: Mapping[TopicPartition, tuple[int, int]]) -> Request:
+    """OffsetForLeaderEpoch v4; a value is (leader epoch asked about, current leader epoch)."""
+    schema = _schema("offset_for_leader_epoch.v4")
+    return schema.OffsetForLeaderEpochRequest(
+        replica_id=-1,
+        topics=tuple(
+            schema.OffsetForLeaderTopic(
+                topic=topic,
+                partitions=tuple(
+                    schema.OffsetForLeaderPartition(
+                        partition=partition, current_leader_epoch=current, leader_epoch=epoch
+                    )
+                    for partition, (epoch, current) in partitions
+                ),
+            )
+            for topic, partitions in by_topic(epochs).items()
+        ),
+    )
+
+
+def delete_records(offsets: Mapping[TopicPartition, int], *, timeout_ms: float) -> Request:
+    """DeleteRecords v2; offset −1 stands for the high watermark."""
+    schema = _schema("delete_records.v2")
+    return schema.DeleteRecordsRequest(
+        topics=tuple(
+            schema.DeleteRecordsTopic(
+                name=topic,
+                partitions=tuple(
+                    schema.DeleteRecordsPartition(partition_index=index, offset=offset) for index, offset in partitions
+                ),
+            )
+            for topic, partitions in by_topic(offsets).items()
+        ),
+        timeout=_ms(timeout_ms),
+    )
+
+
+def metadata(topics: Iterable[str] | None) -> Request:
+    """Metadata v12; None asks for all topics. Nothing is created by asking."""
+    schema = _schema("metadata.v12")
+    named = (
+        None if topics is None else tuple(schema.MetadataRequestTopic(topic_id=NO_UUID, name=topic) for topic in topics)
+    )
+    return schema.MetadataRequest(
+        topics=named, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+
+
+def init_producer_id() -> Request:
+    """InitProducerId v4 for an idempotent producer."""
+    return _schema("init_producer_id.v4").InitProducerIdRequest(
+        transactional_id=None, transaction_timeout=_ms(0), producer_id=-1, producer_epoch=-1
+    )
+
+
+def create_topics(
+    topics: Iterable[tuple[str, int, int, Mapping[int, Sequence[int]], Mapping[str, str | None]]],
+    *,
+    timeout_ms: float,
+    validate_only: bool,
+) -> Request:
+    """CreateTopics v7; a topic is (name, partitions, replication factor, assignment by partition, configs)."""
+    schema = _schema("create_topics.v7")
+    return schema.CreateTopicsRequest(
+        topics=tuple(
+            schema.CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                assignments=tuple(
+                    schema.CreatableReplicaAssignment(partition_index=index, broker_ids=tuple(brokers))
+                    for index, brokers in sorted(assignment.items())
+                ),
+                configs=tuple(schema.CreatableTopicConfig(name=key, value=value) for key, value in configs.items()),
+            )
+            for name, partitions, replication_factor, assignment, configs in topics
+        ),
+        timeout=_ms(timeout_ms),
+        validate_only=validate_only,
+    )
+
+
+def delete_topics(names: Iterable[str], *, timeout_ms: float) -> Request:
+    """DeleteTopics v6, by name."""
+    schema = _schema("delete_topics.v6")
+    return schema.DeleteTopicsRequest(
+        topics=tuple(schema.DeleteTopicState(name=name, topic_id=NO_UUID) for name in names), timeout=_ms(timeout_ms)
+    )
+
+
+def create_partitions(
+    counts: Mapping[str, tuple[int, Sequence[Sequence[int]] | None]], *, timeout_ms: float, validate_only: bool
+) -> Request:
+    """CreatePartitions v3; a value is (new total, brokers per new partition or None)."""
+    schema = _schema("create_partitions.v3")
+    return schema.CreatePartitionsRequest(
+        topics=tuple(
+            schema.CreatePartitionsTopic(
+                name=name,
+                count=total,
+                assignments=None
+                if brokers is None
+                else tuple(schema.CreatePartitionsAssignment(broker_ids=tuple(ids)) for ids in brokers),
+            )
+            for name, (total, brokers) in counts.items()
+        ),
+        timeout=_ms(timeout_ms),
+        validate_only=validate_only,
+    )
+
+
+def describe_configs(resource_type: int, name: str, keys: Sequence[str] | None) -> Request:
+    """DescribeConfigs v4 for one resource."""
+    schema = _schema("describe_configs.v4")
+    resource = schema.DescribeConfigsResource(
+        resource_type=resource_type, resource_name=name, configuration_keys=None if keys is None else tuple(keys)
+    )
+    return schema.DescribeConfigsRequest(resources=(resource,), include_synonyms=False, include_documentation=True)
+
+
+def incremental_alter_configs(
+    resource_type: int, name: str, operations: Iterable[tuple[str, int, str | None]], *, validate_only: bool
+) -> Request:
+    """IncrementalAlterConfigs v1 for one resource; an operation is (key, 0 set / 1 delete / 2 append / 3 subtract, value)."""
+    schema = _schema("incremental_alter_configs.v1")
+    configs = tuple(
+        schema.AlterableConfig(name=key, config_operation=kind, value=value) for key, kind, value in operations
+    )
+    resource = schema.AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=configs)
+    return schema.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
+
+
+def describe_cluster() -> Request:
+    """DescribeCluster v1."""
+    return _schema("describe_cluster.v1").DescribeClusterRequest(
+        include_cluster_authorized_operations=False, endpoint_type=1
+    )

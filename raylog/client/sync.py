@@ -1,0 +1,400 @@
+"""The blocking faces of the clients: ``Producer``, ``Consumer``, ``AdminClient``. Usable from any thread, notebook, task
+or actor.
+
+A handle is small: an address and a configuration. It pickles, connects at its first use and shares one background
+loop with all other handles of the process. Blocking calls may be made inside a running event loop (a notebook's)
+since the work is done on another one, but they do block it: coroutines want the ``Async`` classes. In a forked child
+a handle connects anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+
+from raylog.client import background as background_module
+from raylog.client.address import ClusterAddress
+from raylog.client.admin import (
+    AsyncAdminClient,
+    ClusterDescription,
+    ConfigEntry,
+    NewTopic,
+    OffsetInfo,
+    OffsetSpec,
+    TopicDescription,
+)
+from raylog.client.background import background, notice_fork
+from raylog.client.batch_input import EncodedPart
+from raylog.client.config import AdminConfig, ProducerConfig
+from raylog.client.deliveries import BatchDelivery, Delivery
+from raylog.client.interceptors import ProducerRecord
+from raylog.client.link import ClusterLink
+from raylog.client.metadata import TopicView
+from raylog.client.producer import NO_HEADERS, OnDelivery, ProducerCore
+from raylog.client.producer_batch import ProducerBatch
+from raylog.client.sync_consumer import Consumer
+from raylog.errors import ClosedError
+from raylog.records.record import Header
+from raylog.types import TopicPartition
+
+__all__ = ["AdminClient", "Consumer", "Producer", "call"]
+
+T = TypeVar("T")
+
+
+class Producer:
+    """A producer. Options are Kafka's (``linger_ms=5`` or ``{"linger.ms": 5}``); unknown ones are refused.
+
+    ::
+
+        with Producer(address) as producer:
+            delivery = producer.send_batch("events", [b"a", b"b"])
+            print(delivery.result().offsets())
+    """
+
+    def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
+        self._address = address
+        self._options = {**(config or {}), **options}
+        self._config = ProducerConfig.parse(config, options)
+        self._live: ProducerCore | None = None
+        self._generation = background_module.generation
+        self._lock = threading.Lock()
+        self._closed = False
+        self._finalizer: Any = None
+
+    def __reduce__(self) -> Any:
+        return Producer, (self._address, self._options)
+
+    def __repr__(self) -> str:
+        return f"<Producer for cluster {self._address.name!r}>"
+
+    # -------------------------------------------------------------- sending
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = NO_HEADERS,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """Take one record and return at once; ``.result()`` of the delivery waits for its acknowledgement.
+
+        Blocks while ``buffer.memory`` is full, up to ``max.block.ms`` (then BufferFullError). ``on_delivery(metadata, error)`` is called
+        on another thread when the record is settled.
+        """
+        core = self._live
+        if core is None or self._generation != background_module.generation or self._closed:
+            core = self._core()
+        record, key_bytes, value_bytes = core.prepared(
+            ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+        )
+        view = core.metadata.cached(record.topic) or self._fetch_topic(core, record.topic)
+        size = core.size_of(key_bytes, value_bytes, record.headers)
+        if not core.memory.try_take(size):
+            self._wait_for_room(core, size)
+        return core.add(view, record, key_bytes, value_bytes, size, on_delivery)
+
+    def send_batch(
+        self,
+        topic: str,
+        values: Any,
+        *,
+        key: Any = None,
+        keys: Sequence[Any] | None = None,
+        partition: int | None = None,
+        timestamps_ms: Sequence[int | None] | None = None,
+        on_delivery: Callable[[ProducerBatch], None] | None = None,
+    ) -> BatchDelivery:
+        """Take many records in few large batches: the fast way.
+
+        ``values`` are bytes (or what ``value.serializer`` takes), objects with ``value`` and optionally ``key``, ``timestamp_ms`` and
+        ``headers``, or an Arrow table. ``key`` holds for all, ``keys`` one by one. Without key and partition each batch goes to a
+        partition of its own choice. Order is kept per partition. One record that is too large refuses the whole call before
+        anything is sent; later failures concern single batches and show in the delivery.
+        """
+        if isinstance(values, (pa.Table, pa.RecordBatch)):
+            return self.send_arrow(topic, values, partition=partition)
+        core = self._core()
+        view = core.metadata.cached(topic) or self._fetch_topic(core, topic)
+        if not len(values):
+            return BatchDelivery(topic, [])
+        parts = core.parts(view, values, key=key, keys=keys, partition=partition, timestamps_ms=timestamps_ms)
+        return self._send_parts(core, topic, parts, on_delivery)
+
+    def send_arrow(
+        self,
+        topic: str,
+        table: Any,
+        *,
+        partition: int | None = None,
+        key_column: str = "key",
+        value_column: str = "value",
+        timestamp_column: str = "timestamp",
+        headers_column: str = "headers",
+        partition_column: str = "partition",
+    ) -> BatchDelivery:
+        """Take the rows of a pyarrow Table or RecordBatch. Only the value column has to be there; binary or string."""
+        core = self._core()
+        view = core.metadata.cached(topic) or self._fetch_topic(core, topic)
+        if not table.num_rows:
+            return BatchDelivery(topic, [])
+        columns = core.arrow_columns(
+            view,
+            table,
+            key_column=key_column,
+            value_column=value_column,
+            timestamp_column=timestamp_column,
+            headers_column=headers_column,
+            partition_column=partition_column,
+        )
+        return self._send_parts(core, topic, core.parts_of(view, columns, partition), None)
+
+    def _send_parts(
+        self,
+        core: ProducerCore,
+        topic: str,
+        parts: Iterator[EncodedPart],
+        on_delivery: Callable[[ProducerBatch], None] | None,
+    ) -> BatchDelivery:
+        batches: list[ProducerBatch] = []
+        orders: list[Sequence[int]] = []
+        for part in parts:
+            if not core.memory.try_take(len(part.data)):
+                self._wait_for_room(core, len(part.data))
+            batches.append(core.add_part(topic, part, on_delivery))
+            if part.order is not None:
+                orders.append(part.order)
+        return BatchDelivery(topic, batches, orders or None)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes taken and not yet settled."""
+        return 0 if self._live is None else self._live.memory.used_bytes
+
+    def partitions_for(self, topic: str) -> int:
+        """How many partitions a topic has. Raises UnknownTopicOrPartitionError."""
+        return len(self._fetch_topic(self._core(), topic).partitions)
+
+    # -------------------------------------------------------------- the end
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Wait until everything taken so far is settled; the number of records that are not after ``timeout`` seconds."""
+        core = self._live
+        if core is None or not core.accumulator.unfinished:
+            return 0
+        return background().run(core.flush(timeout))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush for up to ``timeout`` seconds (None: as long as deliveries may take; 0: drop what waits) and end. Idempotent."""
+        self._closed = True
+        core, self._live = self._live, None
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        if core is not None and self._generation == background_module.generation:
+            background().run(core.close(timeout))
+
+    def __enter__(self) -> Self:
+        self._core()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -------------------------------------------------------------- inside
+
+    def _core(self) -> ProducerCore:
+        if self._closed:
+            raise ClosedError("this producer is closed: make another one")
+        if self._live is not None and self._generation == background_module.generation:
+            return self._live
+        if self._live is not None:  # opened before a fork
+            notice_fork(repr(self))
+            self._lock = threading.Lock()
+            self._live = None
+        with self._lock:
+            if self._live is None:
+                core = background().run(_make(lambda: ProducerCore(self._address, self._config)))
+                self._generation = background_module.generation
+                self._finalizer = weakref.finalize(self, _abandon, core, self._generation)
+                self._finalizer.atexit = False
+                self._live = core
+        return self._live
+
+    def _fetch_topic(self, core: ProducerCore, topic: str) -> TopicView:
+        return background().run(core.fetch_topic(topic))
+
+    def _wait_for_room(self, core: ProducerCore, size: int) -> None:
+        if threading.current_thread() is background().thread:
+            raise core.no_room(size)  # waiting here would stop the sender that makes room
+        granted = threading.Event()
+        waiter = core.memory.wait(size, granted.set)
+        core.sender.wake()
+        try:
+            arrived = granted.wait(core.config.max_block_ms / 1000)
+        except BaseException:
+            if core.memory.leave(waiter):
+                core.memory.give_back(size)
+            raise
+        if not arrived and not core.memory.leave(waiter):
+            raise core.no_room(size)
+
+
+class AdminClient:
+    """Topics, configs, offsets; see ``AsyncAdminClient`` for what each call promises."""
+
+    def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
+        self._address = address
+        self._options = {**(config or {}), **options}
+        self._client = AsyncAdminClient(address, config, **options)
+        self._generation = background_module.generation
+
+    def __reduce__(self) -> Any:
+        return AdminClient, (self._address, self._options)
+
+    def __repr__(self) -> str:
+        return f"<AdminClient for cluster {self._address.name!r}>"
+
+    def create_topics(
+        self,
+        topics: Iterable[NewTopic] | NewTopic,
+        *,
+        validate_only: bool = False,
+        if_not_exists: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Create topics. Their leaders follow within moments; producers and consumers wait for them."""
+        listed = [topics] if isinstance(topics, NewTopic) else list(topics)
+        self._run(
+            self._client.create_topics(
+                listed, validate_only=validate_only, if_not_exists=if_not_exists, timeout=timeout
+            )
+        )
+
+    def delete_topics(
+        self, names: Iterable[str] | str, *, if_exists: bool = False, timeout: float | None = None
+    ) -> None:
+        """Delete topics with all their records."""
+        listed = [names] if isinstance(names, str) else list(names)
+        self._run(self._client.delete_topics(listed, if_exists=if_exists, timeout=timeout))
+
+    def list_topics(self, *, internal: bool = False) -> list[str]:
+        """The names of all topics."""
+        return self._run(self._client.list_topics(internal=internal))
+
+    def describe_topics(self, names: Iterable[str] | str | None = None) -> dict[str, TopicDescription]:
+        """Topics by name; all if none is named."""
+        listed = [names] if isinstance(names, str) else names
+        return self._run(self._client.describe_topics(listed))
+
+    def create_partitions(
+        self,
+        topic: str,
+        total: int,
+        *,
+        new_assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Let a topic have ``total`` partitions."""
+        self._run(
+            self._client.create_partitions(
+                topic, total, new_assignments=new_assignments, validate_only=validate_only, timeout=timeout
+            )
+        )
+
+    def describe_configs(
+        self, topic: str | None = None, *, broker: int | None = None, keys: Sequence[str] | None = None
+    ) -> dict[str, ConfigEntry]:
+        """The configs of a topic or broker."""
+        return self._run(self._client.describe_configs(topic, broker=broker, keys=keys))
+
+    def alter_configs(
+        self,
+        topic: str | None = None,
+        *,
+        set: Mapping[str, Any] | None = None,
+        delete: Iterable[str] = (),
+        append: Mapping[str, Any] | None = None,
+        subtract: Mapping[str, Any] | None = None,
+        broker: int | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Set and delete configs."""
+        self._run(
+            self._client.alter_configs(
+                topic,
+                set=set,
+                delete=delete,
+                append=append,
+                subtract=subtract,
+                broker=broker,
+                validate_only=validate_only,
+            )
+        )
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Cluster id, controller and brokers."""
+        return self._run(self._client.describe_cluster())
+
+    def list_offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, OffsetInfo]:
+        """Offsets by "earliest", "latest", "max_timestamp" or time."""
+        return self._run(self._client.list_offsets(specs))
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete everything below these offsets."""
+        return self._run(self._client.delete_records(offsets))
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        if self._generation == background_module.generation:
+            background().run(self._client.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return background().run(work)
+
+
+def call(address: ClusterAddress, request: Any, *, timeout_s: float = 30) -> Any:
+    """The active controller's reply to one request, over a connection made for it."""
+
+    async def ask() -> Any:
+        link = ClusterLink(address, AdminConfig.parse())
+        try:
+            return await link.controller.request(request, timeout_ms=timeout_s * 1000)
+        finally:
+            await link.close()
+
+    return background().run(ask(), timeout_s + 5)
+
+
+async def _make(make: Callable[[], T]) -> T:
+    """Build something that has to be built on the loop."""
+    return make()
+
+
+def _abandon(core: ProducerCore, generation: int) -> None:
+    """A producer was dropped without close(): send what it holds and close its connections behind its back."""
+    if generation == background_module.generation:
+        try:
+            asyncio.run_coroutine_threadsafe(core.close(None), core.loop)
+        except RuntimeError:
+            pass  # the loop is gone, at the interpreter's end
