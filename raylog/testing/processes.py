@@ -56,6 +56,7 @@ class Machine:
         self.strike: _Strike | None = None
         self.strike_process: Process | None = None
         self.broken: Callable[[str, str], None] | None = None  # injected disk errors
+        self.when_dark: Callable[[], None] = lambda: None  # whoever sees to it that the power comes back
         self.disk = SimulatedDisk(clock_ms=self.wall_ms, fault=self._disk_operation)
 
     @property
@@ -89,6 +90,7 @@ class Machine:
         for process in list(self.processes):
             process.end(silently=True)
         self.disk.lose_power(self.scheduler.rng)
+        self.when_dark()
 
     def turn_on(self) -> None:
         assert not self.is_on, self.name

@@ -13,7 +13,7 @@ process's kernel accepts for it, so the link opens and nothing is said.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from raylog.testing.processes import Machine, Process
@@ -117,6 +117,7 @@ class Link:
             self.break_off()
 
     def heal(self, side: int) -> None:
+        """What stalled behind a cut is on its way again (and stalls again if there is still one)."""
         stalled, self._stalled[side] = self._stalled[side], 0
         for _ in range(stalled):
             self._schedule_arrival(side)
@@ -280,9 +281,12 @@ class Network:
         if sender is not receiver:
             self._cuts.add((sender.name, receiver.name))
 
-    def heal(self) -> None:
-        self._cuts.clear()
-        self.slow = 1
+    def heal(self, pairs: Iterable[tuple[Machine, Machine]] | None = None) -> None:
+        """End these cuts, or all. What they held back arrives."""
+        if pairs is None:
+            self._cuts.clear()
+        else:
+            self._cuts.difference_update((sender.name, receiver.name) for sender, receiver in pairs)
         for link in self.open_links():
             link.heal(0)
             link.heal(1)

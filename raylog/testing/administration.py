@@ -1,0 +1,248 @@
+"""What people do to a simulated cluster: register disks, make topics, change, delete and question them; and the clients of each.
+
+One administrator process sends requests until they are answered. Whenever the cluster may have new partitions, they are described and get
+producers and a consumer of their own. Topics are drawn with small segments, all kinds of durability, and few enough names that a name
+comes back with another id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raylog.metadata.requests import (
+    ClusterStatus,
+    ConfigChange,
+    ConfigOperation,
+    ConfigQuery,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    DescribeCluster,
+    DescribeConfigs,
+    DescribeTopics,
+    IncrementalAlterConfigs,
+    NewTopic,
+    PartitionGrowth,
+    RegisterDisk,
+    ResourceChanges,
+    ResourceType,
+    TopicsDescribed,
+    TopicView,
+)
+from raylog.testing.workload import Administrator, Consumer, Producer
+from raylog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from raylog.testing.simulation import Simulation
+
+TOPIC_NAMES = ("a", "b", "c")
+PARTITIONS_MAX = 3
+
+
+class Administration:
+    """``start`` sets the cluster up; ``stop`` leaves it alone from then on."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.scheduler = simulation.scheduler
+        self.administrator = Administrator("admin", simulation, simulation.client_machine)
+        self.topics: dict[str, TopicView] = {}
+        self.known: set[TopicIdPartition] = set()
+        self.is_quiet = self.scheduler.chance(0.3)  # a run without changes after the first topics
+        self._replication_factors: dict[str, int] = {}
+        self._stopped = False
+
+    def start(self) -> None:
+        for machine, directory_id, broker_id in zip(
+            self.simulation.broker_machines, self.simulation.directory_ids, range(1, 100), strict=False
+        ):
+            request = RegisterDisk(
+                self.simulation.cluster_id, broker_id, directory_id, f"/{machine.name}", f"rack{broker_id % 2}"
+            )
+            self.administrator.request(request, self._registered)
+        self._to_register = len(self.simulation.broker_machines)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def _registered(self, reply: object) -> None:
+        self._to_register -= 1
+        if self._to_register == 0:
+            for name in TOPIC_NAMES[: self.scheduler.rng.choice((1, 1, 2))]:
+                self._create(name)
+            if not self.is_quiet:
+                self._later()
+
+    def _later(self) -> None:
+        self.scheduler.after_us(self.scheduler.skewed_us(1_500_000), self._change, "administration")
+
+    def _change(self) -> None:
+        if self._stopped:
+            return
+        change = self.scheduler.rng.choices(
+            (
+                self._create_some,
+                self._delete_some,
+                self._grow_some,
+                self._configure_some,
+                self._delete_records,
+                self._ask,
+            ),
+            (2, 1, 1, 3, 2, 3),
+        )[0]
+        change()
+        self._later()
+
+    # ---------------------------------------------------------------- topics
+
+    def _create_some(self) -> None:
+        absent = [name for name in TOPIC_NAMES if name not in self.topics]
+        if absent:
+            self._create(self.scheduler.rng.choice(absent))
+
+    def _create(self, name: str) -> None:
+        factor = self.scheduler.rng.choice((3, 3, 3, 3, 2, 1))
+        self._replication_factors[name] = factor
+        topic = NewTopic(name, self.scheduler.rng.choice((1, 1, 2)), factor, configs=self._configs(factor))
+        self.simulation.trace(f"create {topic}")
+        self.administrator.request(CreateTopics((topic,)), lambda reply: self._describe())
+
+    def _configs(self, factor: int) -> tuple[tuple[str, str], ...]:
+        chance = self.scheduler.chance
+        rng = self.scheduler.rng
+        configs = {
+            "segment.index.bytes": "480",
+            "index.interval.bytes": "200",
+            "file.delete.delay.ms": "1000",
+            "min.insync.replicas": str(rng.choice((1, 2, 2))),
+            "segment.bytes": str(rng.choice((600, 2_000, 20_000))),
+        }
+        if chance(0.3):
+            configs["replicas.per.actor"] = "4"
+        if chance(0.3):
+            configs["flush.messages"] = rng.choice(("1", "1", "10"))
+        if chance(0.15):
+            configs["flush.ms"] = "200"
+        if chance(0.12):
+            configs["unclean.leader.election.enable"] = "true"
+        if chance(0.15):
+            configs["retention.bytes"] = "2000"
+        if chance(0.1):
+            configs["message.timestamp.type"] = "LogAppendTime"
+        return tuple(configs.items())
+
+    def _describe(self) -> None:
+        self.administrator.request(DescribeTopics(), self._described)
+
+    def _described(self, reply: object) -> None:
+        assert isinstance(reply, TopicsDescribed), reply
+        self.topics = {topic.name: topic for topic in reply.topics if topic.name is not None and not topic.error}
+        for name, topic in self.topics.items():
+            assert topic.topic_id is not None, topic
+            for partition in topic.partitions:
+                id = TopicIdPartition(topic.topic_id, partition.partition)
+                if id not in self.known and not self.simulation.is_deleted(id):
+                    self.known.add(id)
+                    self._follow(name, id, dict(topic.configs))
+
+    def _follow(self, name: str, id: TopicIdPartition, configs: dict[str, str]) -> None:
+        """Clients for a new partition."""
+        simulation = self.simulation
+        history = simulation.checkers.history(id, name)
+        history.retention = "retention.bytes" in configs
+        history.stamps_time = configs.get("message.timestamp.type") == "LogAppendTime"
+        tag = f"{name}{id.partition}.{len(self.known)}"
+        machine = simulation.client_machine
+        kinds = [(True, -1)]
+        if self.scheduler.chance(0.5):
+            kinds.append((False, self.scheduler.rng.choice((0, 1, -1))))
+        for number, (idempotent, acks) in enumerate(kinds):
+            interval_us = self.scheduler.rng.choice((30_000, 100_000, 400_000))
+            simulation.producers.append(
+                Producer(
+                    f"producer-{tag}.{number}",
+                    simulation,
+                    machine,
+                    topic=name,
+                    id=id,
+                    acks=acks,
+                    idempotent=idempotent,
+                    interval_us=interval_us,
+                )
+            )
+        simulation.consumers.append(Consumer(f"consumer-{tag}", simulation, machine, topic=name, id=id))
+
+    def _delete_some(self) -> None:
+        if len(self.topics) > 1:
+            name = self.scheduler.rng.choice(sorted(self.topics))
+            topic = self.topics.pop(name)
+            for partition in topic.partitions:
+                assert topic.topic_id is not None
+                self.simulation.deleted(TopicIdPartition(topic.topic_id, partition.partition))
+            self.simulation.trace(f"delete {name}")
+            assert topic.topic_id is not None
+            request = DeleteTopics(topic_ids=(topic.topic_id,))
+            self.administrator.request(request, lambda reply: self._describe())
+
+    def _grow_some(self) -> None:
+        if self.topics:
+            name = self.scheduler.rng.choice(sorted(self.topics))
+            count = len(self.topics[name].partitions) + 1
+            if count <= PARTITIONS_MAX:
+                request = CreatePartitions((PartitionGrowth(name, count),))
+                self.administrator.request(request, lambda reply: self._describe())
+
+    def _configure_some(self) -> None:
+        if not self.topics:
+            return
+        name = self.scheduler.rng.choice(sorted(self.topics))
+        key, value = self.scheduler.rng.choice(
+            (
+                ("min.insync.replicas", "1"),
+                ("min.insync.replicas", "2"),
+                ("min.insync.replicas", "3"),
+                ("flush.messages", "1"),
+                ("flush.messages", None),
+                ("segment.bytes", "1000"),
+                ("unclean.leader.election.enable", "true"),
+                ("unclean.leader.election.enable", None),
+            )
+        )
+        if key == "unclean.leader.election.enable" and self.scheduler.chance(0.7):
+            return
+        self.simulation.trace(f"configure {name} {key}={value}")
+        operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+        changes = ResourceChanges(ResourceType.TOPIC, name, (ConfigChange(key, operation, value),))
+        self.administrator.request(IncrementalAlterConfigs((changes,)), lambda reply: None)
+
+    # ---------------------------------------------------------------- questions, and deletions of records
+
+    def _some_leader(self) -> Producer | None:
+        found = [
+            producer for producer in self.simulation.producers if producer.leader is not None and not producer.gone
+        ]
+        return self.scheduler.rng.choice(found) if found else None
+
+    def _delete_records(self) -> None:
+        producer = self._some_leader()
+        if producer is None or producer.leader is None:
+            return
+        history = self.simulation.checkers.history(producer.id)
+        offset = self.scheduler.rng.choice((-1, self.scheduler.between(0, max(0, history.end))))
+        self.administrator.delete_records(producer.id, producer.leader.endpoint, offset)
+
+    def _ask(self) -> None:
+        names = tuple(sorted(self.topics))
+        request = self.scheduler.rng.choice(
+            (
+                DescribeTopics(names),
+                DescribeCluster(),
+                ClusterStatus(),
+                DescribeConfigs(tuple(ConfigQuery(ResourceType.TOPIC, name) for name in names)),
+            )
+        )
+        self.administrator.request(request, lambda reply: None)
+        producer = self._some_leader()
+        if producer is not None and producer.leader is not None:
+            timestamp = self.scheduler.rng.choice((-1, -2, -3, self.simulation.client_machine.wall_ms() - 1_000))
+            self.administrator.list_offsets(producer.id, producer.leader.endpoint, timestamp)

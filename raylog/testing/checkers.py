@@ -1,0 +1,343 @@
+"""What must hold in a simulated cluster, whatever happened to it: the checkers of the simulator.
+
+Owns the memory of all that was ever promised: who led which epoch, what was below any high watermark, what was acknowledged. It is
+fed by the simulation after each event with what the event touched, and raises ``Violation``. It reads the production objects but never
+changes them, and draws nothing from the random generator: a run with and without it is the same run.
+
+What is checked, per partition::
+
+    one replica and one incarnation lead an epoch; the epochs a process is told never go back, nor those that were committed
+    a replica's high watermark stays within its log and never goes back within an epoch
+    what is below any high watermark (``History.batches``) is the same, batch by batch, wherever it is seen again: below every other high
+        watermark, in the whole log of every later leader, in what consumers read
+    an acknowledgement of acks=all names a batch that is below a high watermark at that moment
+    an idempotent producer's batches are there in the order of their sequence numbers, none missing, none twice
+    a log starts where it did, unless somebody deleted records or retention did
+
+An unclean election, which the controller counts, ends a history: what came before is forgiven, what the new leader has is the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from raylog.log.log import Log
+from raylog.records.batch import SEQUENCE_MASK, BatchView, batches
+from raylog.records.codec import light_records
+from raylog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from raylog.testing.workload import Ledger
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Seen(NamedTuple):
+    """One batch below a high watermark."""
+
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+    crc: int
+    producer_id: int
+
+
+def seen(view: BatchView) -> Seen:
+    return Seen(view.base_offset, view.next_offset, view.partition_leader_epoch, view.crc, view.producer_id)
+
+
+def read_batches(log: Log, start: int, end: int) -> list[BatchView]:
+    """The log's batches from ``start``, none that begins at ``end`` or later."""
+    found: list[BatchView] = []
+    while start < end:
+        views = list(batches(log.read(start, 1 << 20, end_offset=end).records))
+        if not views:
+            raise Violation(f"the log ends at {log.log_end_offset} but has nothing at {start}")
+        found.extend(views)
+        start = views[-1].next_offset
+    return found
+
+
+@dataclass(slots=True)
+class ReplicaMemory:
+    """What was last seen of one replica in one process."""
+
+    leader_epoch: int = -1
+    high_watermark: int = -1
+    log_end_offset: int = -1
+    log_start_offset: int = -1
+    is_leader: bool = False
+    partition_epoch: int = -1
+    verified_end: int = -1  # everything from the log start to here was compared with the history
+
+
+@dataclass(slots=True)
+class History:
+    """One partition since its creation or its last unclean election.
+
+    ``batches`` is what was below any high watermark, by base offset; ``end`` the largest of those high watermarks;
+    ``first_epoch`` the epoch that this history began with: replicas of older epochs have yet to hear of it.
+    """
+
+    id: TopicIdPartition
+    name: str
+    generation: int = 0
+    first_epoch: int = -1
+    start: int = 0
+    end: int = 0
+    batches: dict[int, Seen] = field(default_factory=dict)
+    sequences: dict[int, tuple[int, int]] = field(default_factory=dict)  # producer id → (epoch, last sequence)
+    leaders: dict[int, tuple[int, int]] = field(default_factory=dict)  # epoch → (broker, incarnation)
+    newest_epoch: int = -1
+    newest_partition_epoch: int = -1
+    deletable_end: int = 0  # records below may be gone: a deletion was asked for
+    retention: bool = False
+    stamps_time: bool = False  # LogAppendTime: the leader changes what the CRC covers
+
+    def fail(self, claim: str) -> Violation:
+        return Violation(f"{self.name} ({self.id.topic_id}): {claim}")
+
+
+class Checkers:
+    """All histories. ``unclean_elections`` counts what the controller reported."""
+
+    def __init__(self) -> None:
+        self.histories: dict[TopicIdPartition, History] = {}
+        self.unclean_elections = 0
+
+    def history(self, id: TopicIdPartition, topic: str = "?") -> History:
+        known = self.histories.get(id)
+        if known is None:
+            known = self.histories[id] = History(id, f"{topic}-{id.partition}")
+        return known
+
+    # ---------------------------------------------------------------- decisions
+
+    def decided(
+        self,
+        id: TopicIdPartition,
+        topic: str,
+        *,
+        leader: int,
+        leader_incarnation: int,
+        leader_epoch: int,
+        partition_epoch: int,
+        unclean_elections: int,
+    ) -> None:
+        """The committed metadata of a partition, seen in some controller."""
+        history = self.history(id, topic)
+        if leader_epoch < history.newest_epoch or partition_epoch < history.newest_partition_epoch:
+            raise history.fail(
+                f"the committed epochs went back to {leader_epoch}/{partition_epoch} from "
+                f"{history.newest_epoch}/{history.newest_partition_epoch}"
+            )
+        history.newest_epoch = leader_epoch
+        history.newest_partition_epoch = partition_epoch
+        if unclean_elections > history.generation:
+            self.unclean_elections += unclean_elections - history.generation
+            history.generation = unclean_elections
+            history.first_epoch = leader_epoch
+            history.start = history.end = -1
+            history.batches.clear()
+            history.sequences.clear()
+        if leader >= 0:
+            self._leads(history, leader_epoch, leader, leader_incarnation)
+
+    def _leads(self, history: History, epoch: int, broker: int, incarnation: int) -> None:
+        known = history.leaders.setdefault(epoch, (broker, incarnation))
+        if known != (broker, incarnation):
+            raise history.fail(f"epoch {epoch} belongs to {known} and now to {(broker, incarnation)}")
+
+    # ---------------------------------------------------------------- replicas
+
+    def replica(
+        self,
+        memory: ReplicaMemory,
+        id: TopicIdPartition,
+        topic: str,
+        log: Log,
+        *,
+        broker: int,
+        incarnation: int,
+        is_leader: bool,
+        leader_epoch: int,
+        partition_epoch: int,
+    ) -> None:
+        """One replica after an event that may have touched it."""
+        high_watermark, end, start = log.high_watermark, log.log_end_offset, log.log_start_offset
+        if (
+            memory.high_watermark == high_watermark
+            and memory.log_end_offset == end
+            and memory.leader_epoch == leader_epoch
+            and memory.is_leader == is_leader
+            and memory.partition_epoch == partition_epoch
+            and memory.log_start_offset == start
+        ):
+            return
+        history = self.history(id, topic)
+        who = f"broker {broker} (incarnation {incarnation}, epoch {leader_epoch})"
+        if not start <= high_watermark <= end:
+            raise history.fail(f"{who}: start {start}, high watermark {high_watermark}, end {end}")
+        if leader_epoch < memory.leader_epoch or partition_epoch < memory.partition_epoch:
+            raise history.fail(f"{who}: its epochs went back from {memory.leader_epoch}/{memory.partition_epoch}")
+        if leader_epoch > history.newest_epoch:
+            raise history.fail(f"{who}: no such epoch was committed, the newest is {history.newest_epoch}")
+        if leader_epoch == memory.leader_epoch and high_watermark < memory.high_watermark:
+            raise history.fail(f"{who}: the high watermark went back {memory.high_watermark} -> {high_watermark}")
+        if start > max(history.deletable_end, history.start) and not history.retention and is_leader:
+            raise history.fail(f"{who}: the log starts at {start}, but nobody deleted above {history.deletable_end}")
+        became_leader = is_leader and (not memory.is_leader or leader_epoch != memory.leader_epoch)
+        if is_leader:
+            self._leads(history, leader_epoch, broker, incarnation)
+        memory.verified_end = min(memory.verified_end, end)
+        memory.leader_epoch = leader_epoch
+        memory.partition_epoch = partition_epoch
+        memory.high_watermark = high_watermark
+        memory.log_end_offset = end
+        memory.log_start_offset = start
+        memory.is_leader = is_leader
+        if leader_epoch < history.first_epoch or (history.generation and not is_leader):
+            memory.verified_end = -1
+            return
+        if became_leader:
+            self._holds_all(history, log, who)
+            memory.verified_end = min(high_watermark, max(history.end, start))
+        self._verify(history, memory, log, who)
+
+    def _holds_all(self, history: History, log: Log, who: str) -> None:
+        """A leader's log has all that was ever below a high watermark."""
+        if history.end > log.log_end_offset:
+            raise history.fail(f"{who} leads with end {log.log_end_offset}: {history.end} was below a high watermark")
+        start = max(log.log_start_offset, history.start)
+        for view in read_batches(log, start, history.end):
+            self._same(history, view, who)
+
+    def _verify(self, history: History, memory: ReplicaMemory, log: Log, who: str) -> None:
+        """What is newly below this high watermark is what it was elsewhere, or is new and joins the history."""
+        if history.end < 0:  # after an unclean election: this leader's log is the truth
+            history.start = history.end = log.log_start_offset
+        start = max(memory.verified_end, log.log_start_offset)
+        if start >= log.high_watermark:
+            return
+        for view in read_batches(log, start, log.high_watermark):
+            if view.next_offset > log.high_watermark:
+                raise history.fail(f"{who}: the high watermark {log.high_watermark} cuts {seen(view)}")
+            if view.base_offset < history.end:
+                self._same(history, view, who)
+                continue
+            if view.base_offset > history.end and history.batches:
+                raise history.fail(f"{who}: a gap, {view.base_offset} follows {history.end}")
+            self._extend(history, view, who)
+        memory.verified_end = log.high_watermark
+
+    def _same(self, history: History, view: BatchView, who: str) -> None:
+        if view.base_offset < history.start:
+            return
+        known = history.batches.get(view.base_offset)
+        if known != seen(view):
+            raise history.fail(f"{who} has {seen(view)} where {known} was below a high watermark")
+
+    def _extend(self, history: History, view: BatchView, who: str) -> None:
+        if not history.batches:
+            history.start = view.base_offset
+        history.batches[view.base_offset] = seen(view)
+        history.end = view.next_offset
+        if view.producer_id < 0 or view.is_control:
+            return
+        before = history.sequences.get(view.producer_id)
+        history.sequences[view.producer_id] = (view.producer_epoch, view.last_sequence)
+        if before is None:
+            expected = view.base_sequence if history.generation or history.start else 0
+        elif before[0] == view.producer_epoch:
+            expected = before[1] + 1 & SEQUENCE_MASK
+        else:
+            expected = 0
+            if view.producer_epoch < before[0]:
+                raise history.fail(f"{who}: producer {view.producer_id} went back to epoch {view.producer_epoch}")
+        if view.base_sequence != expected:
+            raise history.fail(
+                f"{who}: producer {view.producer_id} wrote sequence {view.base_sequence} at {view.base_offset}, "
+                f"expected {expected}"
+            )
+
+    # ---------------------------------------------------------------- clients
+
+    def acknowledged(self, id: TopicIdPartition, generation: int, base_offset: int, crc: int) -> None:
+        """A producer with acks=all heard that its batch is at ``base_offset``; it was sent in that ``generation``."""
+        history = self.history(id)
+        if history.generation != generation or base_offset < history.start:
+            return
+        known = history.batches.get(base_offset)
+        if known is None:
+            if base_offset >= history.deletable_end:
+                raise history.fail(f"acknowledged {base_offset}, but the high watermark never passed {history.end}")
+        elif known.crc != crc and not history.stamps_time:
+            raise history.fail(f"acknowledged crc {crc} at {base_offset}, where {known} is")
+
+    def consumed(self, id: TopicIdPartition, generation: int, views: Iterable[BatchView]) -> None:
+        """A consumer read these; it had asked in that ``generation``."""
+        history = self.history(id)
+        if history.generation != generation:
+            return
+        for view in views:
+            if view.next_offset > history.end:
+                raise history.fail(f"a consumer read {seen(view)}, above every high watermark ({history.end})")
+            self._same(history, view, "a consumer's answer")
+
+    def listed(self, id: TopicIdPartition, generation: int, offset: int) -> None:
+        """A leader told a client that offset; it is no further than the last one that is committed."""
+        history = self.history(id)
+        if history.generation == generation and offset > history.end:
+            raise history.fail(f"offset {offset} was listed, above every high watermark ({history.end})")
+
+    def deleting(self, id: TopicIdPartition, offset: int) -> None:
+        """Somebody asks to delete the records below ``offset`` (−1: all that are committed)."""
+        history = self.history(id)
+        history.deletable_end = max(history.deletable_end, offset if offset >= 0 else 1 << 62)
+
+    # ---------------------------------------------------------------- the end
+
+    def kept(self, id: TopicIdPartition, ledger: Ledger, log: Log) -> None:
+        """Every value that was acknowledged to acks=all is where the acknowledgement said; idempotent values are there once, in order.
+
+        This reads the records themselves and trusts nothing that was noted during the run.
+        """
+        history = self.history(id)
+        found: dict[int, list[int]] = {}
+        prefix = f"{ledger.producer}:".encode()
+        for view in read_batches(log, log.log_start_offset, log.high_watermark):
+            for record in light_records(view):
+                assert record.value is not None
+                if record.value.startswith(prefix):
+                    found.setdefault(int(record.value.split(b":")[1]), []).append(record.offset)
+        for number, (generation, offset) in ledger.acknowledged.items():
+            if (
+                generation == history.generation
+                and offset >= log.log_start_offset
+                and offset not in found.get(number, ())
+            ):
+                raise history.fail(
+                    f"{ledger.producer}'s value {number} was acknowledged at {offset} and is at {found.get(number)}"
+                )
+        if ledger.idempotent and not history.generation:
+            twice = {number: offsets for number, offsets in found.items() if len(offsets) > 1}
+            if twice:
+                raise history.fail(f"{ledger.producer} has values twice: {twice}")
+        if history.generation == 0 and (ledger.idempotent or ledger.acks != 0):
+            firsts = [offsets[0] for _, offsets in sorted(found.items())]
+            if firsts != sorted(firsts):
+                raise history.fail(f"{ledger.producer}'s values are out of order: {firsts}")
+
+    def identical(self, id: TopicIdPartition, logs: list[tuple[int, Log]]) -> None:
+        """The replicas of one partition hold the same bytes below the high watermark."""
+        history = self.history(id)
+        start = max(log.log_start_offset for _, log in logs)
+        end = min(log.high_watermark for _, log in logs)
+        contents = [b"".join(bytes(view.data) for view in read_batches(log, start, end)) for _, log in logs]
+        for (broker, _), content in zip(logs, contents, strict=True):
+            if content != contents[0]:
+                raise history.fail(f"brokers {logs[0][0]} and {broker} differ below the high watermark {end}")

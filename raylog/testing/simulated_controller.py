@@ -1,0 +1,329 @@
+"""The controller actor of a simulated cluster: the shell around the production ``Controller``, ``Quorum`` and ``MetadataLog``.
+
+It carries out effects as the real shell does. A write of the quorum's log happens after a random delay, as in a thread, and the
+word that it is durable arrives another delay later; a death may come before, between and (through ``Machine.arm``) in the middle
+of both. Dials are real dials over the simulated network, StartActor really starts a process, after a while, or fails because the
+machine is off.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, assert_never
+
+from raylog.errors import RaylogError
+from raylog.metadata.controller import Controller
+from raylog.metadata.events import (
+    ActorKind,
+    ActorStarted,
+    ActorStartFailed,
+    CloseSession,
+    Dial,
+    Dialed,
+    DialOutcome,
+    Effect,
+    Event,
+    Notice,
+    Persist,
+    Persisted,
+    Reply,
+    RequestAbandoned,
+    RequestReceived,
+    SendFrame,
+    SendQuorum,
+    SessionClosed,
+    SessionFrame,
+    SessionHello,
+    StartActor,
+    Ticked,
+)
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.metadata_log import MetadataLog
+from raylog.metadata.quorum import Quorum
+from raylog.metadata.quorum_messages import QuorumConfig, QuorumWrite, bootstrap_snapshot
+from raylog.metadata.requests import Request
+from raylog.metadata.session import Hello
+from raylog.placement.planner import plan_replicas
+from raylog.testing.checkers import Violation
+from raylog.testing.messages import Answer, Call, Handshake, HandshakeDone
+from raylog.testing.processes import Machine, Process
+from raylog.testing.scheduler import Timer
+from raylog.testing.simulated_network import End, Link
+from raylog.testing.simulated_servers import ActorSpec
+from raylog.types import CONTROLLER_SLOT, node_id
+
+if TYPE_CHECKING:
+    from raylog.testing.simulation import Simulation
+
+CONTROLLER_DISK = uuid.UUID(int=1)
+DIAL_MS = 200
+
+
+def directory_of(machine: Machine) -> str:
+    return f"/{machine.name}/metadata"
+
+
+def format_controller(simulation: Simulation) -> None:
+    """What formatting does, before anything runs."""
+    machine = simulation.controller_machine
+    files = machine.disk.files()
+    MetadataLog.format(files, directory_of(machine), bootstrap_snapshot(simulation.cluster_id, [CONTROLLER_DISK]))
+    files.crash()
+
+
+class ControllerProcess(Process):
+    """A process of the controller; the simulation starts the next one when it has ended."""
+
+    def __init__(self, simulation: Simulation, machine: Machine) -> None:
+        super().__init__(f"controller.{simulation.counts['controller starts']}", machine)
+        simulation.counts["controller starts"] += 1
+        self.simulation = simulation
+        self.endpoint = simulation.network.listen(self, self)
+        self.controller: Controller | None = None
+        self._log: MetadataLog | None = None
+        self._sessions: dict[int, _ControllerEnd] = {}
+        self._tokens: dict[int, tuple[_ControllerEnd, Link, int]] = {}
+        self._numbers = 0
+        self._timer: Timer | None = None
+        self._timer_due_ms: int | None = None
+        self.later(1, self._open, "open the metadata log")
+
+    def on_end(self) -> None:
+        self.simulation.controller_ended()
+
+    def _open(self) -> None:
+        try:
+            self._log = MetadataLog.open(self.files, directory_of(self.machine))
+        except OSError as error:
+            self.simulation.trace(f"{self.name} cannot open its log: {error}")
+            self.kill()
+            return
+        except RaylogError as error:
+            raise Violation(f"{self.name} refuses its own log: {error}") from error
+        self.simulation.counts["metadata tails cut"] += bool(self._log.cut_bytes)
+        quorum = Quorum(
+            CONTROLLER_DISK,
+            hard_state=self._log.hard_state,
+            snapshot=self._log.snapshot,
+            entries=self._log.entries,
+            config=QuorumConfig(),
+            draw_election_timeout_ms=lambda: self.scheduler.between(1_000, 2_000),
+            now_ms=self.now_ms,
+        )
+        self.controller = Controller(
+            quorum,
+            controller_node=node_id(0, CONTROLLER_SLOT),
+            config=self.simulation.controller_config,
+            plan=plan_replicas,
+            new_uuid=self.simulation.new_uuid,
+        )
+        self._carry_out(self.controller.start(self.now_ms))
+
+    # ---------------------------------------------------------------- what the simulation looks at
+
+    def committed_image(self) -> MetadataImage | None:
+        """None in a process that does not serve (yet)."""
+        return self.controller.image if self.controller is not None and self.controller.active is not None else None
+
+    def check(self) -> None:
+        if self.controller is not None:
+            self.controller.check()
+
+    # ---------------------------------------------------------------- the machine
+
+    def handle(self, event: Event) -> None:
+        if self.alive and self.controller is not None:
+            self.simulation.trace_event(self.name, event)
+            self._carry_out(self.controller.handle(event, self.now_ms))
+
+    def after_work(self) -> None:
+        controller = self.controller
+        if controller is None:
+            return
+        due_ms = controller.next_deadline_ms()
+        if due_ms != self._timer_due_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_due_ms = due_ms
+            if due_ms is not None:
+                self._timer = self.later(max(0, due_ms - self.now_ms) * 1000, self._tick, f"{self.name} tick")
+        self.simulation.check_controller(self)
+
+    def _tick(self) -> None:
+        self._timer_due_ms = None
+        self.handle(Ticked())
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendFrame(session_id, frame):
+                    self._send(session_id, frame)
+                case CloseSession(session_id):
+                    self._close_session(session_id)
+                case Reply(token, reply):
+                    waiting = self._tokens.pop(token, None)
+                    if waiting is not None:
+                        end, link, correlation = waiting
+                        end.tokens.pop(token, None)
+                        link.send(self, Answer(correlation, reply))
+                case Dial():
+                    _Dialing(self, effect)
+                case StartActor():
+                    self._start(effect)
+                case Persist(write):
+                    self.later(self.scheduler.skewed_us(500), lambda w=write: self._store(w), f"{self.name} stores")  # type: ignore[misc]
+                case Notice(text):
+                    self.simulation.trace(f"{self.name} notices: {text}")
+                case SendQuorum():
+                    raise AssertionError(f"a sole voter has nobody to send {effect} to")
+                case _:
+                    assert_never(effect)
+
+    def _store(self, write: QuorumWrite) -> None:
+        assert self._log is not None
+        try:
+            self._log.store(write)
+        except OSError as error:
+            self.simulation.trace(f"{self.name} cannot store: {error}")
+            self.kill()
+            return
+        self.later(self.scheduler.skewed_us(100), lambda: self.handle(Persisted(write.number)), f"{self.name} stored")
+
+    # ---------------------------------------------------------------- sessions and requests
+
+    def accepted(self, link: Link) -> End:
+        return _ControllerEnd(self)
+
+    def new_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def session_opened(self, end: _ControllerEnd, hello: Hello) -> None:
+        end.session_id = self.new_number()
+        self._sessions[end.session_id] = end
+        self.handle(SessionHello(end.session_id, hello))
+
+    def session_frame(self, session_id: int, frame: object) -> None:
+        if session_id in self._sessions:
+            self.handle(SessionFrame(session_id, frame))  # type: ignore[arg-type]
+
+    def session_closed(self, session_id: int) -> None:
+        if self._sessions.pop(session_id, None) is not None:
+            self.handle(SessionClosed(session_id))
+
+    def _send(self, session_id: int, frame: object) -> None:
+        end = self._sessions.get(session_id)
+        if end is not None and end.link is not None:
+            self.simulation.trace_event(f"{self.name}>{end.link.opener.name}", frame)
+            end.link.send(self, frame)
+
+    def _close_session(self, session_id: int) -> None:
+        end = self._sessions.get(session_id)
+        if end is not None and end.link is not None:
+            end.link.close(self)
+            # The machine hears of it like of any other end, later.
+            self.later(1, lambda: self.session_closed(session_id), "session closed")
+
+    def asked(self, end: _ControllerEnd, link: Link, call: Call) -> None:
+        token = self.new_number()
+        end.tokens[token] = None
+        self._tokens[token] = (end, link, call.correlation)
+        self.handle(RequestReceived(token, call.request))  # type: ignore[arg-type]
+
+    def abandoned(self, token: int) -> None:
+        if self._tokens.pop(token, None) is not None:
+            self.handle(RequestAbandoned(token))
+
+    # ---------------------------------------------------------------- processes
+
+    def _start(self, effect: StartActor) -> None:
+        delay_us = self.scheduler.skewed_us(150_000)
+        self.simulation.trace_event(self.name, effect)
+
+        def start() -> None:
+            machine = self.simulation.machine_of(effect.broker_id)
+            if not machine.is_on or self.scheduler.chance(0.02):
+                self.run(lambda: self.handle(ActorStartFailed(effect.node_id, f"{machine.name} is off")))
+                return
+            incarnation = self.simulation.new_incarnation()
+            spec = ActorSpec(effect.node_id, effect.directory_id, effect.path, incarnation)
+            self.simulation.start_actor(machine, spec, is_broker=effect.kind is ActorKind.BROKER)
+            self.run(lambda: self.handle(ActorStarted(effect.node_id)))
+
+        # Not ``later``: what was asked of Ray happens even if who asked is dead by then.
+        self.scheduler.after_us(delay_us, start, f"{self.name} starts {effect.node_id}")
+
+
+class _ControllerEnd:
+    """One accepted link: a control session if it opens with Hello, else requests."""
+
+    __slots__ = ("link", "process", "session_id", "tokens")
+
+    def __init__(self, process: ControllerProcess) -> None:
+        self.process = process
+        self.link: Link | None = None
+        self.session_id: int | None = None
+        self.tokens: dict[int, None] = {}
+
+    def opened(self, link: Link) -> None:
+        raise AssertionError("an accepted link was opened")
+
+    def refused(self, link: Link) -> None:
+        raise AssertionError("an accepted link was refused")
+
+    def received(self, link: Link, message: object) -> None:
+        self.link = link
+        if self.process.controller is None:
+            link.close(self.process)
+        elif self.session_id is not None:
+            self.process.session_frame(self.session_id, message)
+        elif isinstance(message, Hello):
+            self.process.session_opened(self, message)
+        elif isinstance(message, Call) and isinstance(message.request, Request):
+            self.process.asked(self, link, message)
+        else:
+            link.close(self.process)  # a handshake meant for somebody who had this port before
+
+    def closed(self, link: Link) -> None:
+        if self.session_id is not None:
+            self.process.session_closed(self.session_id)
+        tokens, self.tokens = self.tokens, {}
+        for token in tokens:
+            self.process.abandoned(token)
+
+
+class _Dialing:
+    """One dial: connect, ask who is there, and say what came of it within 200 ms."""
+
+    __slots__ = ("dial", "done", "link", "process", "was_opened")
+
+    def __init__(self, process: ControllerProcess, dial: Dial) -> None:
+        self.process = process
+        self.dial = dial
+        self.done = False
+        self.was_opened = False
+        self.link = process.simulation.network.connect(process, dial.endpoint, self)
+        process.later(DIAL_MS * 1000, self._timed_out, "dial timed out")
+
+    def _finish(self, outcome: DialOutcome) -> None:
+        if not self.done:
+            self.done = True
+            self.link.close(self.process)
+            self.process.handle(Dialed(self.dial.node_id, self.dial.incarnation, self.dial.dial_id, outcome))
+
+    def _timed_out(self) -> None:
+        self._finish(DialOutcome.MUTE if self.was_opened else DialOutcome.UNREACHABLE)
+
+    def opened(self, link: Link) -> None:
+        self.was_opened = True
+        link.send(self.process, Handshake((self.dial.node_id, self.dial.incarnation)))
+
+    def refused(self, link: Link) -> None:
+        self._finish(DialOutcome.REFUSED)
+
+    def closed(self, link: Link) -> None:
+        self._finish(DialOutcome.CLOSED)
+
+    def received(self, link: Link, message: object) -> None:
+        assert isinstance(message, HandshakeDone), message
+        self._finish(DialOutcome.ALIVE)

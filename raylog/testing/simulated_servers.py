@@ -1,0 +1,422 @@
+"""The server actors of a simulated cluster: shells around the production machines, as ``raylog.actors`` are in a real one.
+
+A ``ReplicaProcess`` is a ``ReplicaHost`` with its control session, its listener and its connections to leaders; a
+``BrokerProcess`` has a session only. They carry out effects as the real shells do: what those do in threads happens after a random
+delay here, in between anything else, and dies with the process. Logs lie on the machine's simulated disk.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from raylog.errors import RaylogError
+from raylog.log.config import LogConfig
+from raylog.log.log import Log
+from raylog.metadata.session import (
+    ActorIdentity,
+    AlterPartition,
+    AlterPartitionAnswer,
+    Assignment,
+    Exit,
+    FromActor,
+    Heartbeat,
+    Hello,
+    Removal,
+    ReplicaStatus,
+    Welcome,
+)
+from raylog.replication.events import (
+    AlterPartitionAnswered,
+    Assigned,
+    Cancelled,
+    CloseLog,
+    ControlSessionChanged,
+    DeleteRecordsReceived,
+    Effect,
+    Event,
+    FetchAnswered,
+    FetchFailed,
+    FetchReceived,
+    FetchReply,
+    Flush,
+    FlushCompleted,
+    ListOffsetsReceived,
+    LogFailed,
+    LogOpened,
+    OffsetForLeaderEpochReceived,
+    OpenLog,
+    ProduceReceived,
+    Removed,
+    Reply,
+    RunHousekeeping,
+    SendFetch,
+    Tell,
+    Ticked,
+)
+from raylog.replication.host import ReplicaHost
+from raylog.testing.messages import Answer, Call, Caller, Handshake, HandshakeDone
+from raylog.testing.processes import Machine, Process
+from raylog.testing.scheduler import Timer
+from raylog.testing.simulated_network import End, Link
+from raylog.types import TopicIdPartition, broker_of
+
+if TYPE_CHECKING:
+    from raylog.testing.simulation import Simulation
+
+EVENTS_WITH_TOKEN = (
+    ProduceReceived,
+    FetchReceived,
+    ListOffsetsReceived,
+    OffsetForLeaderEpochReceived,
+    DeleteRecordsReceived,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ActorSpec:
+    """What a process is told when it starts."""
+
+    node_id: int
+    directory_id: uuid.UUID
+    path: str
+    incarnation: int
+
+
+class ServerProcess(Process):
+    """A process with a control session. Subclasses say hello and listen to the controller."""
+
+    def __init__(self, simulation: Simulation, machine: Machine, spec: ActorSpec) -> None:
+        super().__init__(f"{machine.name}/{spec.node_id & 0xFFFF}.{spec.incarnation}", machine)
+        self.simulation = simulation
+        self.spec = spec
+        self.identity = ActorIdentity(simulation.cluster_id, spec.node_id, spec.directory_id, spec.incarnation)
+        self.endpoint = simulation.network.listen(self, self)
+        self.session: Link | None = None
+        self.is_welcome = False
+        self.controller_epoch = -1
+        self.later(1, self.open_session, "start")
+
+    # ---------------------------------------------------------------- for subclasses
+
+    def statuses(self) -> tuple[ReplicaStatus, ...]:
+        return ()
+
+    def session_changed(self, connected: bool) -> None:
+        pass
+
+    def controller_said(self, frame: Assignment | Removal | AlterPartitionAnswer | Welcome) -> None:
+        pass
+
+    def accepted(self, link: Link) -> End:
+        return _ServerEnd(self)
+
+    def serve(self, end: _ServerEnd, call: Call) -> bool:
+        """False if this server does not answer such requests."""
+        return False
+
+    def abandoned(self, token: int) -> None:
+        pass
+
+    # ---------------------------------------------------------------- the control session, as SessionClient keeps it
+
+    def open_session(self) -> None:
+        link = self.session = self.simulation.network.connect(self, self.simulation.controller_endpoint(), self)
+        self.later(2_000_000, lambda: self._lose(link) if not self.is_welcome else None, f"{self.name} waits no more")
+
+    def opened(self, link: Link) -> None:
+        hello = Hello(self.identity, self.endpoint, self.machine.boot_id, self.statuses(), None, self.spec.incarnation)
+        link.send(self, hello)
+
+    def refused(self, link: Link) -> None:
+        self._ended(link)
+
+    def closed(self, link: Link) -> None:
+        self._ended(link)
+
+    def received(self, link: Link, message: object) -> None:
+        assert isinstance(message, Welcome | Assignment | Removal | AlterPartitionAnswer | Exit), message
+        if link is not self.session:
+            return
+        if message.controller_epoch < self.controller_epoch:
+            self._lose(link)
+            return
+        self.controller_epoch = message.controller_epoch
+        if isinstance(message, Exit):
+            self.simulation.trace(f"{self.name} is told to exit: {message.reason}")
+            self.exit()
+            return
+        if isinstance(message, Welcome):
+            self.is_welcome = True
+            self._beat(link, message.heartbeat_interval_ms)
+            self.session_changed(True)
+        self.controller_said(message)
+
+    def exit(self) -> None:
+        self.kill()
+
+    def send(self, frame: FromActor) -> None:
+        """Dropped while there is no session, because the next hello says what it said."""
+        if self.session is not None and self.is_welcome:
+            self.session.send(self, frame)
+
+    def _lose(self, link: Link) -> None:
+        if link is self.session:
+            link.close(self)
+            self._ended(link)
+
+    def _ended(self, link: Link) -> None:
+        if link is not self.session:
+            return
+        self.session = None
+        was_welcome, self.is_welcome = self.is_welcome, False
+        if was_welcome:
+            self.session_changed(False)
+        self.later(self.scheduler.between(5_000, 300_000), self.open_session, f"{self.name} reconnects")
+
+    def _beat(self, link: Link, interval_ms: int) -> None:
+        if link is self.session:
+            link.send(self, Heartbeat())
+            self.later(interval_ms * 1000, lambda: self._beat(link, interval_ms), f"{self.name} heartbeat")
+
+
+class BrokerProcess(ServerProcess):
+    """The Broker actor, as far as the controller sees it."""
+
+
+class ReplicaProcess(ServerProcess):
+    """A process that holds replicas."""
+
+    def __init__(self, simulation: Simulation, machine: Machine, spec: ActorSpec) -> None:
+        super().__init__(simulation, machine, spec)
+        self.host = ReplicaHost(self.identity, broker_of(spec.node_id), simulation.host_config)
+        self.touched: dict[TopicIdPartition, None] = {}
+        self._tokens = 0
+        self._waiting: dict[int, tuple[_ServerEnd, Link, int]] = {}
+        self._leaders: dict[tuple[int, int], Caller] = {}
+        self._timer: Timer | None = None
+        self._timer_due_ms: int | None = None
+
+    def statuses(self) -> tuple[ReplicaStatus, ...]:
+        return self.host.status()
+
+    def session_changed(self, connected: bool) -> None:
+        self.handle(ControlSessionChanged(connected))
+
+    def controller_said(self, frame: Assignment | Removal | AlterPartitionAnswer | Welcome) -> None:
+        match frame:
+            case Assignment():
+                self.handle(Assigned(frame))
+            case Removal():
+                self.handle(Removed(frame))
+            case AlterPartitionAnswer():
+                self.handle(AlterPartitionAnswered(frame))
+            case Welcome():
+                self.host.welcomed(frame)
+            case _:
+                assert_never(frame)
+
+    # ---------------------------------------------------------------- the machine
+
+    def handle(self, event: Event) -> None:
+        if self.alive:
+            self.simulation.trace_event(self.name, event)
+            self._carry_out(self.host.handle(event, self.now_ms, self.machine.wall_ms()))
+
+    def after_work(self) -> None:
+        due_ms = self.host.next_deadline_ms()
+        if due_ms != self._timer_due_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_due_ms = due_ms
+            if due_ms is not None:
+                delay_us = max(0, due_ms - self.now_ms) * 1000
+                self._timer = self.later(delay_us, self._tick, f"{self.name} tick")
+        self.simulation.check_host(self)
+
+    def _tick(self) -> None:
+        self._timer_due_ms = None
+        self.handle(Ticked())
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, reply):
+                    waiting = self._waiting.pop(token, None)
+                    if waiting is not None:
+                        end, link, correlation = waiting
+                        end.tokens.pop(token, None)
+                        link.send(self, Answer(correlation, reply))
+                case SendFetch():
+                    self._fetch(effect)
+                case Tell(frame):
+                    if isinstance(frame, AlterPartition):
+                        self.simulation.trace_event(self.name, frame)
+                    self.send(frame)
+                case OpenLog(assignment):
+                    self._thread(2_000, lambda a=assignment: self.handle(self._open(a)), "open")
+                case CloseLog():
+                    self._thread(1_000, lambda e=effect: self._close(e), "close")
+                case Flush():
+                    self._thread(1_000, lambda e=effect: self._flush(e), "flush")
+                case RunHousekeeping():
+                    self._housekeeping(effect)
+                case _:
+                    assert_never(effect)
+
+    def _thread(self, typical_us: int, work: object, label: str) -> None:
+        self.later(self.scheduler.skewed_us(typical_us), work, f"{self.name} {label}")  # type: ignore[arg-type]
+
+    # ---------------------------------------------------------------- the listener
+
+    def serve(self, end: _ServerEnd, call: Call) -> bool:
+        request = call.request
+        if not isinstance(request, EVENTS_WITH_TOKEN):
+            return False
+        self._tokens += 1
+        token = self._tokens
+        event = self.simulation.with_token(request, token)
+        if call.correlation:
+            assert end.link is not None
+            end.tokens[token] = None
+            self._waiting[token] = (end, end.link, call.correlation)
+        self.handle(event)
+        return True
+
+    def abandoned(self, token: int) -> None:
+        if self._waiting.pop(token, None) is not None:
+            self.handle(Cancelled(token))
+
+    # ---------------------------------------------------------------- leaders
+
+    def _fetch(self, effect: SendFetch) -> None:
+        key = (effect.leader_node, effect.leader_incarnation)
+        caller = self._leaders.get(key)
+        if caller is None or caller.endpoint != effect.endpoint:
+            for old in [each for each in self._leaders if each[0] == effect.leader_node]:
+                self._leaders.pop(old).close()
+            caller = self._leaders[key] = Caller(self, self.simulation.network, effect.endpoint, key)
+        request = FetchReceived(
+            0,
+            effect.replica_id,
+            effect.replica_incarnation,
+            effect.max_wait_ms,
+            effect.min_bytes,
+            effect.max_bytes,
+            0,
+            effect.partitions,
+        )
+        self.simulation.trace_event(self.name, effect)
+        caller.call(request, lambda reply: self._fetched(effect, reply), timeout_ms=effect.max_wait_ms + 3_000)
+
+    def _fetched(self, effect: SendFetch, reply: object | None) -> None:
+        key = (effect.leader_node, effect.leader_incarnation)
+        if reply is None:
+            self.handle(FetchFailed(*key, effect.fetch_id))
+        else:
+            assert isinstance(reply, FetchReply), reply
+            event = FetchAnswered(*key, effect.fetch_id, reply.partitions)
+            self.handle(event)
+            if self.scheduler.chance(0.01):
+                # A stale answer: the same once more, when the machine has long gone on.
+                self.later(self.scheduler.skewed_us(5_000), lambda: self.handle(event), "stale answer")
+
+    # ---------------------------------------------------------------- logs
+
+    def _open(self, assignment: Assignment) -> LogOpened:
+        directory = f"{self.spec.path}/{assignment.topic}-{assignment.partition}"
+        try:
+            log = Log.open(
+                directory,
+                files=self.files,
+                config=LogConfig.from_topic_configs(dict(assignment.config)),
+                topic=assignment.topic,
+                partition=assignment.partition,
+                topic_id=assignment.topic_id,
+                now_ms=self.machine.wall_ms(),
+                boot_id=self.machine.boot_id,
+            )
+        except (OSError, RaylogError) as error:
+            self.simulation.trace(f"{self.name} cannot open {directory}: {error}")
+            return LogOpened(assignment.id, None, str(error))
+        self.simulation.log_opened(self, assignment, log)
+        return LogOpened(assignment.id, log)
+
+    def _close(self, effect: CloseLog) -> None:
+        try:
+            if effect.delete:
+                effect.log.delete()
+            else:
+                effect.log.close(clean=effect.clean)
+        except (OSError, RaylogError) as error:
+            self.simulation.trace(f"{self.name} cannot close {effect.id}: {error}")
+
+    def _flush(self, effect: Flush) -> None:
+        try:
+            effect.log.flush()
+        except OSError as error:
+            self.handle(FlushCompleted(effect.id, effect.log_end_offset, str(error)))
+            return
+        done = FlushCompleted(effect.id, effect.log_end_offset)
+        self.later(self.scheduler.skewed_us(200), lambda: self.handle(done), f"{self.name} flushed")
+
+    def _housekeeping(self, effect: RunHousekeeping) -> None:
+        wall_ms = self.machine.wall_ms()
+        try:
+            if effect.retention:
+                effect.log.delete_old_segments(wall_ms)
+            effect.log.checkpoint()
+        except OSError as error:
+            failed = LogFailed(effect.id, str(error))
+            self.later(1, lambda: self.handle(failed), "log failed")
+            return
+        if effect.retention:
+            self._thread(1_000, lambda: self._delete_renamed(effect, wall_ms), "delete renamed files")
+
+    def _delete_renamed(self, effect: RunHousekeeping, wall_ms: int) -> None:
+        try:
+            effect.log.delete_renamed_files(wall_ms)
+        except OSError as error:
+            self.handle(LogFailed(effect.id, str(error)))
+
+    def exit(self) -> None:
+        for effect in self.host.close():
+            assert isinstance(effect, CloseLog), effect
+            self._close(effect)
+        self.kill()
+
+
+class _ServerEnd:
+    """The accepting half of a connection: hands calls to the server, and tells it which of them nobody waits for any more."""
+
+    __slots__ = ("link", "server", "tokens")
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.server = server
+        self.link: Link | None = None
+        self.tokens: dict[int, None] = {}
+
+    def opened(self, link: Link) -> None:
+        raise AssertionError("an accepted link was opened")
+
+    def refused(self, link: Link) -> None:
+        raise AssertionError("an accepted link was refused")
+
+    def received(self, link: Link, message: object) -> None:
+        self.link = link
+        mine = (self.server.spec.node_id, self.server.spec.incarnation)
+        match message:
+            case Handshake(expect) if expect == mine:
+                link.send(self.server, HandshakeDone())
+                return
+            case Call(_, expect, _) if expect in (None, mine) and self.server.serve(self, message):
+                return
+        # Meant for somebody who had this port before: the handshake fails.
+        link.close(self.server)
+        self.closed(link)
+
+    def closed(self, link: Link) -> None:
+        tokens, self.tokens = self.tokens, {}
+        for token in tokens:
+            self.server.abandoned(token)

@@ -1,0 +1,404 @@
+"""A whole cluster in one thread and virtual time: production machines, simulated everything else, one seed for all of it.
+
+Owns the cluster under test (machines, servers, the controller, clients), drives it, feeds the checkers after every event, and
+asks for progress at the end. What runs in it is production code:
+``ReplicaHost`` with real ``Log``s, ``Controller`` with the Raft ``Quorum`` and its log file. What is simulated: time
+(``scheduler``), connections (``simulated_network``), processes and power (``processes``), disks (``simulated_files``), threads
+(an effect's result comes after a random delay).
+
+A run has two parts. *Trouble*: clients work, faults strike (``faults``), topics come and go (``administration``), for ``events`` events.
+*Healing*: no more faults; the cluster has to bring every partition back to a leader and a whole ISR, acknowledge everything that producers
+still hold, let them produce anew, and end with byte-identical replicas. Anything broken raises ``Violation`` (or the AssertionError of a
+machine's own ``check``).
+
+One seed is one run: nothing here draws from anything but the scheduler's generator, so a trace can be had of a run that failed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from raylog.log.log import Log
+from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.records import PartitionState
+from raylog.metadata.session import Assignment, Condition
+from raylog.replication.context import HostConfig
+from raylog.replication.replica import Replica, Role
+from raylog.testing.administration import Administration
+from raylog.testing.checkers import Checkers, ReplicaMemory, Violation
+from raylog.testing.faults import Faults
+from raylog.testing.processes import Machine, Process
+from raylog.testing.scheduler import Scheduler
+from raylog.testing.simulated_controller import ControllerProcess, format_controller
+from raylog.testing.simulated_network import Network
+from raylog.testing.simulated_servers import ActorSpec, BrokerProcess, ReplicaProcess, ServerProcess
+from raylog.testing.workload import Consumer, Producer
+from raylog.types import Endpoint, TopicIdPartition
+
+EVENTS = 2_000
+HEALING_MS = 120_000
+EVERYTHING_EVERY = 100
+
+
+class Simulation:
+    """``Simulation(seed).run()`` returns when all promises held; ``trace_lines`` has what happened if ``tracing``."""
+
+    def __init__(
+        self, seed: int, *, events: int = EVENTS, tracing: bool = False, on_line: Callable[[str], None] | None = None
+    ):
+        self.seed = seed
+        self.events = events
+        self.tracing = tracing
+        self.on_line = on_line
+        self.last_lines: deque[str] = deque(maxlen=40)
+        self.counts: Counter[str] = Counter()
+        self.scheduler = Scheduler(seed)
+        self.network = Network(self.scheduler)
+        self.checkers = Checkers()
+        rng = self.scheduler.rng
+        self.cluster_id = "simulated-cluster"
+        self.host_config = HostConfig(
+            replica_lag_time_max_ms=rng.choice((500, 2_000, 10_000)),
+            replica_fetch_wait_max_ms=500,
+            replica_fetch_max_bytes=rng.choice((300, 1 << 20)),
+            replica_fetch_response_max_bytes=rng.choice((1_000, 10 << 20)),
+            replica_high_watermark_checkpoint_interval_ms=1_000,
+            log_retention_check_interval_ms=3_000,
+            replica_fetch_backoff_ms=500,
+        )
+        self.controller_config = ControllerConfig(
+            heartbeat_interval_ms=1_000,
+            session_timeout_ms=rng.choice((2_000, 4_000, 9_000)),
+            hello_timeout_ms=5_000,
+            start_backoff_max_ms=3_000,
+            stable_after_ms=3_000,
+        )
+        brokers = rng.choice((3, 3, 3, 4))
+        self.machines = [self._machine(f"b{number}") for number in range(1, brokers + 1)]
+        shares_a_machine = rng.random() < 0.5
+        self.controller_machine = self.machines[0] if shares_a_machine else self._machine("c")
+        self.client_machine = Machine("clients", self.scheduler, wall_offset_ms=0)
+        self.network.add_machine(self.client_machine)
+        if not shares_a_machine:
+            self.machines.append(self.controller_machine)
+        self.all_machines = [*self.machines, self.client_machine]
+        self.broker_machines = self.machines[:brokers]
+        self.directory_ids = [self.new_uuid() for _ in self.broker_machines]
+        self.controller: ControllerProcess | None = None
+        self._controller_endpoint = Endpoint(self.controller_machine.name, 1)
+        self._incarnations = 0
+        self._memories: dict[tuple[int, TopicIdPartition], ReplicaMemory] = {}
+        self._states: dict[TopicIdPartition, PartitionState] = {}
+        self._producer_ids: set[int] = set()
+        self._deleted: set[TopicIdPartition] = set()
+        self._healing = False
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+        format_controller(self)
+        self.start_controller()
+        self.faults = Faults(self)
+        self.administration = Administration(self)
+
+    # ---------------------------------------------------------------- the cluster
+
+    def _machine(self, name: str) -> Machine:
+        machine = Machine(name, self.scheduler, wall_offset_ms=self.scheduler.between(-5_000, 5_000))
+        machine.when_dark = lambda: self._dark(machine)
+        self.network.add_machine(machine)
+        return machine
+
+    def _dark(self, machine: Machine) -> None:
+        self.trace(f"{machine.name} is dark")
+        delay_ms = 200 if self._healing else self.scheduler.between(50, self.scheduler.rng.choice((500, 5_000)))
+        self.scheduler.after_ms(delay_ms, lambda: self._light(machine), f"{machine.name} is back")
+
+    def _light(self, machine: Machine) -> None:
+        machine.turn_on()
+        if machine is self.controller_machine:
+            self._start_controller_later()
+
+    def new_uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self.scheduler.rng.getrandbits(128), version=4)
+
+    def new_incarnation(self) -> int:
+        self._incarnations += 1
+        return self._incarnations
+
+    def controller_endpoint(self) -> Endpoint:
+        """Where the disks' ``meta.properties`` say that the controller listens: the last one that was started."""
+        return self._controller_endpoint
+
+    def start_controller(self) -> None:
+        if self.controller is None and self.controller_machine.is_on:
+            self.trace("the controller starts")
+            self.controller = ControllerProcess(self, self.controller_machine)
+            self._controller_endpoint = self.controller.endpoint
+
+    def controller_ended(self) -> None:
+        self.controller = None
+        self.counts["controller ends"] += 1
+        self._start_controller_later()
+
+    def _start_controller_later(self) -> None:
+        self.scheduler.after_ms(self.scheduler.between(50, 1_000), self.start_controller, "the controller restarts")
+
+    def start_actor(self, machine: Machine, spec: ActorSpec, *, is_broker: bool) -> None:
+        self.counts["server starts"] += 1
+        (BrokerProcess if is_broker else ReplicaProcess)(self, machine, spec)
+
+    def machine_of(self, broker_id: int) -> Machine:
+        return self.broker_machines[broker_id - 1]
+
+    # ---------------------------------------------------------------- views
+
+    def servers(self) -> list[ServerProcess]:
+        return [
+            process for machine in self.machines for process in machine.processes if isinstance(process, ServerProcess)
+        ]
+
+    def replica_processes(self) -> list[ReplicaProcess]:
+        return [process for process in self.servers() if isinstance(process, ReplicaProcess)]
+
+    def leaders(self) -> list[Process]:
+        return [
+            process
+            for process in self.replica_processes()
+            if any(replica.role is Role.LEADER for replica in process.host.replicas.values())
+        ]
+
+    def endpoint_of_any_replica(self, id: TopicIdPartition) -> Endpoint | None:
+        holders = [process for process in self.replica_processes() if id in process.host.replicas]
+        return self.scheduler.rng.choice(holders).endpoint if holders else None
+
+    def deleted(self, id: TopicIdPartition) -> None:
+        self._deleted.add(id)
+
+    def is_deleted(self, id: TopicIdPartition) -> bool:
+        return id in self._deleted
+
+    def producer_id_assigned(self, producer_id: int) -> None:
+        if producer_id in self._producer_ids:
+            raise Violation(f"producer id {producer_id} was given out twice")
+        self._producer_ids.add(producer_id)
+
+    # ---------------------------------------------------------------- tracing
+
+    def trace(self, line: str) -> None:
+        if self.tracing:
+            line = f"{self.scheduler.steps:6d} {self.scheduler.now_us / 1000:12.3f}  {line}"
+            self.last_lines.append(line)
+            if self.on_line is not None:
+                self.on_line(line)
+
+    def trace_event(self, name: str, event: object) -> None:
+        if self.tracing:
+            text = repr(event)
+            self.trace(f"{name} {text if len(text) < 400 else text[:400] + '…'}")
+
+    # ---------------------------------------------------------------- what an event touched is checked after it
+
+    def log_opened(self, process: ReplicaProcess, assignment: Assignment, log: Log) -> None:
+        self.counts["logs opened"] += 1
+        self.counts[f"opened {log.condition.value}"] += 1
+        if log.recovery.cut_bytes:
+            self.counts["torn tails"] += 1
+        if log.condition is Condition.SUSPECT:
+            self.counts["suspect replicas"] += 1
+        self.trace(f"{process.name} opened {log.where}: {log.condition.value}, end {log.log_end_offset}")
+
+    def check_host(self, process: ReplicaProcess) -> None:
+        process.host.check()
+        for id, replica in process.host.replicas.items():
+            if replica.log is not None and replica.role in (Role.LEADER, Role.FOLLOWER):
+                self._check_replica(process, id, replica, replica.log)
+
+    def _check_replica(self, process: ReplicaProcess, id: TopicIdPartition, replica: Replica, log: Log) -> None:
+        key = (process.spec.incarnation, id)
+        memory = self._memories.get(key)
+        if memory is None:
+            memory = self._memories[key] = ReplicaMemory()
+        elif log.log_end_offset < memory.log_end_offset:
+            self.counts["truncations"] += 1
+        assignment = replica.assignment
+        was_leader, epoch = memory.is_leader, memory.leader_epoch
+        self.checkers.replica(
+            memory,
+            id,
+            assignment.topic,
+            log,
+            broker=process.host.context.broker_id,
+            incarnation=process.spec.incarnation,
+            is_leader=replica.role is Role.LEADER,
+            leader_epoch=assignment.leader_epoch,
+            partition_epoch=assignment.partition_epoch,
+        )
+        if memory.is_leader and (not was_leader or epoch != memory.leader_epoch):
+            self.counts["elections"] += 1
+            self.trace(f"{process.name} leads {log.where} in epoch {memory.leader_epoch} from {log.log_end_offset}")
+
+    def check_controller(self, process: ControllerProcess) -> None:
+        """Every partition whose committed state is another than before."""
+        image = process.committed_image()
+        if image is None:
+            return
+        states = self._states
+        for topic_id, topic in image.topics.items():
+            for partition, state in topic.partitions.items():
+                id = TopicIdPartition(topic_id, partition)
+                known = states.get(id)
+                if state is not known:
+                    states[id] = state
+                    if known != state:
+                        self._decided(id, topic.name, known, state)
+
+    def _decided(self, id: TopicIdPartition, topic: str, known: PartitionState | None, state: PartitionState) -> None:
+        if known is not None:
+            self.counts["isr shrinks"] += len(state.isr) < len(known.isr)
+            self.counts["isr expansions"] += len(state.isr) > len(known.isr)
+            self.counts["elections from the elr"] += state.leader in known.elr and state.leader != known.leader
+        self.trace(
+            f"decided {topic}-{id.partition}: leader {state.leader} epoch {state.leader_epoch}/{state.partition_epoch} "
+            f"isr {state.isr} elr {state.elr} unclean {state.unclean_elections}"
+        )
+        self.checkers.decided(
+            id,
+            topic,
+            leader=state.leader,
+            leader_incarnation=state.leader_incarnation,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            unclean_elections=state.unclean_elections,
+        )
+
+    def check_everything(self) -> None:
+        for process in self.replica_processes():
+            self.check_host(process)
+            for replica in process.host.replicas.values():
+                if replica.log is not None:
+                    replica.log.check()
+        if self.controller is not None:
+            self.controller.check()
+
+    # ---------------------------------------------------------------- running
+
+    def run(self) -> None:
+        self.administration.start()
+        self.faults.start()
+        while self.scheduler.steps < self.events:
+            self._step()
+        self._heal()
+
+    def _step(self) -> None:
+        label = self.scheduler.run_next()
+        assert label is not None, "nothing is left to do"
+        if self.scheduler.steps % EVERYTHING_EVERY == 0:
+            self.check_everything()
+
+    def _run_until(self, done: Callable[[], str | None], deadline_ms: int) -> None:
+        """Goes on until ``done`` returns None; what it says instead is why not yet."""
+        while (reason := done()) is not None:
+            if self.scheduler.now_ms > deadline_ms:
+                raise Violation(f"no progress after healing: {reason}")
+            for _ in range(20):
+                self._step()
+
+    def _heal(self) -> None:
+        self.trace("healing")
+        self._healing = True
+        self.faults.stop()
+        self.administration.stop()
+        self.network.heal()
+        for machine in self.machines:
+            machine.broken = None
+            for process in list(machine.processes):
+                process.resume()
+        deadline_ms = self.scheduler.now_ms + HEALING_MS
+        self._run_until(self._unready, deadline_ms)
+        for producer in self.producers:
+            producer.produce_last()
+        self._run_until(self._unfinished, deadline_ms)
+        for client in (*self.producers, *self.consumers):
+            client.stop()
+        self._run_until(self._uneven, deadline_ms)
+        self.check_everything()
+        self._compare()
+
+    def _partitions(self) -> list[tuple[TopicIdPartition, str, PartitionState]]:
+        image = self.controller.committed_image() if self.controller is not None else None
+        if image is None:
+            return []
+        return [
+            (TopicIdPartition(topic_id, partition), topic.name, state)
+            for topic_id, topic in image.topics.items()
+            for partition, state in topic.partitions.items()
+        ]
+
+    def _unready(self) -> str | None:
+        if self.controller is None or self.controller.committed_image() is None:
+            return "no active controller"
+        for id, topic, state in self._partitions():
+            if state.leader < 0 or len(state.isr) != len(state.replicas):
+                if self._waits_for_a_person(state):
+                    continue
+                return f"{topic}-{id.partition} has leader {state.leader}, isr {state.isr}, elr {state.elr}"
+        return None
+
+    def _waits_for_a_person(self, state: PartitionState) -> bool:
+        """Everything is gone, and unclean election is off: nothing that the cluster could do (DESIGN §6)."""
+        return state.leader < 0 and not state.isr and not state.elr
+
+    def _unfinished(self) -> str | None:
+        for producer in self.producers:
+            if not producer.is_idle and not self._is_lost(producer.id):
+                return f"{producer.name} still waits for {len(producer.unsent)} + {len(producer.in_flight)} batches"
+        return None
+
+    def _is_lost(self, id: TopicIdPartition) -> bool:
+        return any(each == id and self._waits_for_a_person(state) for each, _, state in self._partitions())
+
+    def _replicas_of(self, id: TopicIdPartition) -> list[tuple[ReplicaProcess, Replica]]:
+        return [
+            (process, process.host.replicas[id])
+            for process in self.replica_processes()
+            if id in process.host.replicas and process.host.replicas[id].log is not None
+        ]
+
+    def _uneven(self) -> str | None:
+        reason = self._unready()
+        if reason is not None:
+            return reason
+        for id, topic, state in self._partitions():
+            if self._waits_for_a_person(state):
+                continue
+            logs = [replica.open_log() for _, replica in self._replicas_of(id)]
+            if len(logs) != len(state.replicas):
+                return f"{topic}-{id.partition}: {len(logs)} of {len(state.replicas)} replicas are open"
+            if len({(log.log_end_offset, log.high_watermark) for log in logs}) != 1 or (
+                logs[0].log_end_offset != logs[0].high_watermark
+            ):
+                ends = [(log.log_end_offset, log.high_watermark) for log in logs]
+                return f"{topic}-{id.partition}: ends and high watermarks {ends}"
+        return None
+
+    def _compare(self) -> None:
+        for id, _, state in self._partitions():
+            if self._waits_for_a_person(state):
+                continue
+            replicas = self._replicas_of(id)
+            logs = [(process.host.context.broker_id, replica.open_log()) for process, replica in replicas]
+            self.checkers.identical(id, logs)
+            leader = next(log for broker, log in logs if broker == state.leader)
+            for producer in self.producers:
+                if producer.id == id:
+                    self.checkers.kept(id, producer.ledger, leader)
+
+    # ---------------------------------------------------------------- small things for the shells
+
+    @staticmethod
+    def with_token(request: Any, token: int) -> Any:
+        """The same event under the shell's own name for the request."""
+        return replace(request, token=token)
