@@ -1,0 +1,58 @@
+"""raylog: a replicated, partitioned commit log for Ray and Spark with Apache Kafka's semantics.
+
+::
+
+    import raylog
+
+    cluster = raylog.init()                       # embedded: three brokers under ./raylog-data
+    cluster.admin().create_topics([raylog.NewTopic("events", partitions=6, replication_factor=3)])
+    with cluster.producer() as producer:
+        producer.send_batch("events", [b"a", b"b"])
+    with cluster.consumer() as consumer:
+        consumer.assign([raylog.TopicPartition("events", 0)])
+        table = consumer.poll_batch()
+
+Everything here is imported on first use, so that ``import raylog`` costs little and needs no Ray.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raylog.client.admin import NewTopic as NewTopic
+    from raylog.client.sync import AdminClient as AdminClient
+    from raylog.client.sync import Consumer as Consumer
+    from raylog.client.sync import Producer as Producer
+    from raylog.cluster import Cluster as Cluster
+    from raylog.cluster import connect as connect
+    from raylog.cluster import init as init
+    from raylog.records.record import Record as Record
+    from raylog.types import TopicPartition as TopicPartition
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AdminClient": "raylog.client.sync",
+    "Cluster": "raylog.cluster",
+    "Consumer": "raylog.client.sync",
+    "NewTopic": "raylog.client.admin",
+    "Producer": "raylog.client.sync",
+    "Record": "raylog.records.record",
+    "TopicPartition": "raylog.types",
+    "connect": "raylog.cluster",
+    "init": "raylog.cluster",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'raylog' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -5,7 +5,8 @@
     RaylogError                       code −1 unless a subclass says otherwise
     ├── ConfigError                   a key or value in a configuration (INVALID_CONFIG); names the right key
     ├── ClusterError                  a cluster cannot start or be found: the message says what to do
-    │   ├── DiskError                 a folder: locked, foreign, unwritable, of a newer version
+    │   ├── DiskError                 a folder: foreign, unwritable, of a newer version
+    │   │   └── DiskLockedError       another process has it; may pass, if that one is dying
     │   └── RayError                  no Ray, another version, another token
     ├── ClientTimeoutError            a deadline of the client passed (delivery.timeout.ms, request timeouts)
     │   └── BufferFullError           buffer.memory stayed full for max.block.ms
@@ -43,6 +44,10 @@ class ClusterError(RaylogError):
 
 class DiskError(ClusterError):
     code = ErrorCode.kafka_storage_error
+
+
+class DiskLockedError(DiskError):
+    retriable = True
 
 
 class RayError(ClusterError):

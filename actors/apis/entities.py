@@ -96,3 +96,9 @@ def endpoints(module: ModuleType, hints: Iterable[LeaderHint | None]) -> tuple[A
         module.NodeEndpoint(node_id=node, host=endpoint.host, port=endpoint.port, rack=None)
         for node, endpoint in sorted(seen.items())
     )
+
+
+def build(entity: Any, **values: Any) -> Any:
+    """An entity out of those values that this version has a field for. For answers off the hot path."""
+    has = fields_of(entity)
+    return entity(**{name: value for name, value in values.items() if name in has})

@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from raylog.errors import DiskError
+from raylog.errors import DiskError, DiskLockedError
 from raylog.log.files import Buffer, File, Files, Lock
 
 _BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
@@ -97,7 +97,7 @@ class DiskLock:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
             by = f"process {holder}" if holder else "another process"
-            raise DiskError(f"{path} is locked by {by}. Stop it, or give this one a folder of its own.") from None
+            raise DiskLockedError(f"{path} is locked by {by}. Stop it, or give this one a folder of its own.") from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor

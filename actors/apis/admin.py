@@ -1,0 +1,396 @@
+"""The controller's Kafka APIs: topics, configs, the cluster, producer ids.
+
+=========================  ===  ========  ==================================================================
+API                        key  versions  notes
+=========================  ===  ========  ==================================================================
+Metadata                     3  4–12      nodes are server actors (``raylog.types``); never creates a topic
+CreateTopics                19  2–7       replies name what was created from version 5, ids from 7
+DeleteTopics                20  1–6       by name, by id from version 6
+InitProducerId              22  0–4       without a transactional id
+DescribeConfigs             32  1–4       topics
+CreatePartitions            37  0–3
+IncrementalAlterConfigs     44  0–1       topics
+DescribeCluster             60  0–1       brokers by broker id, at their Broker actor's address
+=========================  ===  ========  ==================================================================
+
+Each entry of ``APIS`` is (key, versions, to_request, to_entity). Requests become ``raylog.metadata.requests``; a ``Refused`` reply becomes
+that API's answer with the error on every item; ``to_request`` raises a KafkaError for what cannot be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from raylog.actors.apis.entities import CODES, NO_DELAY, build, module_of, response_class
+from raylog.errors import error_for
+from raylog.metadata import requests
+from raylog.metadata.requests import ConfigOperation, ControllerReply, Refused, ResourceType
+from raylog.types import BROKER_SLOT, NO_LEADER, broker_of, slot_of
+
+ERROR_NONE = CODES[0]
+INVALID_REQUEST = ErrorCode.invalid_request.value
+NOT_COORDINATOR = ErrorCode.not_coordinator.value
+
+
+class Api(NamedTuple):
+    key: int
+    versions: range
+    to_request: Callable[[Any, int], requests.Request]
+    to_entity: Callable[[Any, ControllerReply, int], Any]
+
+
+def _answer(key: int, version: int) -> tuple[Any, Any]:
+    cls = response_class(key, version)
+    return cls, module_of(cls)
+
+
+# ------------------------------------------------------------------ Metadata
+
+METADATA = 3
+
+
+def _metadata_request(body: Any, version: int) -> requests.Request:
+    if body.topics is None:
+        return requests.DescribeTopics()
+    names = tuple(topic.name for topic in body.topics if topic.name is not None)
+    ids = tuple(topic.topic_id for topic in body.topics if topic.name is None) if version >= 10 else ()
+    return requests.DescribeTopics(names, ids)
+
+
+def _metadata_entity(body: Any, reply: ControllerReply, version: int) -> Any:
+    cls, module = _answer(METADATA, version)
+    if isinstance(reply, Refused):
+        asked = body.topics or ()
+        views = tuple(
+            requests.TopicView(topic.name, getattr(topic, "topic_id", None), CODES[reply.error].value)
+            for topic in asked
+        )
+        reply = requests.TopicsDescribed("", NO_LEADER, (), views)
+    assert isinstance(reply, requests.TopicsDescribed), reply
+    return build(
+        cls,
+        throttle_time=NO_DELAY,
+        brokers=tuple(
+            module.MetadataResponseBroker(
+                node_id=node.node_id, host=node.endpoint.host, port=node.endpoint.port, rack=node.rack
+            )
+            for node in reply.nodes
+        ),
+        cluster_id=reply.cluster_id,
+        controller_id=reply.controller_node,
+        topics=tuple(_metadata_topic(module, topic) for topic in reply.topics),
+        cluster_authorized_operations=-(1 << 31),
+    )
+
+
+def _metadata_topic(module: Any, topic: requests.TopicView) -> Any:
+    return build(
+        module.MetadataResponseTopic,
+        error_code=CODES[topic.error],
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            build(
+                module.MetadataResponsePartition,
+                error_code=CODES[partition.error],
+                partition_index=partition.partition,
+                leader_id=partition.leader_node,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replica_nodes,
+                isr_nodes=partition.isr_nodes,
+                offline_replicas=partition.offline_nodes,
+            )
+            for partition in topic.partitions
+        ),
+        topic_authorized_operations=-(1 << 31),
+    )
+
+
+# ------------------------------------------------------------------ topics
+
+CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
+
+
+def _create_topics_request(body: Any, version: int) -> requests.Request:
+    topics = tuple(
+        requests.NewTopic(
+            topic.name,
+            topic.num_partitions,
+            topic.replication_factor,
+            tuple((each.partition_index, tuple(each.broker_ids)) for each in topic.assignments),
+            tuple((config.name, config.value) for config in topic.configs),
+        )
+        for topic in body.topics
+    )
+    return requests.CreateTopics(topics, body.validate_only)
+
+
+def _create_topics_entity(body: Any, reply: ControllerReply, version: int) -> Any:
+    cls, module = _answer(CREATE_TOPICS, version)
+    if isinstance(reply, Refused):
+        reply = requests.TopicsCreated(
+            tuple(requests.TopicCreation(topic.name, reply.error, reply.message) for topic in body.topics)
+        )
+    assert isinstance(reply, requests.TopicsCreated), reply
+    topics = []
+    for topic in reply.topics:
+        values: dict[str, Any] = {
+            "name": topic.name,
+            "topic_id": topic.topic_id,
+            "error_code": CODES[topic.error],
+            "error_message": topic.message,
+            "num_partitions": topic.partitions,
+            "replication_factor": topic.replication_factor,
+        }
+        if version >= 5:
+            values["configs"] = tuple(
+                module.CreatableTopicConfigs(
+                    name=name, value=value, read_only=False, config_source=1, is_sensitive=False
+                )
+                for name, value in topic.configs
+            )
+        topics.append(build(module.CreatableTopicResult, **values))
+    return build(cls, throttle_time=NO_DELAY, topics=tuple(topics))
+
+
+def _delete_topics_request(body: Any, version: int) -> requests.Request:
+    if version < 6:
+        return requests.DeleteTopics(tuple(body.topic_names))
+    names = tuple(topic.name for topic in body.topics if topic.name is not None)
+    return requests.DeleteTopics(names, tuple(topic.topic_id for topic in body.topics if topic.name is None))
+
+
+def _delete_topics_entity(body: Any, reply: ControllerReply, version: int) -> Any:
+    cls, module = _answer(DELETE_TOPICS, version)
+    if isinstance(reply, Refused):
+        asked = _delete_topics_request(body, version)
+        assert isinstance(asked, requests.DeleteTopics)
+        pairs = [(name, None) for name in asked.names] + [(None, each) for each in asked.topic_ids]
+        reply = requests.TopicsDeleted(
+            tuple(requests.TopicDeletion(name, topic_id, reply.error, reply.message) for name, topic_id in pairs)
+        )
+    assert isinstance(reply, requests.TopicsDeleted), reply
+    results = tuple(
+        build(
+            module.DeletableTopicResult,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            error_code=CODES[topic.error],
+            error_message=topic.message,
+        )
+        for topic in reply.topics
+    )
+    return build(cls, throttle_time=NO_DELAY, responses=results)
+
+
+def _create_partitions_request(body: Any, version: int) -> requests.Request:
+    topics = tuple(
+        requests.PartitionGrowth(
+            topic.name, topic.count, tuple(tuple(each.broker_ids) for each in topic.assignments or ())
+        )
+        for topic in body.topics
+    )
+    return requests.CreatePartitions(topics, body.validate_only)
+
+
+def _create_partitions_entity(body: Any, reply: ControllerReply, version: int) -> Any:
+    cls, module = _answer(CREATE_PARTITIONS, version)
+    if isinstance(reply, Refused):
+        reply = requests.PartitionsCreated(
+            tuple(requests.TopicOutcome(topic.name, reply.error, reply.message) for topic in body.topics)
+        )
+    assert isinstance(reply, requests.PartitionsCreated), reply
+    results = tuple(
+        module.CreatePartitionsTopicResult(name=each.name, error_code=CODES[each.error], error_message=each.message)
+        for each in reply.topics
+    )
+    return cls(throttle_time=NO_DELAY, results=results)
+
+
+# ------------------------------------------------------------------ configs
+
+DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 44
+DYNAMIC_TOPIC_CONFIG, DEFAULT_CONFIG = 1, 5  # Kafka's ConfigSource
+
+
+def _resource_type(number: int) -> ResourceType:
+    try:
+        return ResourceType(number)
+    except ValueError:
+        raise error_for(
+            INVALID_REQUEST, f"resource type {number}: 2 (topic) and 4 (broker) have configs here"
+        ) from None
+
+
+def _operation(number: int) -> ConfigOperation:
+    try:
+        return ConfigOperation(number)
+    except ValueError:
+        raise error_for(INVALID_REQUEST, f"config operation {number}: 0 set, 1 delete, 2 append, 3 subtract") from None
+
+
+def _describe_configs_request(body: Any, version: int) -> requests.Request:
+    return requests.DescribeConfigs(
+        tuple(
+            requests.ConfigQuery(
+                _resource_type(each.resource_type),
+                each.resource_name,
+                None if each.configuration_keys is None else tuple(each.configuration_keys),
+            )
+            for each in body.resources
+        )
+    )
+
+
+def _describe_configs_entity(body: Any, reply: ControllerReply, version: int) -> Any:
+    cls, module = _answer(DESCRIBE_CONFIGS, version)
+    if isinstance(reply, Refused):
+        reply = requests.ConfigsDescribed(
+            tuple(
+                requests.ConfigDescription(
+                    _resource_type(each.resource_type), each.resource_name, reply.error, reply.message
+                )
+                for each in body.resources
+            )
+        )
+    assert isinstance(reply, requests.ConfigsDescribed), reply
+    results = []
+    for asked, found in zip(body.resources, reply.resources, strict=True):
+        entries = tuple(
+            build(
+                module.DescribeConfigsResourceResult,
+                name=entry.name,
+                value=entry.value,
+                read_only=False,
+                config_source=DEFAULT_CONFIG if entry.is_default else DYNAMIC_TOPIC_CONFIG,
+                is_sensitive=False,
+                synonyms=(),
+                config_type=entry.type,
+                documentation=entry.meaning,
+            )
+            for entry in found.entries
+        )
+        results.append(
+            module.DescribeConfigsResult(
+                error_code=CODES[found.error],
+                error_message=found.message,
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+                configs=entries,
+            )
+        )
+    return cls(throttle_time=NO_DELAY, results=tuple(results))
+
+
+def _alter_configs_request(body: Any, version: int) -> requests.Request:
+    return requests.IncrementalAlterConfigs(
+        tuple(
+            requests.ResourceChanges(
+                _resource_type(each.resource_type),
+                each.resource_name,
+                tuple(
+                    requests.ConfigChange(config.name, _operation(config.config_operation), config.value)
+                    for config in each.configs
+                ),
+            )
+            for each in body.resources
+        ),
+        body.validate_only,
+    )
+
+
+def _alter_configs_entity(body: Any, reply: ControllerReply, version: int) -> Any:
+    cls, module = _answer(INCREMENTAL_ALTER_CONFIGS, version)
+    if isinstance(reply, Refused):
+        reply = requests.ConfigsAltered(
+            tuple(
+                requests.ResourceOutcome(
+                    _resource_type(each.resource_type), each.resource_name, reply.error, reply.message
+                )
+                for each in body.resources
+            )
+        )
+    assert isinstance(reply, requests.ConfigsAltered), reply
+    results = tuple(
+        module.AlterConfigsResourceResponse(
+            error_code=CODES[found.error],
+            error_message=found.message,
+            resource_type=asked.resource_type,
+            resource_name=asked.resource_name,
+        )
+        for asked, found in zip(body.resources, reply.resources, strict=True)
+    )
+    return cls(throttle_time=NO_DELAY, responses=results)
+
+
+# ------------------------------------------------------------------ the cluster and producer ids
+
+DESCRIBE_CLUSTER, INIT_PRODUCER_ID = 60, 22
+
+
+def _describe_cluster_request(body: Any, version: int) -> requests.Request:
+    return requests.DescribeCluster()
+
+
+def _describe_cluster_entity(body: Any, reply: ControllerReply, version: int) -> Any:
+    cls, module = _answer(DESCRIBE_CLUSTER, version)
+    error, message = ERROR_NONE, None
+    if isinstance(reply, Refused):
+        error, message = CODES[reply.error], reply.message
+        reply = requests.ClusterDescribed("", NO_LEADER, -1, ())
+    assert isinstance(reply, requests.ClusterDescribed), reply
+    brokers = tuple(
+        module.DescribeClusterBroker(
+            broker_id=broker.broker_id, host=node.endpoint.host, port=node.endpoint.port, rack=broker.rack
+        )
+        for broker in reply.brokers
+        for node in broker.nodes
+        if slot_of(node.node_id) == BROKER_SLOT
+    )
+    return build(
+        cls,
+        throttle_time=NO_DELAY,
+        error_code=error,
+        error_message=message,
+        endpoint_type=1,
+        cluster_id=reply.cluster_id,
+        controller_id=broker_of(reply.controller_node),
+        brokers=brokers,
+    )
+
+
+def _init_producer_id_request(body: Any, version: int) -> requests.Request:
+    if body.transactional_id is not None:
+        raise error_for(NOT_COORDINATOR, "a transactional id belongs to a transaction coordinator, which comes later")
+    if version >= 3:
+        return requests.InitProducerId(body.producer_id, body.producer_epoch)
+    return requests.InitProducerId()
+
+
+def _init_producer_id_entity(body: Any, reply: ControllerReply, version: int) -> Any:
+    cls, _ = _answer(INIT_PRODUCER_ID, version)
+    if isinstance(reply, Refused):
+        reply = requests.ProducerIdAssigned(reply.error)
+    assert isinstance(reply, requests.ProducerIdAssigned), reply
+    return cls(
+        throttle_time=NO_DELAY,
+        error_code=CODES[reply.error],
+        producer_id=reply.producer_id,
+        producer_epoch=reply.producer_epoch,
+    )
+
+
+APIS = (
+    Api(METADATA, range(4, 13), _metadata_request, _metadata_entity),
+    Api(CREATE_TOPICS, range(2, 8), _create_topics_request, _create_topics_entity),
+    Api(DELETE_TOPICS, range(1, 7), _delete_topics_request, _delete_topics_entity),
+    Api(INIT_PRODUCER_ID, range(5), _init_producer_id_request, _init_producer_id_entity),
+    Api(DESCRIBE_CONFIGS, range(1, 5), _describe_configs_request, _describe_configs_entity),
+    Api(CREATE_PARTITIONS, range(4), _create_partitions_request, _create_partitions_entity),
+    Api(INCREMENTAL_ALTER_CONFIGS, range(2), _alter_configs_request, _alter_configs_entity),
+    Api(DESCRIBE_CLUSTER, range(2), _describe_cluster_request, _describe_cluster_entity),
+)

@@ -1,0 +1,78 @@
+"""A broker's own process: it holds the locks of the broker's disk and says by its session that the broker is there.
+
+The listener for Kafka clients will live here. Until then its listener answers the handshake only, which is what the
+controller dials to see whether the process lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+from raylog.actors.patience import once_unlocked
+from raylog.actors.session_client import SessionClient
+from raylog.actors.spec import ServerSpec
+from raylog.metadata.session import Exit, FromController, Hello
+from raylog.placement.disks import DiskLock, boot_id, lock_disk
+from raylog.types import Endpoint
+from raylog.wire.server import Server
+
+logger = logging.getLogger("raylog.broker")
+
+
+class BrokerServer:
+    """One broker: ``start`` takes its disk and joins the cluster, ``ended`` returns why it is over."""
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self._spec = spec
+        self._disk = spec.open_disk()
+        self._identity = spec.identity(self._disk)
+        self._lock: DiskLock | None = None
+        self._server = Server({}, identity=self._identity, secret=self._disk.secret.encode(), host=spec.host)
+        self._session = SessionClient(
+            Path(spec.disk), self._identity, hello=self._hello, on_frame=self._controller_said
+        )
+
+    async def start(self) -> Endpoint:
+        """Lock the disk, waiting for a predecessor that is still dying; listen; look for the controller.
+
+        Raises DiskError if another process keeps the disk.
+        """
+        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        path = Path(self._spec.disk)
+        self._lock = await asyncio.to_thread(once_unlocked, lambda: lock_disk(path))
+        self._endpoint = await self._server.start()
+        self._session.start()
+        return self._endpoint
+
+    async def ended(self) -> str:
+        """Wait until this server is over of its own; the reason."""
+        return await self._over
+
+    async def stop(self) -> None:
+        await self._session.stop()
+        await self._server.stop()
+        if self._lock is not None:
+            self._lock.release()
+        if not self._over.done():
+            self._over.set_result("stopped")
+
+    async def crash(self) -> None:
+        """End as a SIGKILL would, for clusters in one process."""
+        await self._session.stop()
+        await self._server.stop(grace_s=0)
+        if self._lock is not None:
+            self._lock.release()
+
+    def _hello(self) -> Hello:
+        return Hello(self._identity, self._endpoint, boot_id(), (), self._disk.rack, os.getpid())
+
+    def _controller_said(self, frame: FromController) -> None:
+        if isinstance(frame, Exit):
+            logger.info("told to exit: %s", frame.reason)
+            self._exiting = asyncio.get_running_loop().create_task(self._exit(frame.reason))
+
+    async def _exit(self, reason: str) -> None:
+        await self.stop()

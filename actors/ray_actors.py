@@ -1,0 +1,107 @@
+"""The Ray classes: each a plain server and the few lines that make it an actor.
+
+``__init__`` only stores its arguments (an ``__init__`` that raises makes an actor dead for good); ``start`` opens the
+server on the actor's own event loop, which is uvloop's, and returns where it listens. A server that ends by itself (told to
+exit, or replaced) ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from dataclasses import replace
+from typing import Any, Protocol
+
+import ray
+
+from raylog.actors.spec import ServerSpec, new_incarnation
+from raylog.types import Endpoint
+
+
+class Server(Protocol):
+    """What every server class offers."""
+
+    async def start(self) -> Endpoint: ...
+
+    async def stop(self) -> None: ...
+
+    async def ended(self) -> str: ...
+
+
+class ServerActor:
+    """One server in one Ray actor process."""
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self._spec = spec
+        self._server: Server | None = None
+        self._endpoint: Endpoint | None = None
+        self._starting = asyncio.Lock()
+        self._watch: asyncio.Task[None] | None = None
+
+    def _build(self, spec: ServerSpec) -> Server:
+        raise NotImplementedError
+
+    async def start(self) -> Endpoint:
+        """Open the server once; later calls return the same endpoint. Raises what opening raised."""
+        async with self._starting:
+            if self._endpoint is None:
+                logging.basicConfig(
+                    level=logging.INFO,
+                    format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+                    stream=sys.stderr,
+                    force=True,
+                )
+                self._server = self._build(self._spec)
+                self._endpoint = await self._server.start()
+                self._watch = asyncio.create_task(self._end_with(self._server))
+            return self._endpoint
+
+    async def pid(self) -> int:
+        """The process id of this server."""
+        return os.getpid()
+
+    async def _end_with(self, server: Server) -> None:
+        reason = await server.ended()
+        logging.getLogger("raylog").info("process ends: %s", reason)
+        os._exit(0)
+
+
+class PartitionReplicaActor(ServerActor):
+    """Holds the replicas that the controller assigns to one node id."""
+
+    def _build(self, spec: ServerSpec) -> Server:
+        from raylog.actors.replica_server import ReplicaServer
+
+        return ReplicaServer(spec)
+
+
+class BrokerActor(ServerActor):
+    """Holds a broker's disk lock and speaks for the broker; the listener for Kafka clients will live here."""
+
+    def _build(self, spec: ServerSpec) -> Server:
+        from raylog.actors.broker_server import BrokerServer
+
+        return BrokerServer(spec)
+
+
+class ControllerActor(ServerActor):
+    """Runs the controller; Ray restarts it, and each restart is a new incarnation."""
+
+    def __init__(self, spec: ServerSpec) -> None:
+        super().__init__(replace(spec, incarnation=new_incarnation()))
+        asyncio.get_running_loop().create_task(self.start())
+
+    def _build(self, spec: ServerSpec) -> Server:
+        from raylog.actors.controller_server import ControllerServer
+        from raylog.actors.ray_launcher import RayLauncher
+
+        return ControllerServer(spec, launcher=RayLauncher())
+
+
+RAY_CLASSES: dict[str, Any] = {
+    "replica": ray.remote(PartitionReplicaActor),
+    "broker": ray.remote(BrokerActor),
+    "controller": ray.remote(ControllerActor),
+}

@@ -1,0 +1,47 @@
+"""How the controller starts server actors on Ray: every Ray call of the server side is in this file.
+
+Calls block, so the controller server runs them in threads, one per actor that is being created: with Ray's head away a creation
+waits in its thread and nothing else does. An actor is detached, never restarted by Ray (``max_restarts=0``), pinned into the
+placement group of its disk, and takes nothing of a user's runtime environment: its creator is the controller, whose own job has none.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import ray
+
+from raylog.actors.ray_actors import RAY_CLASSES
+from raylog.actors.spec import ServerSpec
+from raylog.placement.disks import encode_id
+from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group
+from raylog.types import Endpoint
+
+
+def pinned(directory_id: uuid.UUID, *, name: str) -> dict[str, Any]:
+    """The options of an actor of that disk: in the disk's group if it ever had one, else pinned to this node's address."""
+    group = find_group(directory_id)
+    if group is None and directory_id in advertised_disks():
+        group = ensure_group(directory_id)
+    if group is not None:
+        return actor_options(directory_id, name=name, group=group)
+    return actor_options(directory_id, name=name, node_ip=ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
+class RayLauncher:
+    """Creates detached server actors."""
+
+    def __init__(self) -> None:
+        self._handles: dict[int, Any] = {}  # by node id, the newest: letting it go would not end a detached actor
+
+    def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
+        """Create the actor and wait until it listens; raises what its opening raised, or Ray's error if it died.
+
+        Blocks as long as Ray has no place for the actor: a disk whose node is away, a head that is away.
+        """
+        name = f"raylog:{encode_id(spec.directory_id)}:{spec.node_id}:{spec.incarnation}"
+        handle = RAY_CLASSES[kind].options(max_restarts=0, **pinned(spec.directory_id, name=name)).remote(spec)
+        self._handles[spec.node_id] = handle
+        endpoint: Endpoint = ray.get(handle.start.remote())
+        return endpoint

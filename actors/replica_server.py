@@ -1,0 +1,438 @@
+"""The shell around one ReplicaHost: a listener, a control session, connections to leaders, a clock and threads.
+
+It owns every socket and every thread of a process that holds replicas, and decides nothing: requests, answers, assignments and
+deadlines become events, ``ReplicaHost.handle`` returns effects, and ``_run`` carries them out in order. All of that happens on the
+event loop's thread; opening, flushing, closing and cleaning logs happen in threads and come back as events.
+
+Tokens name requests that wait for a reply. A reply without a token (acks 0) or for a connection that is gone is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from raylog.actors.apis import fetch, offsets, produce
+from raylog.actors.apis.entities import TopicNames
+from raylog.actors.patience import once_unlocked
+from raylog.actors.session_client import SessionClient
+from raylog.actors.spec import ServerSpec
+from raylog.errors import RaylogError
+from raylog.log.config import LogConfig
+from raylog.log.disk_files import DiskFiles
+from raylog.log.files import Files
+from raylog.log.log import Log
+from raylog.metadata.session import (
+    AlterPartitionAnswer,
+    Assignment,
+    Exit,
+    FromController,
+    Hello,
+    Removal,
+    Welcome,
+)
+from raylog.placement.disks import boot_id
+from raylog.replication.context import HostConfig
+from raylog.replication.events import (
+    AlterPartitionAnswered,
+    Assigned,
+    Cancelled,
+    CloseLog,
+    ControlSessionChanged,
+    Effect,
+    Event,
+    FetchAnswered,
+    FetchFailed,
+    Flush,
+    FlushCompleted,
+    LogFailed,
+    LogOpened,
+    OpenLog,
+    Removed,
+    Reply,
+    RunHousekeeping,
+    SendFetch,
+    Tell,
+    Ticked,
+)
+from raylog.replication.host import ReplicaHost
+from raylog.types import Endpoint, broker_of
+from raylog.wire.connection import Connection
+from raylog.wire.handshake import Peer
+from raylog.wire.server import Request, Server
+
+logger = logging.getLogger("raylog.replica")
+
+THREADS = 4
+ToEntity = Callable[[Any], Any]
+
+
+class ReplicaServer:
+    """One process that holds replicas: ``start`` listens and joins the cluster, ``ended`` returns why it is over."""
+
+    def __init__(self, spec: ServerSpec, *, files: Files | None = None, config: HostConfig | None = None) -> None:
+        self._spec = spec
+        self._disk = spec.open_disk()
+        self._identity = spec.identity(self._disk)
+        self._files = files if files is not None else DiskFiles()
+        self._host = ReplicaHost(self._identity, broker_of(spec.node_id), config or HostConfig())
+        self._names = TopicNames()
+        self._boot_id = boot_id()
+        self._waiting: dict[int, tuple[Request, ToEntity]] = {}
+        self._next_token = 0
+        self._leaders: dict[tuple[int, int], _Leader] = {}
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="raylog-log")
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms: int | None = None
+        self._over: asyncio.Future[str] | None = None
+        secret = self._disk.secret.encode()
+        self._server = Server(
+            {
+                produce.KEY: self._produce,
+                fetch.KEY: self._fetch,
+                offsets.LIST_OFFSETS: self._list_offsets,
+                offsets.OFFSET_FOR_LEADER_EPOCH: self._offset_for_leader_epoch,
+                offsets.DELETE_RECORDS: self._delete_records,
+            },
+            identity=self._identity,
+            secret=secret,
+            host=spec.host,
+            versions={
+                produce.KEY: produce.VERSIONS,
+                fetch.KEY: fetch.VERSIONS,
+                offsets.LIST_OFFSETS: offsets.LIST_OFFSETS_VERSIONS,
+                offsets.OFFSET_FOR_LEADER_EPOCH: offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS,
+                offsets.DELETE_RECORDS: offsets.DELETE_RECORDS_VERSIONS,
+            },
+        )
+        self._session = SessionClient(
+            Path(spec.disk),
+            self._identity,
+            hello=self._hello,
+            on_frame=self._controller_said,
+            on_change=lambda connected: self._handle(ControlSessionChanged(connected)),
+        )
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> Endpoint:
+        """Listen, and start looking for the controller. Raises ClusterError if no port can be had."""
+        self._loop = asyncio.get_running_loop()
+        self._over = self._loop.create_future()
+        self._endpoint = await self._server.start()
+        self._session.start()
+        return self._endpoint
+
+    async def ended(self) -> str:
+        """Wait until this server is over of its own; the reason."""
+        assert self._over is not None, "ended() before start()"
+        return await self._over
+
+    async def stop(self) -> None:
+        """Close the session and the listener, then every log cleanly."""
+        await self._session.stop()
+        await self._server.stop()
+        for leader in self._leaders.values():
+            leader.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for log in self._host.logs():
+            await self._loop.run_in_executor(self._threads, _close_cleanly, log)
+        self._threads.shutdown(wait=True)
+        if self._over is not None and not self._over.done():
+            self._over.set_result("stopped")
+
+    async def crash(self) -> None:
+        """End as a SIGKILL would, for clusters in one process: sockets break, no log is closed cleanly."""
+        await self._session.stop()
+        await self._server.stop(grace_s=0)
+        for leader in self._leaders.values():
+            leader.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._threads.shutdown(wait=True)
+        for log in self._host.logs():
+            log.close(clean=False)
+        self._host = ReplicaHost(self._identity, broker_of(self._spec.node_id), HostConfig())
+
+    def _hello(self) -> Hello:
+        return Hello(self._identity, self._endpoint, self._boot_id, self._host.status(), self._disk.rack, os.getpid())
+
+    # ------------------------------------------------------------------ the machine
+
+    def _handle(self, event: Event) -> None:
+        self._run(self._host.handle(event, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        due_ms = self._host.next_deadline_ms()
+        if due_ms == self._timer_due_ms:
+            return
+        self._timer_due_ms = due_ms
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due_ms is not None:
+            delay_ms = due_ms - time.monotonic_ns() // 1_000_000
+            self._timer = self._loop.call_later(max(0, delay_ms) / 1_000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer_due_ms = None
+        self._timer = None
+        self._handle(Ticked())
+
+    def _run(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, reply):
+                    waiting = self._waiting.pop(token, None)
+                    if waiting is not None:
+                        request, to_entity = waiting
+                        request.reply(to_entity(reply))
+                case SendFetch():
+                    self._leader(effect).send(effect)
+                case Tell(frame):
+                    self._session.send(frame)
+                case OpenLog(assignment):
+                    self._in_thread(lambda a=assignment: self._open(a), lambda event: self._handle(event))  # type: ignore[misc]
+                case CloseLog():
+                    self._in_thread(lambda e=effect: _close(e), _ignore)  # type: ignore[misc]
+                case Flush():
+                    self._in_thread(lambda e=effect: _flush(e), lambda event: self._handle(event))  # type: ignore[misc]
+                case RunHousekeeping():
+                    self._housekeeping(effect)
+
+    def _in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        future = self._loop.run_in_executor(self._threads, work)
+        future.add_done_callback(lambda done: None if done.cancelled() else then(done.result()))
+
+    # ------------------------------------------------------------------ requests
+
+    def _park(self, request: Request, to_entity: ToEntity) -> int:
+        self._next_token += 1
+        self._waiting[self._next_token] = (request, to_entity)
+        return self._next_token
+
+    def _parked(self, request: Request, token: int) -> None:
+        """The machine kept the request: tell it if the client goes away."""
+        if token in self._waiting:
+            request.on_close(lambda _: self._abandon(token))
+
+    def _abandon(self, token: int) -> None:
+        if self._waiting.pop(token, None) is not None:
+            self._handle(Cancelled(token))
+
+    def _produce(self, request: Request) -> None:
+        body = request.body
+        token = self._park(request, lambda reply: produce.entity(body, reply, request.version))
+        if body.acks == 0:
+            del self._waiting[token]
+        self._handle(produce.event(body, token, self._names))
+        if body.acks == 0:
+            request.done()
+        else:
+            self._parked(request, token)
+
+    def _fetch(self, request: Request) -> None:
+        body = request.body
+        token = self._park(request, lambda reply: fetch.entity(body, reply, request.version))
+        self._handle(fetch.event(body, token, self._names, request.version))
+        self._parked(request, token)
+
+    def _list_offsets(self, request: Request) -> None:
+        body = request.body
+        token = self._park(request, lambda reply: offsets.list_offsets_entity(body, reply, request.version))
+        self._handle(offsets.list_offsets_event(body, token, self._names, request.version))
+        self._parked(request, token)
+
+    def _offset_for_leader_epoch(self, request: Request) -> None:
+        body = request.body
+        token = self._park(request, lambda reply: offsets.epoch_entity(body, reply, request.version))
+        self._handle(offsets.epoch_event(body, token, self._names, request.version))
+        self._parked(request, token)
+
+    def _delete_records(self, request: Request) -> None:
+        body = request.body
+        token = self._park(request, lambda reply: offsets.delete_records_entity(body, reply, request.version))
+        self._handle(offsets.delete_records_event(body, token, self._names))
+        self._parked(request, token)
+
+    # ------------------------------------------------------------------ the controller
+
+    def _controller_said(self, frame: FromController) -> None:
+        match frame:
+            case Assignment():
+                self._names.add(frame.topic, frame.topic_id)
+                self._handle(Assigned(frame))
+            case Removal():
+                self._handle(Removed(frame))
+            case AlterPartitionAnswer():
+                self._handle(AlterPartitionAnswered(frame))
+            case Welcome():
+                self._host.admit_controller(frame.controller_epoch)
+            case Exit(_, reason):
+                logger.info("told to exit: %s", reason)
+                self._loop.create_task(self._exit(reason))
+
+    async def _exit(self, reason: str) -> None:
+        await self.stop()
+        if self._over is not None and not self._over.done():
+            self._over.set_result(reason)
+
+    # ------------------------------------------------------------------ logs
+
+    def _open(self, assignment: Assignment) -> LogOpened:
+        directory = os.path.join(self._spec.disk, f"{assignment.topic}-{assignment.partition}")
+        try:
+            log = once_unlocked(
+                lambda: Log.open(
+                    directory,
+                    files=self._files,
+                    config=LogConfig.from_topic_configs(dict(assignment.config)),
+                    topic=assignment.topic,
+                    partition=assignment.partition,
+                    topic_id=assignment.topic_id,
+                    now_ms=time.time_ns() // 1_000_000,
+                    boot_id=self._boot_id,
+                    roll_jitter=lambda most: random.randint(0, most),
+                )
+            )
+        except (OSError, RaylogError) as error:
+            logger.error("cannot open %s: %s", directory, error)
+            return LogOpened(assignment.id, None, str(error))
+        report = log.recovery
+        if report.cut_bytes or report.rebuilt_indexes or report.set_aside:
+            logger.info(
+                "%s is %s: cut %d bytes (%s), rebuilt %d indexes%s",
+                directory,
+                report.condition.value,
+                report.cut_bytes,
+                report.cut_reason,
+                len(report.rebuilt_indexes),
+                f", set aside {report.set_aside}" if report.set_aside else "",
+            )
+        return LogOpened(assignment.id, log)
+
+    def _housekeeping(self, effect: RunHousekeeping) -> None:
+        wall_ms = time.time_ns() // 1_000_000
+        try:
+            effect.log.delete_old_segments(wall_ms)
+            effect.log.expire_producers(wall_ms)
+            effect.log.checkpoint()
+        except OSError as error:
+            self._handle(LogFailed(effect.id, str(error)))
+            return
+        self._in_thread(lambda: effect.log.delete_renamed_files(wall_ms), _ignore)
+
+    # ------------------------------------------------------------------ leaders
+
+    def _leader(self, effect: SendFetch) -> _Leader:
+        key = (effect.leader_node, effect.leader_incarnation)
+        leader = self._leaders.get(key)
+        if leader is None:
+            for old in [each for each in self._leaders if each[0] == effect.leader_node]:
+                self._leaders.pop(old).close()
+            leader = self._leaders[key] = _Leader(self, effect.endpoint, key)
+        return leader
+
+    @property
+    def credentials(self) -> tuple[bytes, str]:
+        """The secret and the cluster id, for connections to other servers."""
+        return self._disk.secret.encode(), self._disk.cluster_id
+
+    @property
+    def peer(self) -> Peer:
+        """Who this process is, for the servers that it connects to."""
+        return Peer(self._identity.node_id, self._identity.incarnation)
+
+    def fetched(self, event: FetchAnswered | FetchFailed) -> None:
+        """An answer came from a leader, or will not come."""
+        self._handle(event)
+
+
+class _Leader:
+    """The connection to one process that leads partitions followed here. Opened by the first fetch; one fetch in flight."""
+
+    def __init__(self, server: ReplicaServer, endpoint: Endpoint, key: tuple[int, int]) -> None:
+        self._server = server
+        self._endpoint = endpoint
+        self._key = key
+        self._connection: Connection | None = None
+        self._opening: asyncio.Task[None] | None = None
+
+    def send(self, effect: SendFetch) -> None:
+        if self._connection is not None and self._connection.is_open:
+            self._call(self._connection, effect)
+        else:
+            self._opening = asyncio.get_running_loop().create_task(self._open_and_send(effect))
+
+    async def _open_and_send(self, effect: SendFetch) -> None:
+        secret, cluster_id = self._server.credentials
+        try:
+            self._connection = await Connection.open(
+                self._endpoint,
+                secret=secret,
+                cluster_id=cluster_id,
+                expect=self._key,
+                caller=self._server.peer,
+                client_id=f"replica-{effect.replica_id}",
+            )
+        except RaylogError as error:
+            logger.info("cannot fetch from node %d at %s: %s", self._key[0], self._endpoint, error)
+            self._server.fetched(FetchFailed(*self._key, effect.fetch_id))
+            return
+        self._call(self._connection, effect)
+
+    def _call(self, connection: Connection, effect: SendFetch) -> None:
+        def answered(reply: Any, error: Exception | None) -> None:
+            if error is None and int(getattr(reply, "error_code", 0)) == ErrorCode.none:
+                results = fetch.follower_results(reply)
+                self._server.fetched(FetchAnswered(*self._key, effect.fetch_id, results))
+            else:
+                self._server.fetched(FetchFailed(*self._key, effect.fetch_id))
+
+        connection.call(fetch.follower_request(effect), answered, timeout_ms=effect.max_wait_ms + 30_000)
+
+    def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _close(effect: CloseLog) -> None:
+    if not effect.delete:
+        _close_cleanly(effect.log)
+        return
+    try:
+        effect.log.delete()
+    except OSError as error:
+        logger.error("cannot delete the folder of %s: %s", effect.id, error)
+
+
+def _close_cleanly(log: Log) -> None:
+    try:
+        log.close(clean=True)
+    except OSError as error:
+        logger.error("cannot close a log cleanly, its next opening will recover it: %s", error)
+
+
+def _flush(effect: Flush) -> FlushCompleted:
+    try:
+        effect.log.flush()
+    except OSError as error:
+        return FlushCompleted(effect.id, effect.log_end_offset, str(error))
+    return FlushCompleted(effect.id, effect.log_end_offset)
+
+
+def _ignore(_: Any) -> None:
+    return None

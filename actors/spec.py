@@ -1,0 +1,44 @@
+"""What a server process is told when it starts; everything else it reads from its disk."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from raylog.errors import DiskError
+from raylog.metadata.session import ActorIdentity
+from raylog.placement.disks import Disk, encode_id, open_disk
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """One server actor: its node id, the folder of its disk, the host name or address that it listens on.
+
+    ``incarnation`` names this process among all that ever were this actor; later ones are larger.
+    """
+
+    node_id: int
+    directory_id: uuid.UUID
+    disk: str
+    host: str
+    incarnation: int
+
+    def open_disk(self) -> Disk:
+        """The disk, checked to be this one, formatted and writable; DiskError says what is wrong with it."""
+        disk = open_disk(Path(self.disk))
+        if disk.directory_id != self.directory_id:
+            raise DiskError(
+                f"{self.disk} is now disk {encode_id(disk.directory_id)}, expected {encode_id(self.directory_id)}: "
+                "mount the right one there"
+            )
+        return disk
+
+    def identity(self, disk: Disk) -> ActorIdentity:
+        return ActorIdentity(disk.cluster_id, self.node_id, disk.directory_id, self.incarnation)
+
+
+def new_incarnation() -> int:
+    """A number that no earlier process of any actor of this machine had: the wall clock in nanoseconds."""
+    return time.time_ns()

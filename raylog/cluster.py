@@ -1,0 +1,362 @@
+"""The life of a cluster as its user sees it: ``init``, ``connect`` and the ``Cluster`` that both return.
+
+``init`` makes an embedded cluster under a folder: one disk per broker (``<folder>/broker-<id>``), formatted on first
+use. It uses the Ray that runs, or starts a small one on the loopback interface, then has a process of its own
+(``raylog.actors.launch``) create the controller; the controller creates everything else. The folder is the truth:
+``init`` on it after a stop, a crash or on a new Ray brings the data back. Calling it again in the same process returns
+the same cluster.
+
+``connect`` finds a running cluster through Ray and returns the same kind of handle; nothing is started.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from raylog.client.address import ClusterAddress
+from raylog.client.sync import AdminClient, Consumer, Producer, call
+from raylog.errors import ClusterError, DiskError, RayError, RaylogError
+from raylog.placement.disks import Disk, encode_id, format_disk, new_id, open_disk, read_disk, with_controllers
+from raylog.types import Endpoint
+from raylog.wire.private import ClusterStatus, RegisterDisks, Shutdown
+
+DEFAULT_FOLDER = "raylog-data"
+DEFAULT_NAME = "raylog"
+RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Ray's switch for listening beyond the loopback interface
+OBJECT_STORE_BYTES = 80 * 1024 * 1024  # raylog keeps nothing there; Ray refuses less than 75 MB
+
+_clusters: dict[Path, Cluster] = {}
+_lock = threading.Lock()
+
+
+class Cluster:
+    """A running cluster. Cheap, picklable (the folder and Ray's ownership stay behind), usable from any thread."""
+
+    def __init__(self, address: ClusterAddress, *, folder: Path | None = None, owns_ray: bool = False) -> None:
+        self.address = address
+        self.folder = folder
+        self._owns_ray = owns_ray
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Cluster, (self.address,))
+
+    def __repr__(self) -> str:
+        return f"<raylog cluster {self.address.cluster_id} at {', '.join(map(str, self.address.bootstrap))}>"
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def producer(self, **config: Any) -> Producer:
+        """A producer; Kafka's configuration names with ``_`` for ``.``."""
+        return Producer(self.address, **config)
+
+    def consumer(self, **config: Any) -> Consumer:
+        """A consumer; Kafka's configuration names with ``_`` for ``.``."""
+        return Consumer(self.address, **config)
+
+    def admin(self, **config: Any) -> AdminClient:
+        """An admin client."""
+        return AdminClient(self.address, **config)
+
+    def status(self, timeout_s: float = 10) -> dict[str, Any]:
+        """What the controller knows: ``brokers``, ``actors`` (with process ids), ``topics``, ``controller``. Plain values."""
+        reply = call(self.address, ClusterStatus(), timeout_s=timeout_s)
+        status: dict[str, Any] = reply.status
+        return status
+
+    def shutdown(self, timeout_s: float = 60) -> None:
+        """End every server cleanly and, if ``init`` started Ray, Ray too. Data stays; ``init`` on the folder brings it back."""
+        with _lock:
+            if self.folder is not None:
+                _clusters.pop(self.folder, None)
+        try:
+            call(self.address, Shutdown(), timeout_s=timeout_s)
+        except RaylogError as error:
+            if not error.retriable:
+                raise
+        if self._owns_ray:
+            import ray
+
+            ray.shutdown()
+
+
+def init(
+    folder: str | Path = DEFAULT_FOLDER,
+    *,
+    brokers: int = 3,
+    racks: Sequence[str] | None = None,
+    name: str = DEFAULT_NAME,
+    host: str = "127.0.0.1",
+    ray_address: str | None = None,
+    log_to_driver: bool = False,
+    timeout_s: float = 60,
+) -> Cluster:
+    """An embedded cluster of logical brokers on this machine, its data under ``folder``; started if it does not run.
+
+    ``racks`` gives each broker a rack. ``ray_address``: None takes a Ray that runs on this machine or starts one (loopback only, no
+    dashboard, a small object store), "local" always starts one, anything else is Ray's address. A Ray started here prints nothing of
+    its workers unless ``log_to_driver``. Raises DiskError for a folder that can't be used, RayError for a Ray that
+    can't, ClusterError when it does not serve within ``timeout_s`` seconds.
+    """
+    home = Path(folder).expanduser().resolve()
+    with _lock:
+        existing = _clusters.get(home)
+        if existing is not None and _ray_is_up() and _answers(existing):
+            return existing
+        disks = _format(home, brokers, racks)
+        owns_ray, gcs_address = _ensure_ray(disks, ray_address, log_to_driver)
+        controller = _launch(gcs_address, disks, host, timeout_s)
+        disks = [with_controllers(disk, [controller]) for disk in disks]
+        cluster = Cluster(_address(name, disks[0]), folder=home, owns_ray=owns_ray)
+        call(cluster.address, RegisterDisks(tuple(_registration(disk, host) for disk in disks)), timeout_s=timeout_s)
+        _await_brokers(cluster, {disk.broker_id for disk in disks}, timeout_s)
+        _clusters[home] = cluster
+        return cluster
+
+
+def connect(name: str = DEFAULT_NAME, *, folder: str | Path | None = None, ray_address: str | None = None) -> Cluster:
+    """A handle to a cluster that runs: the one whose disks are under ``folder``, or the only one on the Ray that this process is
+    connected to (or connects to by ``ray_address``). ClusterError if there is none."""
+    if folder is not None:
+        home = Path(folder).expanduser().resolve()
+        disks = _existing(home)
+        if not disks:
+            raise ClusterError(f"no cluster under {home}: start one with raylog.init({str(folder)!r}) or `raylog up`")
+        cluster = Cluster(_address(name, disks[0]), folder=home)
+        if not _answers(cluster):
+            raise ClusterError(f"the cluster under {home} does not run: start it with raylog.init() or `raylog up`")
+        return cluster
+    import ray
+
+    from raylog.placement.groups import NAMESPACE
+
+    if not ray.is_initialized():
+        _connect_ray(ray_address or "auto", log_to_driver=False)
+    names = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
+    controllers = sorted(each for each in names if each.startswith("raylog:controller:"))
+    if len(controllers) != 1:
+        found = "no cluster runs" if not controllers else f"{len(controllers)} clusters run"
+        raise ClusterError(
+            f"{found} on this Ray: say which by raylog.connect(folder=…), or start one with raylog.init()"
+        )
+    actor = ray.get_actor(controllers[0], namespace=NAMESPACE)
+    cluster_id, host, port, secret = ray.get(actor.credentials.remote())
+    return Cluster(ClusterAddress(name, NAMESPACE, cluster_id, (Endpoint(host, port),), secret))
+
+
+# ------------------------------------------------------------------ disks
+
+
+def _existing(home: Path) -> list[Disk]:
+    paths = sorted(home.glob("broker-*"), key=lambda path: (len(path.name), path.name)) if home.is_dir() else []
+    disks = [disk for disk in map(read_disk, paths) if disk is not None]
+    foreign = {disk.cluster_id for disk in disks}
+    if len(foreign) > 1:
+        raise DiskError(
+            f"{home} holds disks of {len(foreign)} clusters ({', '.join(sorted(foreign))}): keep one cluster's"
+        )
+    return disks
+
+
+def _format(home: Path, brokers: int, racks: Sequence[str] | None) -> list[Disk]:
+    """The disks under ``home``: those that are there, and new ones up to the number of brokers asked for."""
+    if brokers < 1:
+        raise ClusterError(f"a cluster has at least one broker, not {brokers}")
+    if racks is not None and len(racks) != brokers:
+        raise ClusterError(f"{len(racks)} racks for {brokers} brokers: give one each")
+    disks = _existing(home)
+    cluster_id = disks[0].cluster_id if disks else encode_id(new_id())
+    secret = disks[0].secret if disks else secrets.token_urlsafe(32)
+    taken = {disk.broker_id for disk in disks}
+    for broker_id in range(brokers):
+        if broker_id not in taken:
+            rack = racks[broker_id] if racks is not None else None
+            path = home / f"broker-{broker_id}"
+            disks.append(
+                format_disk(path, cluster_id=cluster_id, broker_id=broker_id, rack=rack, controllers=[], secret=secret)
+            )
+    return [open_disk(disk.path, cluster_id=cluster_id) for disk in sorted(disks, key=lambda disk: disk.broker_id)]
+
+
+def _address(name: str, disk: Disk) -> ClusterAddress:
+    from raylog.placement.groups import NAMESPACE
+
+    if not disk.controllers:
+        raise ClusterError(f"{disk.path} does not say where its controller is: start the cluster with raylog.init()")
+    return ClusterAddress(name, NAMESPACE, disk.cluster_id, disk.controllers, disk.secret.encode())
+
+
+def _registration(disk: Disk, host: str) -> dict[str, Any]:
+    return {
+        "directory_id": disk.directory_id.bytes,
+        "broker_id": disk.broker_id,
+        "path": str(disk.path),
+        "host": host,
+        "rack": disk.rack,
+    }
+
+
+# ------------------------------------------------------------------ Ray
+
+
+def _ray_is_up() -> bool:
+    import ray
+
+    return bool(ray.is_initialized())
+
+
+def _ensure_ray(disks: Sequence[Disk], ray_address: str | None, log_to_driver: bool) -> tuple[bool, str]:
+    """Connect to Ray or start one; returns whether it was started here, and its address."""
+    import ray
+
+    owns = False
+    if not ray.is_initialized():
+        if ray_address != "local":
+            try:
+                _connect_ray(ray_address or "auto", log_to_driver=log_to_driver)
+            except ConnectionError as error:
+                if ray_address is not None:
+                    raise RayError(
+                        f"no Ray at {ray_address}: start it with `ray start --head`, or leave ray_address out"
+                    ) from error
+        if not ray.is_initialized():
+            _start_ray(disks, log_to_driver)
+            owns = True
+    return owns, str(ray.get_runtime_context().gcs_address)
+
+
+def _connect_ray(address: str, *, log_to_driver: bool) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging.ERROR)
+    except ray.exceptions.AuthenticationError as error:
+        raise RayError(
+            f"the Ray at {address} asks for another token: copy its ~/.ray/auth_token here or set RAY_AUTH_TOKEN ({error})"
+        ) from error
+    except RuntimeError as error:
+        if "ersion mismatch" in str(error):
+            raise RayError(
+                f"the Ray at {address} is another version: run both with ray=={ray.__version__} ({error})"
+            ) from error
+        raise
+
+
+def _start_ray(disks: Sequence[Disk], log_to_driver: bool) -> None:
+    import ray
+
+    from raylog.placement.groups import node_resources
+
+    with _loopback_only():
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            resources=node_resources(disk.path for disk in disks),
+            log_to_driver=log_to_driver,
+            logging_level=logging.ERROR,
+        )
+
+
+@contextmanager
+def _loopback_only() -> Iterator[None]:
+    """A Ray that starts meanwhile listens on 127.0.0.1 only.
+
+    Ray replaces a loopback address that it is given by the machine's own, unless told that clusters are switched off, as it
+    is by default on a Mac. The switch is read when Ray is imported, which may be long ago.
+    """
+    from ray._private import ray_constants
+
+    before, os.environ[RAY_CLUSTERS] = os.environ.get(RAY_CLUSTERS), "0"
+    enabled, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = enabled
+        if before is None:
+            del os.environ[RAY_CLUSTERS]
+        else:
+            os.environ[RAY_CLUSTERS] = before
+
+
+def _launch(gcs_address: str, disks: Sequence[Disk], host: str, timeout_s: float) -> Endpoint:
+    order = {
+        "ray_address": gcs_address,
+        "disks": [str(disk.path) for disk in disks],
+        "controller_disk": str(_controller_disk(disks).path),
+        "host": host,
+    }
+    environment = {**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "PYTHONWARNINGS": "ignore"}
+    if gcs_address.startswith("127."):
+        environment[RAY_CLUSTERS] = "0"
+    environment.pop("RAY_RUNTIME_ENV_HOOK", None)
+    environment.pop("RAY_JOB_CONFIG_JSON_ENV_VAR", None)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "raylog.actors.launch"],
+            input=json.dumps(order),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        raise ClusterError(
+            f"the controller did not start within {timeout_s:.0f} s: see Ray's logs, or `raylog doctor`"
+        ) from None
+    lines = done.stdout.strip().splitlines()
+    answer = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {"error": done.stderr.strip()[-2000:]}
+    if "error" in answer:
+        raise ClusterError(f"the controller did not start: {answer['error']}")
+    return Endpoint(answer["host"], answer["port"])
+
+
+def _controller_disk(disks: Sequence[Disk]) -> Disk:
+    """The disk that holds the metadata log: the one that has it already, else the lowest broker's."""
+    from raylog.actors.controller_server import METADATA_FOLDER
+
+    holders = [disk for disk in disks if (disk.path / METADATA_FOLDER).is_dir()]
+    return (holders or list(disks))[0]
+
+
+# ------------------------------------------------------------------ waiting
+
+
+def _answers(cluster: Cluster) -> bool:
+    try:
+        cluster.status(timeout_s=2)
+    except RaylogError:
+        return False
+    return True
+
+
+def _await_brokers(cluster: Cluster, wanted: set[int], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    missing = wanted
+    while time.monotonic() < deadline:
+        live = {broker["id"] for broker in cluster.status()["brokers"] if broker["live"]}
+        missing = wanted - live
+        if not missing:
+            return
+        time.sleep(0.02)
+    raise ClusterError(
+        f"after {timeout_s:.0f} s broker {', '.join(map(str, sorted(missing)))} does not serve yet: "
+        "see Ray's logs of the BrokerActor, or `raylog doctor`"
+    )
