@@ -375,6 +375,8 @@ class ReplicaHost:
         replica.log_opened(event.log, now_ms)
         self._streams.update(replica, now_ms)
         self._arm_housekeeping(replica, now_ms)
+        if self._checkpoint_timer is None:
+            self._arm_checkpoints(now_ms)
 
     def _alter_partition_answered(self, event: AlterPartitionAnswered, now_ms: int) -> None:
         answer = event.answer
@@ -405,10 +407,24 @@ class ReplicaHost:
 
         def due(now_ms: int, wall_ms: int) -> None:
             if replica.log is not None:
+                replica.checkpointed = replica.log.high_watermark
                 self.context.effects.append(RunHousekeeping(replica.id, replica.log))
                 replica.housekeeping = self.context.wheel.add(now_ms + interval_ms, due)
 
         replica.housekeeping = self.context.wheel.add(now_ms + interval_ms, due)
+
+    def _arm_checkpoints(self, now_ms: int) -> None:
+        """One timer for all replicas: the checkpoint is due where the high watermark has moved since the last one."""
+        interval_ms = self.context.config.replica_high_watermark_checkpoint_interval_ms
+        self._checkpoint_timer = self.context.wheel.add(now_ms + interval_ms, self._checkpoints_due)
+
+    def _checkpoints_due(self, now_ms: int, wall_ms: int) -> None:
+        for replica in self.replicas.values():
+            log = replica.log
+            if log is not None and log.high_watermark != replica.checkpointed:
+                replica.checkpointed = log.high_watermark
+                self.context.effects.append(RunHousekeeping(replica.id, log, retention=False))
+        self._arm_checkpoints(now_ms)
 
     def logs(self) -> list[Log]:
         """The open logs."""

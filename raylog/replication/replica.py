@@ -88,6 +88,7 @@ class Replica:
 
     __slots__ = (
         "assignment",
+        "checkpointed",
         "context",
         "flushing",
         "follower",
@@ -116,6 +117,7 @@ class Replica:
         self.reason: str | None = None  # why it is offline
         self.watchers = Watchers(context.woken)
         self.housekeeping: Deadline | None = None
+        self.checkpointed = -1  # the high watermark that a checkpoint was last ordered for
         self.history: deque[str] = deque(maxlen=16)
 
     def open_log(self) -> Log:
