@@ -53,7 +53,8 @@ class LeaderEpochs:
                     f"{self._path} has version {lines[0]}, newer than this raylog reads (0). Upgrade raylog."
                 )
             raise ValueError(f"{self._path}: no version line")
-        entries = [EpochEntry(*map(int, line.split())) for line in lines[2:] if line]
+        pairs = [line.partition(" ") for line in lines[2:] if line]
+        entries = [EpochEntry(int(epoch), int(start_offset)) for epoch, _, start_offset in pairs]
         if len(entries) != int(lines[1]):
             raise ValueError(f"{self._path}: {len(entries)} entries where {lines[1]} are announced")
         if any(a.epoch >= b.epoch or a.start_offset >= b.start_offset for a, b in pairwise(entries)):

@@ -286,13 +286,11 @@ class Log:
 
     def roll(self, wall_ms: int, *, at_offset: int = 0) -> None:
         """Start a new segment at the log's end, or at ``at_offset`` behind it. Nothing happens if an empty one starts there."""
-        segments, base_offset = self.segments, max(at_offset, self.log_end_offset)
-        if segments.active.size:
+        base_offset = max(at_offset, self.log_end_offset)
+        if base_offset > self.segments.active.base_offset:
             self.producers.end_offset = base_offset
             self.snapshots.write(self.producers)
-            segments.roll(base_offset, config=self.config, wall_ms=wall_ms)
-        elif base_offset > segments.active.base_offset:
-            segments.move_empty_active(base_offset, config=self.config, wall_ms=wall_ms)
+            self.segments.roll(base_offset, config=self.config, wall_ms=wall_ms)
 
     # ------------------------------------------------------------------ reading
 

@@ -68,6 +68,9 @@ class Segments:
         """About to read: keep the files of this segment open, and those of few other sealed ones."""
         if segment is self.active or not segment.is_resting:
             return
+        self._keep_open(segment)
+
+    def _keep_open(self, segment: Segment) -> None:
         self._open.append(segment)
         while len(self._open) > _OPEN_SEALED_SEGMENTS:
             self._open.pop(0).rest()
@@ -85,19 +88,13 @@ class Segments:
         old.write_indexes()
         new = self._create(base_offset, config, wall_ms)
         old.seal()
-        self._open.append(old)
+        self._keep_open(old)
         self._set([*self.all, new])
 
     def start_over(self, base_offset: int, *, config: LogConfig, wall_ms: int) -> None:
         """Remove every segment and start at ``base_offset``."""
         self._unlink(self.all)
         self._set([self._create(base_offset, config, wall_ms)])
-
-    def move_empty_active(self, base_offset: int, *, config: LogConfig, wall_ms: int) -> None:
-        """Let the active segment, which is empty, start at a later offset."""
-        assert not self.active.size and base_offset > self.active.base_offset, (self.active.path, base_offset)
-        self._unlink([self.active])
-        self._set([*self.all[:-1], self._create(base_offset, config, wall_ms)])
 
     def _create(self, base_offset: int, config: LogConfig, wall_ms: int) -> Segment:
         self.names_changed = True

@@ -1,0 +1,229 @@
+"""Reading by offset and by timestamp [L16, L17], and cutting the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from raylog.errors import kafka_error
+from raylog.records.batch import batches
+from raylog.records.codec import encode
+
+OutOfRange = kafka_error(ErrorCode.offset_out_of_range)
+
+
+def _offsets(log: Any, offset: int, max_bytes: int, **more: Any) -> list[int]:
+    return [view.base_offset for view in batches(log.read(offset, max_bytes, **more).records)]
+
+
+@pytest.fixture
+def log(machine: Any) -> Any:
+    """Ten batches of ten records, 0 to 99, four segments, two epochs."""
+    size = 61 + 10 * 109
+    opened = machine.open(segment_bytes=3 * size, index_interval_bytes=1500)
+    for number in range(10):
+        machine.append(*[b"x" * 100] * 10, timestamp_ms=1000 + number, leader_epoch=number // 5)
+    opened.high_watermark = 100
+    return opened
+
+
+def test_a_read_starts_with_the_batch_that_holds_the_offset(log: Any) -> None:
+    assert len(log.segments) == 4
+    for offset in range(100):
+        found = log.read(offset, 1)
+        assert found.base_offset == offset - offset % 10 and found.next_offset == found.base_offset + 10
+        assert _offsets(log, offset, 1) == [found.base_offset]
+
+
+def test_only_whole_batches_within_the_limit_but_always_the_first(log: Any) -> None:
+    size = len(bytes(log.read(0, 1).records))
+    assert _offsets(log, 0, 2 * size) == [0, 10] == _offsets(log, 5, 3 * size - 1)
+    assert len(log.read(0, 0).records) == size
+    assert log.read(0, size - 1, at_least_one=False).records == b""
+    assert _offsets(log, 0, size, at_least_one=False) == [0]
+
+
+def test_a_read_ends_with_its_segment(log: Any) -> None:
+    assert _offsets(log, 0, 1 << 20) == [0, 10, 20]
+    assert _offsets(log, 30, 1 << 20) == [30, 40, 50]
+
+
+def test_nothing_that_starts_at_the_end_offset_is_read(log: Any) -> None:
+    assert _offsets(log, 0, 1 << 20, end_offset=20) == [0, 10]
+    assert _offsets(log, 0, 1 << 20, end_offset=21) == [0, 10, 20]
+    assert log.read(20, 100, end_offset=20).records == b""
+    assert log.read(25, 100, end_offset=20).next_offset == 25
+    assert log.read(30, 100, end_offset=30).records == b""
+
+
+def test_outside_the_log_is_out_of_range_and_its_end_is_empty(log: Any) -> None:
+    assert log.read(100, 100).records == b""
+    for offset in (-1, 101):
+        with pytest.raises(OutOfRange, match=r"t-0: offset"):
+            log.read(offset, 100)
+    log.advance_log_start(15)
+    with pytest.raises(OutOfRange):
+        log.read(14, 100)
+    assert log.read(15, 1).base_offset == 10
+
+
+def test_reading_on_from_where_the_last_read_ended_visits_everything_once(log: Any) -> None:
+    for limit in (1, 1500, 3000, 1 << 20):
+        offset, seen = 0, []
+        while offset < 100:
+            part = log.read(offset, limit)
+            seen += [view.base_offset for view in batches(part.records)]
+            assert part.next_offset > offset
+            offset = part.next_offset
+        assert seen == list(range(0, 100, 10))
+
+
+def test_many_sealed_segments_are_read_with_few_open_files(machine: Any) -> None:
+    log = machine.open(segment_bytes=200)
+    for _ in range(60):
+        machine.append(b"x" * 80)
+    assert len(log.segments) == 60
+    assert [log.read(offset, 1).base_offset for offset in range(60)] == list(range(60))
+    assert sum(not segment.is_resting for segment in log.segments) <= 9
+
+
+# ------------------------------------------------------------------ timestamps
+
+
+def test_the_first_record_at_or_after_a_timestamp_is_found(log: Any) -> None:
+    assert log.offset_for_timestamp(0) == (1000, 0, 0)
+    assert log.offset_for_timestamp(1003) == (1003, 30, 0)
+    assert log.offset_for_timestamp(1009) == (1009, 90, 1)
+    assert log.offset_for_timestamp(1010) is None
+    assert log.offset_for_timestamp(1009, 90) is None
+    assert log.largest_timestamp() == (1009, 90, 1)
+
+
+def test_timestamps_out_of_order_are_found_inside_batches(machine: Any) -> None:
+    log = machine.open()
+    assert log.largest_timestamp() is None and log.offset_for_timestamp(0) is None
+    records = [(50, None, b"a", ()), (900, None, b"b", ()), (60, None, b"c", ())]
+    log.append_as_leader(encode(records), leader_epoch=2, wall_ms=1)
+    log.append_as_leader(encode([(100, None, b"d", ())]), leader_epoch=2, wall_ms=1)
+    assert log.offset_for_timestamp(51) == (900, 1, 2)
+    assert log.largest_timestamp() == (900, 1, 2)
+    log.high_watermark = 4
+    log.advance_log_start(2)
+    assert log.offset_for_timestamp(51) == (60, 2, 2)
+    assert log.offset_for_timestamp(101) is None
+
+
+# ------------------------------------------------------------------ cutting
+
+
+@pytest.mark.parametrize("offset", [0, 10, 20, 30, 50, 60, 90])
+def test_truncation_at_a_batch_ends_the_log_there(log: Any, machine: Any, offset: int) -> None:
+    assert log.truncate_to(offset)
+    log.check()
+    assert (log.log_end_offset, log.high_watermark) == (offset, offset)
+    assert log.leader_epochs.latest_epoch == (1 if offset > 50 else 0 if offset else -1)
+    assert machine.append(b"new", leader_epoch=7) == offset
+    assert log.read(offset, 1).next_offset == offset + 1
+    again = machine.recover()
+    again.check()
+    assert again.log_end_offset == offset + 1 and again.leader_epochs.latest_epoch == 7
+
+
+def test_truncation_inside_a_batch_takes_the_whole_batch(log: Any) -> None:
+    assert log.truncate_to(47)
+    log.check()
+    assert log.log_end_offset == 40
+
+
+def test_truncation_at_or_behind_the_end_does_nothing(log: Any) -> None:
+    assert not log.truncate_to(100) and not log.truncate_to(1000)
+    assert log.log_end_offset == 100
+
+
+def test_truncation_lowers_the_flushed_end_so_that_new_records_are_not_taken_for_flushed(log: Any) -> None:
+    log.flush()
+    assert log.recovery_point == 100 and log.unflushed_messages == 0 and log.oldest_unflushed_ms is None
+    log.truncate_to(60)
+    assert log.recovery_point == 60
+
+
+def test_starting_over_elsewhere_leaves_nothing_behind(log: Any, machine: Any) -> None:
+    log.truncate_fully_and_start_at(5000)
+    log.check()
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.size_bytes) == (5000, 5000, 5000, 0)
+    assert log.leader_epochs.entries == () and len(log.producers) == 0
+    assert machine.append(b"a") == 5000
+    assert [name for name in machine.names() if name.endswith(".log")] == [f"{5000:020d}.log"]
+    again = machine.recover()
+    assert (again.log_start_offset, again.log_end_offset) == (5000, 5001)
+
+
+def test_delete_records_moves_the_start_but_not_beyond_the_high_watermark(log: Any, machine: Any) -> None:
+    log.high_watermark = 50
+    with pytest.raises(OutOfRange, match="high watermark 50"):
+        log.advance_log_start(51)
+    assert log.advance_log_start(35) and not log.advance_log_start(35)
+    assert log.leader_epochs.entries == ((0, 35), (1, 50))
+    log = machine.reopen()
+    assert (log.log_start_offset, log.high_watermark) == (35, 50)
+    assert log.delete_old_segments(machine.wall_ms) == [0]
+    assert log.segments.base_offsets[0] == 30
+
+
+# ------------------------------------------------------------------ flushing
+
+
+def test_flush_counts_and_ages_what_it_does_not_cover(machine: Any) -> None:
+    log = machine.open()
+    machine.wall_ms = 5000
+    machine.append(b"a", b"b")
+    machine.wall_ms = 6000
+    machine.append(b"c")
+    assert (log.unflushed_messages, log.oldest_unflushed_ms) == (3, 5000)
+    assert log.flush() == 3
+    assert (log.unflushed_messages, log.oldest_unflushed_ms, log.recovery_point) == (0, None, 3)
+    machine.wall_ms = 7000
+    machine.append(b"d")
+    assert (log.unflushed_messages, log.oldest_unflushed_ms) == (1, 7000)
+
+
+def test_an_append_during_a_flush_is_not_covered_by_it(machine: Any) -> None:
+    log = machine.open()
+    machine.append(b"a")
+
+    def fault(operation: str, path: str) -> None:
+        if operation == "flush" and path.endswith(".log"):
+            machine.disk.fault = None
+            machine.wall_ms = 9000
+            machine.append(b"b")
+
+    machine.disk.fault = fault
+    assert log.flush() == 1
+    assert (log.recovery_point, log.unflushed_messages, log.oldest_unflushed_ms) == (1, 1, 9000)
+
+
+def test_a_truncation_during_a_flush_takes_back_its_promise(machine: Any) -> None:
+    log = machine.open()
+    machine.append(b"a")
+    machine.append(b"b")
+
+    def fault(operation: str, path: str) -> None:
+        if operation == "flush" and path.endswith(".log"):
+            machine.disk.fault = None
+            log.truncate_to(1)
+            machine.append(b"c")
+
+    machine.disk.fault = fault
+    log.flush()
+    assert log.recovery_point <= 1
+
+
+def test_only_rolled_segments_are_flushed_on_request(machine: Any) -> None:
+    log = machine.open(segment_bytes=300)
+    for _ in range(4):
+        machine.append(b"x" * 100)
+    assert log.segments.base_offsets == [0, 1, 2, 3] or log.has_rolled_unflushed
+    assert log.flush_rolled() == log.segments.base_offsets[-1] == log.recovery_point
+    assert not log.has_rolled_unflushed and log.unflushed_messages > 0
