@@ -142,8 +142,10 @@ class FramedProtocol(asyncio.BufferedProtocol):
 
     def write_frame_now(self, buffers: Sequence[Buffer]) -> None:
         """Like ``write_frame``, at once: for a link that was idle, where waiting gathers nothing."""
-        self.write_frame(buffers)
-        if not self._parsing:
+        if self._parsing or self._flush_scheduled:
+            self.write_frame(buffers)
+        elif not self.lost and self.transport is not None:
+            self._out.extend(buffers)
             self._flush()
 
     def hold_reading(self) -> None:
