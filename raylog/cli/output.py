@@ -41,12 +41,12 @@ def print_text(*lines: str) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
     """A table for people; numbers are aligned right."""
-    rows = [[_cell(each) for each in row] for row in rows]
+    cells = [[_cell(each) for each in row] for row in rows]
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for index, name in enumerate(columns):
-        numeric = bool(rows) and all(_is_number(row[index]) for row in rows)
+        numeric = bool(cells) and all(_is_number(row[index]) for row in cells)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
+    for row in cells:
         table.add_row(*row)
     Console().print(table)
 

@@ -59,7 +59,13 @@ def test_a_healthy_machine_needs_nothing() -> None:
 @pytest.mark.parametrize(
     ("changed", "check", "level", "found", "remedy"),
     [
-        ({"open_files_soft": 1024}, "open files", Level.WARNING, "1024 may be open, 1556 recommended", "ulimit -n 1556"),
+        (
+            {"open_files_soft": 1024},
+            "open files",
+            Level.WARNING,
+            "1024 may be open, 1556 recommended",
+            "ulimit -n 1556",
+        ),
         (
             {"open_files_soft": 1024, "open_files_hard": 1024},
             "open files",

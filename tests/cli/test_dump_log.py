@@ -86,9 +86,7 @@ def test_json_is_one_document_a_line(log_file: Path) -> None:
 
 def test_a_control_batch_shows_its_marker(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
-    path.write_bytes(
-        control_batch(Marker.COMMIT, producer_id=9, producer_epoch=2, coordinator_epoch=5, timestamp_ms=1)
-    )
+    path.write_bytes(control_batch(Marker.COMMIT, producer_id=9, producer_epoch=2, coordinator_epoch=5, timestamp_ms=1))
     lines = run(path, "--deep-iteration").stdout.splitlines()
     assert "isTransactional: true isControl: true" in lines[2]
     assert lines[3].endswith("endTxnMarker: COMMIT coordinatorEpoch: 5")

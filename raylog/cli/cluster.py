@@ -1,0 +1,246 @@
+"""``raylog up``, ``down`` and ``status``: the life of a cluster from a shell.
+
+``up`` outlives the command: it uses the Ray that runs on this machine, or starts one with ``ray start``, on the loopback interface,
+and notes in the folder which session that was, so that ``down`` ends that Ray and no other. ``up`` again is harmless.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+import typer
+
+from raylog.cli.connection import DEFAULT_FOLDER, Address, Folder, find_cluster
+from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
+from raylog.errors import RayError
+
+RAY_NOTE = "ray-started-by-raylog.json"
+RAY_HEAD_PORT = 6379
+RECONNECT_TIMEOUT_S = 7 * 24 * 3600
+
+
+def up(
+    folder: Annotated[Path, typer.Argument(help="Where the brokers' disks are, or shall be.")] = DEFAULT_FOLDER,
+    brokers: Annotated[int, typer.Option(min=1, help="Logical brokers on this machine.")] = 3,
+    rack: Annotated[
+        list[str] | None, typer.Option(help="A broker's rack, once per broker.", show_default=False)
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address that the servers listen on.")] = "127.0.0.1",
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start the cluster under FOLDER, or find it running; data that is there comes back.
+
+    Returns when every broker serves. The cluster runs on until `raylog down`.
+    """
+    from raylog.cluster import init
+
+    with progress_bar(quiet=as_json) as progress:
+        task = progress.add_task("Ray", total=2)
+        if address is None and not _ray_runs():
+            _start_ray(folder, brokers, rack)
+        progress.update(task, advance=1, description="brokers")
+        cluster = init(folder, brokers=brokers, racks=rack, host=host, ray_address=address or "auto")
+        progress.update(task, advance=1)
+    state = {
+        "cluster_id": cluster.address.cluster_id,
+        "controllers": [str(each) for each in cluster.address.bootstrap],
+        "folder": str(Path(folder).resolve()),
+        "brokers": cluster.status()["brokers"],
+    }
+    if as_json:
+        print_json(state)
+        return
+    live = sum(1 for each in state["brokers"] if each["live"])
+    print_text(
+        f"Cluster {state['cluster_id']} is up: {live} brokers, data in {state['folder']}",
+        "Next:  raylog topics create events --partitions 6 --replication-factor 3",
+        f"       raylog status · raylog down {'' if folder == DEFAULT_FOLDER else folder}".rstrip(),
+    )
+
+
+def down(
+    folder: Annotated[Path, typer.Argument(help="The folder that `raylog up` was given.")] = DEFAULT_FOLDER,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stop the cluster cleanly. Its data stays; `raylog up` brings it back.
+
+    Ends Ray, too, if `raylog up` started it. Exits with 1 if no cluster runs there.
+    """
+    cluster = find_cluster(None if address is not None else folder, address)
+    cluster.shutdown()
+    ended = _end_ray(folder)
+    if as_json:
+        print_json({"cluster_id": cluster.address.cluster_id, "ray_ended": ended})
+    else:
+        print_text(
+            f"Cluster {cluster.address.cluster_id} is down" + (", and the Ray that it had started" if ended else "")
+        )
+
+
+def status(
+    folder: Folder = None,
+    address: Address = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Print again every second until interrupted.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show brokers, processes and topics as the controller knows them.
+
+    Exits with 1 if a broker is away or a partition has no leader.
+    """
+    cluster = find_cluster(folder, address)
+    while True:
+        state = cluster.status()
+        if as_json:
+            print_json(state)
+        else:
+            _print_status(cluster.address.cluster_id, state)
+        if not watch:
+            break
+        time.sleep(1)
+    if not all(broker["live"] for broker in state["brokers"]) or state["leaderless"]:
+        raise typer.Exit(1)
+
+
+def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
+    controller = state["controller"]
+    print_text(
+        f"Cluster {cluster_id}: controller of broker {controller['broker']} at {controller['endpoint']}, "
+        f"epoch {controller['epoch']}, process {controller['pid']}",
+        "",
+    )
+    processes: dict[int, list[dict[str, Any]]] = {}
+    for actor in state["actors"]:
+        processes.setdefault(actor["broker"], []).append(actor)
+    rows = []
+    for broker in state["brokers"]:
+        own = [actor for actor in processes.get(broker["id"], []) if actor["state"] == "live"]
+        leads = sum(part["leader"] == broker["id"] for topic in state["topics"] for part in topic["partitions"])
+        rows.append(
+            [
+                broker["id"],
+                broker["rack"] or "-",
+                "live" if broker["live"] else "away",
+                len(own),
+                sum(actor["replicas"] for actor in own),
+                leads,
+                ", ".join(map(str, broker["disks"])),
+            ]
+        )
+    print_table(["broker", "rack", "state", "processes", "replicas", "leads", "disks"], rows)
+    print_text("")
+    topics = []
+    for topic in state["topics"]:
+        parts = topic["partitions"]
+        topics.append(
+            [
+                topic["name"],
+                len(parts),
+                max((len(part["replicas"]) for part in parts), default=0),
+                sum(len(part["isr"]) < len(part["replicas"]) for part in parts),
+                sum(part["leader"] < 0 for part in parts),
+            ]
+        )
+    if topics:
+        print_table(["topic", "partitions", "replicas", "out of sync", "no leader"], topics)
+    else:
+        print_text("No topics yet: raylog topics create events --partitions 6 --replication-factor 3")
+    for actor in state["actors"]:
+        for failure in actor["failures"]:
+            notice(f"broker {actor['broker']}, process {actor['pid']}: {failure}")
+    if state["unclean_elections"]:
+        notice(f"{state['unclean_elections']} unclean elections: acknowledged records may be lost")
+
+
+def _ray_runs() -> bool:
+    """Whether an ``address="auto"`` would find a Ray."""
+    if os.environ.get("RAY_ADDRESS"):
+        return True
+    return any(process.info["name"] == "gcs_server" for process in psutil.process_iter(["name"]))
+
+
+def _start_ray(folder: Path, brokers: int, racks: list[str] | None) -> None:
+    from raylog.cluster import OBJECT_STORE_BYTES, prepare_disks
+    from raylog.placement.groups import node_resources
+
+    disks = prepare_disks(folder, brokers, racks)
+    port = _free_port(RAY_HEAD_PORT)
+    if port != RAY_HEAD_PORT:
+        notice(f"port {RAY_HEAD_PORT} is taken: Ray's head listens on {port}")
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--disable-usage-stats"),
+        *(f"--port={port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"),
+        *(f"--object-store-memory={OBJECT_STORE_BYTES}",),
+        f"--resources={json.dumps(node_resources(disk.path for disk in disks))}",
+    ]
+    environment = os.environ | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S)}
+    before = _ray_processes()
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        reason = (done.stderr or done.stdout).strip().splitlines()
+        raise RayError(f"Ray did not start: {reason[-1] if reason else 'no reason given'}; see `raylog doctor`")
+    started = {pid: created for pid, created in _ray_processes().items() if before.get(pid) != created}
+    (folder / RAY_NOTE).write_text(json.dumps({"address": f"127.0.0.1:{port}", "processes": started}) + "\n")
+
+
+def _end_ray(folder: Path) -> bool:
+    """End the processes of the Ray that ``up`` started for this folder; False if it started none that still runs.
+
+    A process is known by its id and the time of its start, so that an id that was used again is left alone.
+    """
+    note = folder / RAY_NOTE
+    if not note.exists():
+        return False
+    started = {int(pid): created for pid, created in json.loads(note.read_text())["processes"].items()}
+    roots = []
+    for pid, created in started.items():
+        try:
+            process = psutil.Process(pid)
+            if process.create_time() == created:
+                roots.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    children = [child for root in roots for child in root.children(recursive=True)]
+    everyone = list({process.pid: process for process in [*roots, *children]}.values())
+    for process in everyone:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, stubborn = psutil.wait_procs(everyone, timeout=10)
+    for process in stubborn:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    note.unlink()
+    return bool(roots)
+
+
+def _ray_processes() -> dict[int, float]:
+    """Ray's own processes on this machine: id and time of start."""
+    found = {}
+    for process in psutil.process_iter(["name", "cmdline", "create_time"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if process.info["name"] in ("gcs_server", "raylet") or "ray/_private" in command or "ray/dashboard" in command:
+            found[process.pid] = process.info["create_time"]
+    return found
+
+
+def _free_port(wanted: int) -> int:
+    for candidate in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", candidate))
+            except OSError:
+                continue
+            port: int = probe.getsockname()[1]
+            return port
+    raise RayError("no port is free on 127.0.0.1")

@@ -1,0 +1,94 @@
+"""The entry point: puts the groups of commands together and decides how the process ends.
+
+Exit codes that scripts can trust: 0 done, 1 failed (one line on stderr says why and what to do), 2 used wrongly (help is
+shown), 130 interrupted. Tracebacks are for raylog's own bugs, and for ``raylog --debug``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import raylog
+from raylog.cli import cluster, consume, doctor, dump_log, node, perf, produce, topics
+from raylog.cli.output import notice
+from raylog.errors import RaylogError
+
+app = typer.Typer(
+    name="raylog",
+    help="A replicated log for Ray and Spark with Apache Kafka's semantics.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"raylog {raylog.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.", envvar="RAYLOG_DEBUG")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """A replicated log for Ray and Spark with Apache Kafka's semantics."""
+    if debug:
+        os.environ["RAYLOG_DEBUG"] = "1"
+
+
+app.command("up")(cluster.up)
+app.command("down")(cluster.down)
+app.command("status")(cluster.status)
+app.command("doctor")(doctor.doctor)
+app.add_typer(topics.app, name="topics")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.command("dump-log")(dump_log.dump_log)
+app.add_typer(perf.app, name="perf")
+app.add_typer(node.app, name="node")
+
+
+def unsupported_platform() -> str | None:
+    """One sentence where raylog does not run, None where it does."""
+    python = sys.version_info
+    if sys.platform == "linux" and platform.machine() == "x86_64" and (3, 11) <= python[:2] <= (3, 12):
+        return None
+    return (
+        f"raylog runs on Linux x86_64 with Python 3.11 or 3.12; "
+        f"this is {platform.system()} {platform.machine()} with Python {python[0]}.{python[1]}."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit the process."""
+    sentence = unsupported_platform()
+    if sentence is not None:
+        notice(sentence)
+        sys.exit(1)
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="raylog")
+    except RaylogError as error:
+        if os.environ.get("RAYLOG_DEBUG"):
+            raise
+        notice(f"raylog: {' '.join(str(error).split())}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing more to say to it
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()
