@@ -1,0 +1,93 @@
+"""What a change of leader keeps: acknowledged records, producers' sequences, the high watermark."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from raylog.metadata.session import Condition
+from raylog.testing.replica_hosts import Hosts, contents
+
+
+def test_a_new_leader_knows_the_producers_and_acknowledges_a_duplicate_with_its_first_offset() -> None:
+    hosts = Hosts((1, 2, 3))
+    hosts.assign(1, (1, 2, 3), min_isr=2)
+    hosts.produce(1, b"before")
+    for sequence in range(3):
+        assert hosts.produced(hosts.produce(1, b"%d" % sequence, producer=(7, 0, sequence))) is not None
+    hosts.kill(1)
+    hosts.assign(2, (2, 3), epoch=1)
+    again = hosts.produced(hosts.produce(2, b"2", producer=(7, 0, 2)))
+    assert again is not None and (again.error, again.base_offset) == (0, 3)
+    gap = hosts.produced(hosts.produce(2, b"4", producer=(7, 0, 4)))
+    assert gap is not None and gap.error == ErrorCode.out_of_order_sequence_number
+    following = hosts.produced(hosts.produce(2, b"3", producer=(7, 0, 3)))
+    assert following is not None and (following.error, following.base_offset) == (0, 4)
+    assert hosts.read(2) == [b"before", b"0", b"1", b"2", b"3"]
+
+
+def test_a_duplicate_of_a_record_that_is_not_committed_waits_until_it_is() -> None:
+    hosts = Hosts((1, 2, 3))
+    hosts.assign(1, (1, 2, 3), min_isr=2)
+    hosts.cut = {3}
+    hosts.produce(1, b"m0", producer=(7, 0, 0))  # on 1 and 2, unknown to the client
+    hosts.kill(1)
+    hosts.assign(2, (2, 3), epoch=1)
+    again = hosts.produce(2, b"m0", producer=(7, 0, 0))
+    assert hosts.produced(again) is None
+    hosts.cut = set()
+    hosts.run()
+    result = hosts.produced(again)
+    assert result is not None and (result.error, result.base_offset) == (0, 0)
+    assert hosts.read(2) == [b"m0"]
+
+
+@pytest.mark.parametrize("survivors", [(2, 3), (3, 2)])
+def test_acknowledged_records_survive_the_leader(survivors: tuple[int, int]) -> None:
+    hosts = Hosts((1, 2, 3))
+    hosts.assign(1, (1, 2, 3), min_isr=2)
+    acked = []
+    for number in range(20):
+        value = b"%d" % number
+        token = hosts.produce(1, value, run=False)
+        for _ in range(number % 5):
+            hosts.step()
+        if hosts.produced(token) is not None:
+            acked.append(value)
+    hosts.kill(1)
+    leader, other = survivors
+    hosts.assign(leader, (2, 3), epoch=1)
+    read = hosts.read(leader)
+    assert read[: len(acked)] == acked
+    assert contents(hosts.log(leader)) == contents(hosts.log(other))
+    hosts.start(1)
+    hosts.assign(leader, (2, 3))
+    assert contents(hosts.log(1)) == contents(hosts.log(leader))
+    assert (1, hosts.processes[1].incarnation) in hosts.asked(leader)[-1].isr
+
+
+def test_the_high_watermark_does_not_fall_when_leadership_moves() -> None:
+    hosts = Hosts((1, 2, 3))
+    hosts.assign(1, (1, 2, 3))
+    hosts.produce(1, b"a")
+    hosts.produce(1, b"b")
+    before = {broker: hosts.log(broker).high_watermark for broker in (2, 3)}
+    assert before == {2: 2, 3: 2}
+    hosts.cut = {3}
+    hosts.assign(2, (1, 2, 3), epoch=1)
+    assert hosts.log(2).high_watermark == 2
+    hosts.cut = set()
+    hosts.produce(2, b"c")
+    assert {broker: hosts.log(broker).high_watermark for broker in (1, 2, 3)} == {1: 3, 2: 3, 3: 3}
+
+
+def test_a_killed_process_comes_back_whole_with_all_it_had() -> None:
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1, 2))
+    hosts.produce(1, b"m0")
+    hosts.kill(2)
+    hosts.start(2)
+    hosts.assign(1, (1, 2))
+    status = hosts.opened(2)[0].status
+    assert (status.condition, status.log_end_offset, status.last_epoch) == (Condition.WHOLE, 1, 0)
+    assert hosts.read(2) == [b"m0"]

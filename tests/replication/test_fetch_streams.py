@@ -1,0 +1,167 @@
+"""How followers fetch: one stream per leading process, pauses, and answers that nobody asks for any more."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from raylog.replication.context import HostConfig
+from raylog.replication.events import FetchAnswered, FetchFailed, FetchPartitionResult, SendFetch
+from raylog.testing.replica_hosts import P0, Hosts, batch
+from raylog.types import TopicIdPartition
+
+P1 = TopicIdPartition(P0.topic_id, 1)
+
+
+def sent(hosts: Hosts) -> list[SendFetch]:
+    """Takes what broker 2 has sent off the wire: the test plays the leader."""
+    fetches = [message.fetch for message in hosts.wires]
+    hosts.wires.clear()
+    return fetches
+
+
+def one_follower(*ids: TopicIdPartition) -> Hosts:
+    hosts = Hosts((1, 2), HostConfig(replica_fetch_backoff_ms=40))
+    for id in ids or (P0,):
+        hosts.assign(1, (1, 2), to=(2,), id=id, run=False)
+    return hosts
+
+
+def answer(hosts: Hosts, fetch: SendFetch, *results: FetchPartitionResult) -> None:
+    hosts.handle(2, FetchAnswered(fetch.leader_node, fetch.leader_incarnation, fetch.fetch_id, results))
+
+
+def fail(hosts: Hosts, fetch: SendFetch) -> None:
+    hosts.handle(2, FetchFailed(fetch.leader_node, fetch.leader_incarnation, fetch.fetch_id))
+
+
+def test_the_first_fetch_leaves_with_the_assignment_and_the_next_after_the_append() -> None:
+    hosts = one_follower()
+    (first,) = sent(hosts)
+    assert [(part.fetch_offset, part.current_leader_epoch) for part in first.partitions] == [(0, 0)]
+    assert first.max_wait_ms == 500
+    answer(hosts, first, FetchPartitionResult(P0, 0, 0, 0, 0, None, batch(b"a", b"b")))
+    (second,) = sent(hosts)
+    assert second.partitions[0].fetch_offset == hosts.log(2).log_end_offset == 2
+    assert second.fetch_id != first.fetch_id
+
+
+def test_partitions_that_come_while_a_fetch_is_in_flight_do_not_wait_for_it() -> None:
+    hosts = one_follower(P0, P1)
+    first, *rest = sent(hosts)
+    assert rest == [] and [part.id for part in first.partitions] == [P0]
+    hosts.cut = {1, 2}
+    hosts.advance(1)
+    (both,) = sent(hosts)
+    assert [part.id for part in both.partitions] == [P0, P1]
+    answer(hosts, first, FetchPartitionResult(P0, 0, 0, 0, 0, None, batch(b"late")))
+    assert hosts.log(2).log_end_offset == 0, "the answer to a fetch that was given up was taken in"
+    answer(hosts, both, FetchPartitionResult(P1, 0, 0, 0, 0, None, batch(b"in time")))
+    assert hosts.log(2, P1).log_end_offset == 1
+    assert len(sent(hosts)) == 1
+
+
+def test_a_failed_fetch_pauses_longer_each_time_and_an_assignment_ends_the_pause() -> None:
+    hosts = one_follower()
+    hosts.cut = {1, 2}
+    pauses = []
+    for _ in range(5):
+        (fetch,) = sent(hosts)
+        fail(hosts, fetch)
+        started_ms = hosts.now_ms
+        while not hosts.wires:
+            hosts.advance(1)
+        pauses.append(hosts.now_ms - started_ms)
+    assert pauses == [5, 10, 20, 40, 40]
+    (fetch,) = sent(hosts)
+    fail(hosts, fetch)
+    assert sent(hosts) == []
+    hosts.assign(1, (1, 2), epoch=1, to=(2,), run=False)
+    (fetch,) = sent(hosts)
+    assert fetch.partitions[0].current_leader_epoch == 1
+
+
+def test_a_partition_that_is_refused_pauses_alone_and_the_others_do_not_make_it_wait() -> None:
+    hosts = one_follower(P0, P1)
+    hosts.cut = {1, 2}
+    hosts.advance(1)
+    _, both = sent(hosts)
+    unknown = ErrorCode.unknown_leader_epoch.value
+    answer(hosts, both, FetchPartitionResult(P0, unknown))
+    (rest,) = sent(hosts)
+    assert [part.id for part in rest.partitions] == [P1]
+    assert rest.max_wait_ms == 5, "the long poll ends when the pause of the other does"
+    hosts.advance(5)
+    answer(hosts, rest)
+    (again,) = sent(hosts)
+    assert [part.id for part in again.partitions] == [P0, P1] and again.max_wait_ms == 500
+
+
+def test_damaged_records_are_not_appended_but_fetched_again() -> None:
+    hosts = one_follower()
+    hosts.cut = {1, 2}
+    (fetch,) = sent(hosts)
+    damaged = bytearray(batch(b"abc"))
+    damaged[-2] ^= 1
+    answer(hosts, fetch, FetchPartitionResult(P0, 0, 0, 0, 0, None, bytes(damaged)))
+    assert hosts.log(2).log_end_offset == 0 and sent(hosts) == []
+    hosts.advance(5)
+    (again,) = sent(hosts)
+    assert again.partitions[0].fetch_offset == 0
+
+
+def test_an_answer_to_an_earlier_epoch_is_dropped() -> None:
+    hosts = one_follower()
+    hosts.cut = {1, 2}
+    (old,) = sent(hosts)
+    hosts.assign(1, (1, 2), epoch=1, to=(2,), run=False)
+    answer(hosts, old, FetchPartitionResult(P0, 0, 0, 0, 0, None, batch(b"old")))
+    assert hosts.log(2).log_end_offset == 0
+    hosts.advance(1)
+    (new,) = sent(hosts)
+    assert new.partitions[0].current_leader_epoch == 1
+
+
+def test_a_follower_that_becomes_leader_stops_fetching() -> None:
+    hosts = one_follower()
+    (fetch,) = sent(hosts)
+    hosts.kill(1)
+    hosts.assign(2, (2,), epoch=1)
+    answer(hosts, fetch, FetchPartitionResult(P0, 0, 5, 5, 0, None, batch(b"old")))
+    assert hosts.log(2).log_end_offset == 0
+    hosts.advance(2_000)
+    assert sent(hosts) == []
+
+
+def test_without_a_leader_nobody_is_asked() -> None:
+    hosts = Hosts((1, 2))
+    hosts.assign(-1, (1,), to=(2,))
+    assert sent(hosts) == []
+    hosts.kill(1)
+    hosts.assign(1, (1,), epoch=1, to=(2,), run=False)  # named, but without an address
+    assert sent(hosts) == []
+    hosts.start(1)
+    hosts.assign(1, (1,), to=(2,), run=False)
+    assert len(sent(hosts)) == 1
+
+
+def test_a_leaders_new_process_gets_a_stream_of_its_own() -> None:
+    hosts = one_follower()
+    (old,) = sent(hosts)
+    hosts.kill(1)
+    hosts.start(1)
+    hosts.assign(1, (1, 2), epoch=1, to=(2,), run=False)
+    fail(hosts, old)
+    hosts.cut = {1, 2}
+    hosts.advance(1)
+    (new,) = sent(hosts)
+    assert new.leader_incarnation == hosts.processes[1].incarnation != old.leader_incarnation
+
+
+def test_the_order_of_partitions_rotates_behind_those_that_had_records() -> None:
+    hosts = one_follower(P0, P1)
+    hosts.cut = {1, 2}
+    hosts.advance(1)
+    fetch = sent(hosts)[-1]
+    answer(hosts, fetch, FetchPartitionResult(P0, 0, 0, 0, 0, None, batch(b"x")))
+    (following,) = sent(hosts)
+    assert [part.id for part in following.partitions] == [P1, P0]
