@@ -33,6 +33,7 @@ from raylog.wire.bounds import Checker, check, checker, read_varint
 from raylog.wire.encoding import Buffer, Encoder, encoder
 from raylog.wire.framing import JOIN_BYTES_MAX
 from raylog.wire.schema import EntityClass
+from raylog.wire.unknown_tags import without_unknown_tags
 
 Entity = Any
 """A request or response entity of kio, or a dataclass of ``raylog.wire.private``."""
@@ -78,6 +79,7 @@ class DecodedRequest(NamedTuple):
 class _Reader:
     """How to read one kind of body. ``header_is_flexible``: tagged fields end the header."""
 
+    entity: EntityClass
     header_is_flexible: bool
     check: Checker
     read: Callable[[bytes | memoryview, int], tuple[Entity, int]]
@@ -89,13 +91,13 @@ def _request_reader(api_key: int, version: int) -> _Reader | None:
         entity = load_request_schema(api_key, version)
     except KioIndexError:
         return None
-    return _Reader(entity.__header_schema__.__flexible__, checker(entity), entity_reader(entity))
+    return _Reader(entity, entity.__header_schema__.__flexible__, checker(entity), entity_reader(entity))
 
 
 @cache
 def _response_reader(api_key: int, version: int) -> _Reader:
     entity = load_response_schema(api_key, version)
-    return _Reader(entity.__header_schema__.__flexible__, checker(entity), entity_reader(entity))
+    return _Reader(entity, entity.__header_schema__.__flexible__, checker(entity), entity_reader(entity))
 
 
 @cache
@@ -179,7 +181,11 @@ def _decode_body(reader: _Reader, frame: memoryview | bytes, position: int, name
         end = check(reader.check, frame, position)
         if end != len(frame):
             raise ProtocolError(f"{len(frame) - end} bytes behind its end")
-        entity, size = reader.read(frame, position)
+        try:
+            entity, size = reader.read(frame, position)
+        except KeyError:  # a tagged field that kio does not know
+            known = without_unknown_tags(reader.entity, frame, position)
+            return reader.read(known, 0)[0]
         assert size == end - position, (size, end, position)
         return entity
     except ProtocolError as error:

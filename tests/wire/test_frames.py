@@ -21,8 +21,8 @@ from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, 
 from kio.serial import entity_reader, entity_writer
 
 from raylog.errors import ProtocolError, error_for
-from raylog.wire import private
-from raylog.wire.bounds import check, checker
+from raylog.wire import private, unknown_tags
+from raylog.wire.bounds import check, checker, read_varint
 from raylog.wire.encoding import encoder
 from raylog.wire.frames import (
     UnsupportedVersionError,
@@ -33,6 +33,8 @@ from raylog.wire.frames import (
     encode_response,
     known_versions,
 )
+from raylog.wire.schema import fields_of
+from raylog.wire.unknown_tags import without_unknown_tags
 
 MakeEntity = Callable[[random.Random, type[Any]], Any]
 
@@ -120,6 +122,56 @@ def test_tagged_fields_of_the_header_are_skipped() -> None:
     assert frame[header_end] == 0
     tagged = frame[:header_end] + b"\x02\x00\x03abc\x05\x00" + frame[header_end + 1 :]
     assert decode_request(tagged).body == request
+
+
+def test_unknown_tagged_fields_of_a_body_are_skipped() -> None:
+    request = ApiVersionsRequest(client_software_name="a", client_software_version="b")
+    frame = b"".join(encode_request(request, 1, client_id_field("c")))[4:]
+    assert decode_request(frame[:-1] + b"\x01\x63\x02zz").body == request
+
+
+@pytest.mark.parametrize("api_key", (0, 1, 3, 19, 68))
+def test_unknown_tagged_fields_are_skipped_at_any_depth(random_entity: MakeEntity, api_key: int) -> None:
+    rng = random.Random(api_key)
+    for load in (load_request_schema, load_response_schema):
+        cls = load(api_key, max(known_versions(api_key)))
+        for _ in range(5):
+            entity = random_entity(rng, cls)
+            strange = with_unknown_tags(cls, encoded(entity), 0)[0]
+            assert len(strange) > len(encoded(entity))
+            assert check(checker(cls), strange, 0) == len(strange)
+            assert entity_reader(cls)(without_unknown_tags(cls, strange, 0), 0)[0] == entity
+
+
+def with_unknown_tags(cls: type[Any], data: bytes, position: int) -> tuple[bytes, int]:
+    """Adds a tagged field 250 to every structure that has no tagged fields: where an encoder ends one with a zero byte."""
+    out = b""
+    for field in fields_of(cls):
+        if field.tag is not None:
+            continue
+        if field.entity is None:
+            parts: list[Any] = []
+            position = unknown_tags._copy_field(field, True, data, position, parts)
+            out += b"".join(parts)
+            continue
+        if field.is_array:
+            count, end = unknown_tags._length(True, 4, data, position)
+        else:
+            end = position + (1 if field.nullable else 0)
+            count = 1 if not field.nullable or data[position] == 1 else 0
+        out += data[position:end]
+        position = end
+        for _ in range(count):
+            changed, position = with_unknown_tags(field.entity, data, position)
+            out += changed
+    count, end = read_varint(data, position)
+    for _ in range(count):
+        _, end = read_varint(data, end)
+        size, end = read_varint(data, end)
+        end += size
+    tagged = data[position + 1 : end]
+    assert count < 127
+    return out + bytes([count + 1]) + tagged + b"\xfa\x01\x03zzz", end
 
 
 def test_large_fields_are_not_copied_when_encoded() -> None:
