@@ -47,11 +47,9 @@ class QuorumLog:
         return self._voters[-1][0]
 
     def term_at(self, index: int) -> int | None:
-        """None where the log holds no such entry, either no more or not yet. Index 0, before everything, has term 0."""
+        """None where it is not known: the log holds no such entry, either no more or not yet."""
         if index == self.snapshot.last_index:
             return self.snapshot.last_term
-        if index == 0:
-            return 0
         position = index - self.snapshot.last_index - 1
         return self.entries[position].term if 0 <= position < len(self.entries) else None
 
