@@ -325,13 +325,15 @@ class ReplicaServer:
     def _housekeeping(self, effect: RunHousekeeping) -> None:
         wall_ms = time.time_ns() // 1_000_000
         try:
-            effect.log.delete_old_segments(wall_ms)
-            effect.log.expire_producers(wall_ms)
+            if effect.retention:
+                effect.log.delete_old_segments(wall_ms)
+                effect.log.expire_producers(wall_ms)
             effect.log.checkpoint()
         except OSError as error:
             self._handle(LogFailed(effect.id, str(error)))
             return
-        self._in_thread(lambda: effect.log.delete_renamed_files(wall_ms), _ignore)
+        if effect.retention:
+            self._in_thread(lambda: effect.log.delete_renamed_files(wall_ms), _ignore)
 
     # ------------------------------------------------------------------ leaders
 
@@ -411,7 +413,7 @@ class _Leader:
 
 def _close(effect: CloseLog) -> None:
     if not effect.delete:
-        _close_cleanly(effect.log)
+        _close_log(effect.log, clean=effect.clean)
         return
     try:
         effect.log.delete()
@@ -420,10 +422,14 @@ def _close(effect: CloseLog) -> None:
 
 
 def _close_cleanly(log: Log) -> None:
+    _close_log(log, clean=True)
+
+
+def _close_log(log: Log, *, clean: bool) -> None:
     try:
-        log.close(clean=True)
+        log.close(clean=clean)
     except OSError as error:
-        logger.error("cannot close a log cleanly, its next opening will recover it: %s", error)
+        logger.error("cannot close a log, its next opening will recover it: %s", error)
 
 
 def _flush(effect: Flush) -> FlushCompleted:
