@@ -1,9 +1,9 @@
 """``make demo``: a replicated log that survives the death of a leader, shown on real data and proven.
 
-An embedded cluster of three brokers takes the flights of 2013 with acks=all into six partitions, three replicas each, two of which must have a
-record before it is acknowledged. Midway, with requests in flight, the process that leads the busiest partition is killed with
-SIGKILL. The stream goes on; then everything is read back and held against the ledger of acknowledgements
-(``raylog/cli/proof.py``). Exits with 1 if the proof fails or the cluster does not heal.
+An embedded cluster of three brokers takes the flights of 2013 with acks=all into six partitions, three replicas each, two
+of which must have a record before it is acknowledged. Midway, with requests in flight, the process that leads the busiest
+partition is killed with SIGKILL. The stream goes on; then everything is read back and held against the ledger of
+acknowledgements (``raylog/cli/proof.py``). Exits with 1 if the proof fails or the cluster does not heal.
 
 Brokers here are processes of one machine under a folder that is removed at the end; so is the Ray that runs them.
 """
@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -48,18 +49,34 @@ WIDTH_MAX = 80
 
 @dataclass(slots=True)
 class Killing:
-    """What was killed and what was seen of it."""
+    """What was killed, and what a watching thread saw of the partition afterwards."""
 
     partition: int
     broker: int
     pid: int
     in_flight: int
     isr_before: tuple[int, ...]
+    at: float
     new_leader: int = -1
-    isr_after: tuple[int, ...] = ()
+    isr_without: tuple[int, ...] = ()
     healed_isr: tuple[int, ...] = ()
     healed_after_s: float = 0.0
-    at: float = 0.0
+    watching: threading.Thread | None = None
+
+    def watch(self, admin: AdminClient) -> None:
+        """Look until the ISR is whole again, with the killed broker out of it in between."""
+        deadline = time.monotonic() + HEAL_TIMEOUT_S
+        while time.monotonic() < deadline and not self.healed_isr:
+            try:
+                info = _partition(admin, self.partition)
+            except RaylogError:
+                continue
+            if not self.isr_without:
+                if self.broker not in info.isr and info.leader >= 0:
+                    self.isr_without, self.new_leader = info.isr, info.leader
+            elif set(info.isr) == set(info.replicas):
+                self.healed_isr, self.healed_after_s = info.isr, time.perf_counter() - self.at
+            time.sleep(0.01)
 
 
 @dataclass(slots=True)
@@ -112,7 +129,7 @@ def _run(folder: Path, progress: Progress, console: Console) -> tuple[Story, Ver
             flights = read_flights()
             with cluster.producer(acks="all") as producer:
                 _stream(cluster, admin, producer, flights, story, progress, console)
-            _await_healing(admin, story, progress)
+            _await_healing(story.killing, progress)
         began = time.perf_counter()
         reading = progress.add_task("reading back", total=len(story.ledger))
         verdict = verify(_watched(read_back(cluster), progress, reading), story.ledger)
@@ -170,8 +187,12 @@ def _kill_a_leader(cluster: Cluster, admin: AdminClient, ledger: Ledger, in_flig
     pid = pids.get(info.leader_node)
     if not pid:
         raise ClusterError(f"the process that leads {TOPIC}-{busiest} is not known to the controller")
+    at = time.perf_counter()
     os.kill(pid, signal.SIGKILL)
-    return Killing(busiest, info.leader, pid, in_flight, info.isr, at=time.perf_counter())
+    killing = Killing(busiest, info.leader, pid, in_flight, info.isr, at)
+    killing.watching = threading.Thread(target=killing.watch, args=(admin,), daemon=True)
+    killing.watching.start()
+    return killing
 
 
 def _say(console: Console, killing: Killing) -> None:
@@ -182,23 +203,12 @@ def _say(console: Console, killing: Killing) -> None:
     )
 
 
-def _await_healing(admin: AdminClient, story: Story, progress: Progress) -> None:
-    """Wait until the killed replica is back in the ISR, and note how the partition went on without it."""
-    killing = story.killing
-    assert killing is not None, "the stream ended before its middle"
-    task = progress.add_task("healing", total=None)
-    deadline = time.monotonic() + HEAL_TIMEOUT_S
-    while time.monotonic() < deadline:
-        info = _partition(admin, killing.partition)
-        killing.new_leader = info.leader
-        if not killing.isr_after:
-            killing.isr_after = tuple(broker for broker in info.isr if broker != killing.broker)
-        if set(info.isr) == set(info.replicas):
-            killing.healed_isr = info.isr
-            killing.healed_after_s = time.perf_counter() - killing.at
-            break
-        time.sleep(0.05)
-    progress.update(task, total=1, completed=1, description="the killed replica is back")
+def _await_healing(killing: Killing | None, progress: Progress) -> None:
+    assert killing is not None and killing.watching is not None, "the stream ended before its middle"
+    task = progress.add_task("the killed replica returns", total=None)
+    killing.watching.join()
+    if killing.healed_isr:
+        progress.update(task, total=1, completed=1, description="the killed replica is back")
 
 
 def _partition(admin: AdminClient, number: int) -> PartitionInfo:
@@ -250,7 +260,7 @@ def _report(console: Console, story: Story, verdict: Verdict) -> None:
             f"process {killing.pid}, leader of partition {killing.partition}, broker {killing.broker}",
         ),
         ("longest pause of acks", f"{story.pause_s * 1000:,.0f} ms, new leader: broker {killing.new_leader}"),
-        ("ISR before → after", f"{_brokers(killing.isr_before)} → {_brokers(killing.isr_after)}"),
+        ("ISR before → after", f"{_brokers(killing.isr_before)} → {_brokers(killing.isr_without)}"),
         ("replica recreated", _healed(killing)),
         ("lost / unexpected", f"{verdict.lost} / {verdict.unexpected}"),
         ("altered / out of order", f"{verdict.altered} / {verdict.out_of_order}"),
