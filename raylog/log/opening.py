@@ -150,6 +150,8 @@ def _opened(
     segments[-1].activate(config, roll_jitter_ms=0)
     snapshots.remove_above(end_offset)
     _load_producers(producers, snapshots, segments, end_offset)
+    for segment in segments[:-1]:
+        segment.rest()
     return Opened(
         lock,
         segments,

@@ -227,7 +227,7 @@ def _scan(
     if reason is not None:
         tail = _bytes_before_zeros(segment, end)
         if tail:
-            report.cut_bytes += tail
+            report.cut_bytes += segment.size - end
             report.cut_reason = f"{segment.path}.log at byte {end}: {reason}"
             report.cut_is_one_incomplete_batch &= _is_one_incomplete_batch(segment, end, tail, expected)
         segment.file.truncate(end)

@@ -34,6 +34,7 @@ class Machine:
         self.files = self.disk.files()
         self.disk.clock_ms = lambda: self.wall_ms
         self.files.make_directory("/disk")
+        self.files.sync_directory("/")
 
     def open(self, *, topic_id: uuid.UUID = TOPIC_ID, **config: Any) -> Log:
         self.config = replace(self.config, **config)

@@ -7,10 +7,12 @@ import os
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import kafka_error
 from raylog.log.config import NEVER, LogConfig
+from raylog.log.log import Log
 from raylog.records.batch import BatchView, TimestampType, batches, set_log_append_time, stamped_header
 from raylog.records.codec import decode, encode, encode_values
 from raylog.records.compression import Compression
@@ -27,8 +29,6 @@ def _refused(machine: Any, code: ErrorCode, batch: bytes, match: str = "t-0") ->
 
 
 def _with_valid_crc(batch: bytearray) -> bytes:
-    from crc32c import crc32c
-
     batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
     return bytes(batch)
 
@@ -193,8 +193,6 @@ def test_the_wall_clock_decides_where_records_have_no_timestamps(machine: Any) -
 
 
 def test_jitter_shortens_the_roll_time_by_what_was_drawn(machine: Any) -> None:
-    from raylog.log.log import Log
-
     machine.open().close()
     drawn: list[int] = []
 

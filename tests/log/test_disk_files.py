@@ -1,0 +1,121 @@
+"""The real disk keeps the promises of ``Files``, and a log on it those of a log."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from raylog.errors import DiskError
+from raylog.log import disk_files
+from raylog.log.config import LogConfig
+from raylog.log.disk_files import DiskFiles
+from raylog.log.log import Log
+from raylog.metadata.session import Condition
+from raylog.records.codec import encode_values
+
+FILES = DiskFiles()
+
+
+def _open(directory: Path, boot_id: str = "b") -> Log:
+    return Log.open(
+        str(directory),
+        files=FILES,
+        config=LogConfig(),
+        topic="t",
+        partition=0,
+        topic_id=uuid.UUID(int=5),
+        now_ms=1,
+        boot_id=boot_id,
+    )
+
+
+def test_positioned_writes_take_any_number_of_buffers(tmp_path: Path) -> None:
+    file = FILES.open(str(tmp_path / "f"), create=True)
+    parts = [bytes([number % 256]) * (number % 3) for number in range(5000)]
+    assert file.write_at(10, *parts) == sum(map(len, parts)) == file.size() - 10
+    assert file.read_at(10, 1 << 20) == b"".join(parts) and file.read_at(0, 10) == bytes(10)
+    file.truncate(20)
+    assert file.size() == 20
+    file.close()
+    file.close()
+
+
+def test_a_short_write_is_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwritev
+    monkeypatch.setattr(
+        disk_files.os, "pwritev", lambda fd, buffers, at: real(fd, [bytes(memoryview(buffers[0])[:3])], at)
+    )
+    file = FILES.open(str(tmp_path / "f"), create=True)
+    assert file.write_at(0, b"abcdefgh", b"", b"ijklm") == 13
+    assert file.read_at(0, 100) == b"abcdefghijklm"
+    file.close()
+
+
+def test_a_missing_file_is_an_error_to_open_but_not_to_remove(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        FILES.open(str(tmp_path / "f"))
+    FILES.remove(str(tmp_path / "f"))
+    FILES.remove_directory(str(tmp_path / "d"))
+
+
+def test_small_files_are_replaced_whole(tmp_path: Path) -> None:
+    path = str(tmp_path / "f")
+    FILES.write_file(path, b"a longer text", flush=True)
+    FILES.write_file(path, b"short", flush=False)
+    assert FILES.read_file(path) == b"short" and FILES.list_directory(str(tmp_path)) == ["f"]
+    assert FILES.size(path) == 5 and FILES.modified_ms(path) > 1_600_000_000_000
+    assert FILES.free_bytes(str(tmp_path)) > 0
+
+
+def test_a_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    held = FILES.lock(path)
+    with pytest.raises(DiskError, match=f"locked by process {os.getpid()}"):
+        FILES.lock(path)
+    held.close()
+    program = f"from raylog.log.disk_files import DiskFiles; DiskFiles().lock({path!r}); import os; os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 9
+    FILES.lock(path).close()
+
+
+def test_a_log_on_a_real_disk_survives_close_and_crash(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    log = _open(directory)
+    assert log.condition is Condition.MISSING
+    batch = encode_values([b"x" * 1000] * 500, timestamp_ms=1)
+    for _ in range(5):
+        log.append_as_leader(batch, leader_epoch=0, wall_ms=1)
+    with pytest.raises(DiskError, match="locked by process"):
+        _open(directory)
+    log.close()
+    log = _open(directory, "other boot")
+    assert (log.condition, log.log_end_offset) == (Condition.CLEAN, 2500)
+    log.append_as_leader(batch, leader_epoch=0, wall_ms=1)
+    assert log.flush() == 3000
+    log.close(clean=False)
+    log = _open(directory, "other boot")
+    assert (log.condition, log.log_end_offset, log.recovery.scanned_bytes) == (Condition.WHOLE, 3000, 6 * len(batch))
+    log.check()
+    log.delete()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused_with_advice(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DiskError, match="Give"):
+        _open(tmp_path / "file" / "t-0")
+
+
+def test_a_vanished_folder_is_an_os_error(tmp_path: Path) -> None:
+    log = _open(tmp_path / "t-0")
+    FILES.remove_directory(str(tmp_path / "t-0"))
+    with pytest.raises(OSError) as caught:
+        log.checkpoint()
+    assert caught.value.errno == errno.ENOENT
+    log.close(clean=False)

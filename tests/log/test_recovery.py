@@ -1,0 +1,375 @@
+"""Opening after a crash [L19]: each kind of damage, what is kept, what is cut, and the verdict on the log."""
+
+from __future__ import annotations
+
+import errno
+import random
+import uuid
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from raylog.errors import DiskError
+from raylog.metadata.session import Condition
+from raylog.records.batch import batches
+from raylog.records.codec import encode_values
+
+LOG = f"{0:020d}.log"
+
+
+def _fill(machine: Any, count: int = 5, **config: Any) -> Any:
+    log = machine.open(**config)
+    for number in range(count):
+        machine.append(b"x" * 100, b"y", timestamp_ms=1000 + number, leader_epoch=number // 3)
+    return log
+
+
+def _batches(log: Any) -> list[int]:
+    offset, found = log.log_start_offset, []
+    while offset < log.log_end_offset:
+        part = log.read(offset, 1 << 20)
+        found += [view.base_offset for view in batches(part.records) if view.has_valid_crc()]
+        offset = part.next_offset
+    return found
+
+
+def test_a_new_folder_is_missing_then_clean_then_whole(machine: Any) -> None:
+    assert machine.open().condition is Condition.MISSING
+    assert machine.reopen().condition is Condition.CLEAN
+    machine.append(b"a")
+    log = machine.reopen()
+    assert log.condition is Condition.CLEAN and log.recovery.scanned_segments == 0
+    assert machine.recover().condition is Condition.WHOLE and machine.log.recovery.scanned_segments == 1
+    machine.log.check()
+
+
+def test_the_clean_mark_is_gone_from_the_disk_once_the_log_is_open(machine: Any) -> None:
+    _fill(machine)
+    machine.reopen()
+    machine.disk.lose_power(random.Random(0))
+    machine.files = machine.disk.files()
+    assert machine.open().condition is not Condition.CLEAN
+
+
+@pytest.mark.parametrize("kept", [1, 11, 12, 30, 60, 61, 100])
+def test_a_torn_tail_is_cut_and_the_log_stays_whole(machine: Any, kept: int) -> None:
+    log = _fill(machine)
+    whole = log.size_bytes
+    torn = encode_values([b"z" * 100], timestamp_ms=1)
+    torn = (10).to_bytes(8, "big") + torn[8:]
+    machine.damage(LOG, lambda data: data + torn[:kept])
+    log = machine.recover()
+    assert (log.condition, log.log_end_offset, log.size_bytes) == (Condition.WHOLE, 10, whole)
+    assert log.recovery.cut_bytes == (kept if kept > 7 else 0) and _batches(log) == [0, 2, 4, 6, 8]
+    assert machine.append(b"next") == 10
+    log.check()
+
+
+def test_a_last_batch_with_a_bad_crc_is_cut_as_torn(machine: Any) -> None:
+    _fill(machine)
+    machine.damage(LOG, lambda data: data[:-3] + b"???")
+    log = machine.recover()
+    assert (log.condition, log.log_end_offset) == (Condition.WHOLE, 8)
+    assert "CRC" in str(log.recovery.cut_reason)
+
+
+def test_appended_garbage_is_cut_and_makes_the_log_suspect(machine: Any) -> None:
+    log = _fill(machine)
+    whole = log.size_bytes
+    garbage = random.Random(3).randbytes(500)
+    machine.damage(LOG, lambda data: data + garbage)
+    log = machine.recover()
+    assert (log.condition, log.log_end_offset, log.size_bytes) == (Condition.SUSPECT, 10, whole)
+
+
+def test_a_bad_batch_in_the_middle_ends_the_log_there_and_makes_it_suspect(machine: Any) -> None:
+    log = _fill(machine, 9, segment_bytes=600)
+    assert len(log.segments) > 2
+    machine.damage(LOG, lambda data: data[:250] + bytes([data[250] ^ 1]) + data[251:])
+    log = machine.recover()
+    assert (log.condition, log.log_end_offset, log.segments.base_offsets) == (Condition.SUSPECT, 2, [0])
+    assert log.leader_epochs.entries == ((0, 0),)
+    assert [name for name in machine.names() if name.endswith(".log")] == [LOG]
+    log.check()
+
+
+def test_zeros_at_the_end_are_cut_without_suspicion(machine: Any) -> None:
+    """They are what preallocation leaves, or pages that were never flushed and so never acknowledged under flush.messages=1."""
+    _fill(machine)
+    machine.damage(LOG, lambda data: data + bytes(5000))
+    log = machine.recover()
+    assert (log.condition, log.log_end_offset, log.recovery.cut_bytes) == (Condition.WHOLE, 10, 0)
+    log = machine.recover(preallocate=True, segment_bytes=1 << 14)
+    machine.append(b"a")
+    assert machine.recover().log_end_offset == 11
+
+
+def test_offsets_that_come_again_end_the_log(machine: Any) -> None:
+    _fill(machine)
+    machine.damage(LOG, lambda data: data + data[:230])
+    assert machine.recover().log_end_offset == 10
+    assert "comes again" in machine.log.recovery.cut_reason
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("way", ["missing", "garbage", "oversized", "odd"])
+@pytest.mark.parametrize("stop", ["reopen", "recover"])
+def test_a_damaged_index_is_rebuilt(machine: Any, suffix: str, way: str, stop: str) -> None:
+    log = _fill(machine, 40, segment_bytes=3000, index_interval_bytes=300)
+    before = {name: machine.files.read_file(machine.path(name)) for name in machine.names() if name.endswith(suffix)}
+    sealed = min(before)
+    log.flush()
+    log.checkpoint()
+    if stop == "reopen":
+        log.close()
+    machine.crash()
+    if way == "missing":
+        machine.files.remove(machine.path(sealed))
+    else:
+        garbage = {"garbage": b"\xff" * 48, "oversized": before[sealed] + bytes(480), "odd": before[sealed] + b"\x01"}[
+            way
+        ]
+        machine.files.write_file(machine.path(sealed), garbage)
+    log = machine.open()
+    assert any(suffix in fault for fault in log.recovery.rebuilt_indexes)
+    assert machine.files.read_file(machine.path(sealed)) == before[sealed]
+    assert log.condition is (Condition.CLEAN if stop == "reopen" else Condition.WHOLE)
+    assert log.offset_for_timestamp(1007) == (1007, 14, 2) and _batches(log) == list(range(0, 80, 2))
+    log.check()
+
+
+def test_the_active_index_is_rebuilt_to_the_same_entries_after_a_crash(machine: Any) -> None:
+    log = _fill(machine, 40, index_interval_bytes=300)
+    expected = [
+        log.segments.active.offset_index.file.get(n) for n in range(log.segments.active.offset_index.file.count)
+    ]
+    machine.damage(f"{0:020d}.index", lambda data: b"\xff" * 100)
+    log = machine.recover()
+    index = log.segments.active.offset_index.file
+    assert [index.get(number) for number in range(index.count)] == expected and len(expected) > 5
+
+
+def test_only_segments_from_the_recovery_point_on_are_scanned(machine: Any) -> None:
+    log = _fill(machine, 20, segment_bytes=600)
+    log.flush_rolled()
+    log.checkpoint()
+    segments = len(log.segments)
+    log = machine.recover()
+    assert log.recovery.scanned_segments == 1 and len(log.segments) == segments
+    machine.crash()
+    machine.boot_id = "boot-2"
+    assert machine.open().recovery.scanned_segments == 2, "the segment sealed just before may lack its indexes then"
+
+
+def test_leftovers_of_deletion_and_cleaning_are_removed(machine: Any) -> None:
+    _fill(machine)
+    for name in (
+        "00000000000000000000.log.deleted",
+        "00000000000000000000.index.cleaned",
+        "00000000000000000099.timeindex",
+    ):
+        machine.files.write_file(machine.path(name), b"x" * 12)
+    log = machine.recover()
+    assert sorted(log.recovery.removed) == sorted(
+        ["00000000000000000000.log.deleted", "00000000000000000000.index.cleaned", "00000000000000000099.timeindex"]
+    )
+    assert log.log_end_offset == 10 and not [
+        name for name in machine.names() if name.endswith((".deleted", ".cleaned"))
+    ]
+
+
+def test_a_finished_swap_takes_the_place_of_what_it_covers(machine: Any) -> None:
+    _fill(machine, 9, segment_bytes=600)
+    machine.log.close()
+    bases = machine.log.segments.base_offsets
+    merged = b"".join(machine.files.read_file(machine.path(f"{base:020d}.log")) for base in bases[:2])
+    machine.files.write_file(machine.path(LOG + ".swap"), merged)
+    log = machine.open()
+    assert log.segments.base_offsets == [0, *bases[2:]] and _batches(log) == list(range(0, 18, 2))
+    log.check()
+
+
+def test_a_swap_beside_an_unfinished_cleaning_is_dropped(machine: Any) -> None:
+    _fill(machine)
+    machine.log.close()
+    machine.files.write_file(machine.path(LOG + ".swap"), b"half")
+    machine.files.write_file(machine.path(LOG + ".cleaned"), b"half")
+    assert machine.open().log_end_offset == 10
+
+
+def test_lost_epochs_are_read_from_the_batches(machine: Any) -> None:
+    entries = _fill(machine, 9).leader_epochs.entries
+    machine.files.remove(machine.path("leader-epoch-checkpoint"))
+    assert machine.recover().leader_epochs.entries == entries == ((0, 0), (1, 6), (2, 12))
+    machine.log.close()
+    machine.files.write_file(machine.path("leader-epoch-checkpoint"), b"rubbish")
+    assert machine.open().leader_epochs.entries == entries
+
+
+def test_offsets_survive_in_the_checkpoint_and_never_leave_the_log(machine: Any) -> None:
+    log = _fill(machine)
+    log.high_watermark = 8
+    log.advance_log_start(4)
+    log = machine.recover()
+    assert (log.log_start_offset, log.high_watermark) == (4, 8)
+    machine.damage(LOG, lambda data: data[:-30])
+    log.high_watermark = 10
+    log.checkpoint()
+    log = machine.recover()
+    assert (log.log_end_offset, log.high_watermark) == (8, 8)
+
+
+# ------------------------------------------------------------------ the verdict
+
+
+def test_a_cut_below_the_checkpointed_high_watermark_is_suspect(machine: Any) -> None:
+    log = _fill(machine)
+    log.high_watermark = 10
+    log.checkpoint()
+    machine.damage(LOG, lambda data: data[:-3])
+    assert machine.recover().condition is Condition.SUSPECT
+
+
+def test_another_boot_is_suspect_unless_every_append_was_flushed(machine: Any) -> None:
+    _fill(machine)
+    machine.boot_id = "boot-2"
+    assert machine.recover().condition is Condition.SUSPECT
+    machine.recover(flush_messages=1)
+    machine.append(b"a")
+    machine.boot_id = "boot-3"
+    assert machine.recover().condition is Condition.WHOLE
+    machine.log.update_config(type(machine.config)())
+    machine.log.checkpoint()
+    machine.boot_id = "boot-4"
+    assert machine.recover().condition is Condition.SUSPECT, "flush.messages=1 was not in force all the time"
+
+
+def test_a_missing_or_damaged_checkpoint_is_suspect(machine: Any) -> None:
+    _fill(machine)
+    machine.files.remove(machine.path("replica.checkpoint"))
+    log = machine.recover()
+    assert (log.condition, log.log_end_offset) == (Condition.SUSPECT, 10)
+    machine.damage("replica.checkpoint", lambda data: data.replace(b"clean 0", b"clean 1"))
+    assert machine.recover().condition is Condition.SUSPECT
+
+
+def test_a_folder_without_segments_is_missing_whatever_else_it_says(machine: Any) -> None:
+    _fill(machine)
+    machine.log.close()
+    machine.files.remove(machine.path(LOG))
+    log = machine.open()
+    assert (log.condition, log.log_end_offset, log.high_watermark) == (Condition.MISSING, 0, 0)
+    assert log.leader_epochs.entries == () and len(log.producers) == 0
+    log.check()
+
+
+@pytest.mark.parametrize(
+    "change", [lambda data: data[:-5], lambda data: data + b"garbage" * 20, lambda data: data[:-230]]
+)
+def test_a_clean_log_that_was_changed_afterwards_is_suspect(machine: Any, change: Any) -> None:
+    _fill(machine)
+    machine.log.close()
+    machine.damage(LOG, change)
+    log = machine.open()
+    assert log.condition is Condition.SUSPECT and log.log_end_offset in (6, 8, 10)
+    log.check()
+
+
+def test_power_loss_keeps_what_was_flushed(machine: Any) -> None:
+    rng = random.Random(5)
+    for boot in range(30):
+        machine.boot_id = f"boot-{boot}"
+        log = machine.open(segment_bytes=900, flush_messages=1)
+        log.check()
+        flushed = log.log_end_offset
+        for _ in range(rng.randrange(6)):
+            machine.append(b"x" * rng.randrange(200), leader_epoch=boot)
+            if rng.random() < 0.7:
+                flushed = log.flush()
+        machine.disk.lose_power(rng)
+        machine.files = machine.disk.files()
+        machine.boot_id = "next"
+        log = machine.open()
+        assert flushed <= log.log_end_offset and _batches(log) == list(range(log.log_end_offset))
+        log.close()
+
+
+# ------------------------------------------------------------------ folders
+
+
+def test_a_locked_folder_is_refused(machine: Any) -> None:
+    machine.open()
+    with pytest.raises(DiskError, match="locked"):
+        type(machine)(disk=machine.disk).open()
+    machine.log.close()
+    machine.open()
+
+
+def test_a_folder_of_another_topic_is_set_aside(machine: Any) -> None:
+    _fill(machine)
+    machine.log.close()
+    log = machine.open(topic_id=uuid.UUID(int=9))
+    assert (log.condition, log.log_end_offset) == (Condition.MISSING, 0)
+    assert log.recovery.set_aside == "/disk/t-0.00112233445566778899aabbccddeeff-stray"
+    assert LOG in machine.files.list_directory(log.recovery.set_aside)
+    machine.append(b"a")
+    log.close()
+    assert machine.open(topic_id=uuid.UUID(int=9)).log_end_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("replica.checkpoint", None),
+        ("leader-epoch-checkpoint", b"7\n0\n"),
+        ("partition.metadata", b"version: 3\ntopic_id: x\n"),
+        ("partition.metadata", b"rubbish"),
+    ],
+)
+def test_files_of_a_newer_version_are_refused_by_name_and_left_alone(
+    machine: Any, name: str, data: bytes | None
+) -> None:
+    _fill(machine)
+    machine.log.close()
+    if data is None:
+        text = (
+            machine.files.read_file(machine.path(name)).rpartition(b"crc ")[0].replace(b"checkpoint 1", b"checkpoint 2")
+        )
+        data = text + b"crc %08x\n" % crc32c(text)
+    before = machine.files.read_file(machine.path(name))
+    machine.files.write_file(machine.path(name), data)
+    with pytest.raises(DiskError, match=name):
+        machine.open()
+    assert machine.files.read_file(machine.path(name)) == data
+    machine.files.write_file(machine.path(name), before)
+    assert machine.open().log_end_offset == 10, "the lock was released"
+
+
+def test_messages_of_the_old_formats_are_refused_and_not_cut(machine: Any) -> None:
+    message = bytes.fromhex(
+        "0000000000000000 0000001c 4d46bea7 01 00 000001640c09144c 00000001 6b 00000005 68656c6c6f".replace(" ", "")
+    )
+    machine.open().close()
+    machine.files.write_file(machine.path(LOG), message)
+    machine.files.remove(machine.path("replica.checkpoint"))
+    with pytest.raises(DiskError, match="format 1"):
+        machine.open()
+    assert machine.files.read_file(machine.path(LOG)) == message
+
+
+def test_an_unwritable_folder_is_refused_with_advice(machine: Any) -> None:
+    def fault(operation: str, path: str) -> None:
+        if operation in ("open", "write"):
+            raise OSError(errno.EROFS, "read-only", path)
+
+    machine.disk.fault = fault
+    with pytest.raises(DiskError, match=r"Read-only file system.*Give a folder"):
+        machine.open()
+
+
+def test_deleting_a_log_removes_its_folder(machine: Any) -> None:
+    _fill(machine)
+    machine.log.delete()
+    assert machine.files.list_directory("/disk") == []
+    assert machine.open().condition is Condition.MISSING
