@@ -68,8 +68,11 @@ from raylog.metadata.requests import (
     DescribeCluster,
     DescribeConfigs,
     DescribeTopics,
+    ElectionOutcome,
+    ElectLeaders,
     IncrementalAlterConfigs,
     InitProducerId,
+    LeadersElected,
     RegisterDisk,
 )
 from raylog.metadata.session import (
@@ -357,6 +360,10 @@ class ActiveController:
     def _maybe_remove_exited(self, node_id: int, incarnation: int) -> None:
         actor = self.latest.actors.get(node_id)
         if actor is not None and actor.incarnation == incarnation and self._is_idle(node_id):
+            session = self._sessions.of_node(node_id)
+            if session is not None:
+                self._sessions.close(session.session_id)
+                self._effects.append(CloseSession(session.session_id))
             self._liveness.forget(node_id)
             self._starts.forget(node_id)
             self._ledger.add(ActorRemoved(node_id))
@@ -425,6 +432,8 @@ class ActiveController:
                 )
             case IncrementalAlterConfigs():
                 self._alter_configs(token, request, now_ms)
+            case ElectLeaders():
+                self._elect_leaders(token, request)
             case RegisterDisk():
                 self._decide(token, *decide_register_disk(self.latest, request))
             case InitProducerId():
@@ -452,6 +461,22 @@ class ActiveController:
             num_partitions=self._config.num_partitions,
             default_replication_factor=self._config.default_replication_factor,
         )
+
+    def _elect_leaders(self, token: int, request: ElectLeaders) -> None:
+        outcomes = []
+        named = request.partitions
+        if named is None:
+            topics = [self.latest.topics[topic_id] for _, topic_id in sorted(self.latest.topic_ids.items())]
+            named = tuple((topic.name, partition) for topic in topics for partition in sorted(topic.partitions))
+        for name, partition in named:
+            topic = self.latest.topic_named(name)
+            if topic is None or partition not in topic.partitions:
+                error = ErrorCode.unknown_topic_or_partition
+            else:
+                error = self._partitions.elect(TopicIdPartition(topic.topic_id, partition), request.type)
+            if request.partitions is not None or error is not ErrorCode.election_not_needed:
+                outcomes.append(ElectionOutcome(name, partition, error))
+        self._ledger.hold(Reply(token, LeadersElected(tuple(outcomes))))
 
     def _alter_configs(self, token: int, request: IncrementalAlterConfigs, now_ms: int) -> None:
         records, reply = config_decisions.decide_alter_configs(self.latest, request)

@@ -82,6 +82,14 @@ def settled(
     return _elected(state, candidates, min_isr, unclean_allowed, wait_for_preferred)
 
 
+def preferred(state: PartitionState, candidates: Candidates, *, min_isr: int) -> PartitionState:
+    """The state with its first replica as leader, if that is LIVE and in sync; else the same state."""
+    first = state.brokers[0]
+    if state.leader == first or first not in state.isr or candidates[first].standing is not Standing.LIVE:
+        return state
+    return _led_by(state, first, candidates, _survivors(state, candidates), min_isr)
+
+
 def opened(state: PartitionState, broker_id: int, incarnation: int, status: ReplicaStatus) -> PartitionState:
     """The state after a process has said in what condition it found its log; ``settled`` has to follow.
 

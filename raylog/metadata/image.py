@@ -179,9 +179,12 @@ class MetadataImage:
         for partition, state in topic.partitions.items():
             for slot in state.replicas:
                 self._unassign(slot.node_id, TopicIdPartition(record.topic_id, partition))
-                self._add_removal(
-                    RemovalPending(record.topic_id, partition, slot.node_id, slot.directory_id, topic.name)
-                )
+                if (
+                    slot.admitted or slot.node_id in self.actors
+                ):  # else no process was ever told of it: there is no folder
+                    self._add_removal(
+                        RemovalPending(record.topic_id, partition, slot.node_id, slot.directory_id, topic.name)
+                    )
 
     def _add_removal(self, removal: RemovalPending) -> None:
         key = RemovalKey(removal.topic_id, removal.partition, removal.node_id)

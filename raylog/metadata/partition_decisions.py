@@ -20,6 +20,7 @@ from raylog.metadata.events import Notice
 from raylog.metadata.image import Topic
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.records import PartitionChanged, PartitionState
+from raylog.metadata.requests import ElectionType
 from raylog.metadata.session import AlterPartition, Condition, ReplicaStatus
 from raylog.metadata.sessions import Session, Sessions
 from raylog.metadata.timers import Timers
@@ -80,6 +81,9 @@ class PartitionDecisions:
             status.log_end_offset,
         )
 
+    def _candidates(self, id: TopicIdPartition, state: PartitionState) -> dict[int, Candidate]:
+        return {broker: self.candidate(id, state, broker) for broker in state.brokers}
+
     # -------------------------------------------------------------- elections
 
     def settle(self, ids: Iterable[TopicIdPartition], now_ms: int, *, waited: bool = False) -> None:
@@ -89,7 +93,7 @@ class PartitionDecisions:
             state = topic.partitions.get(id.partition) if topic is not None else None
             if topic is None or state is None:
                 continue
-            candidates = {broker: self.candidate(id, state, broker) for broker in state.brokers}
+            candidates = self._candidates(id, state)
             after = elections.settled(
                 state,
                 candidates,
@@ -158,6 +162,26 @@ class PartitionDecisions:
             elif before.leader_epoch >= 0:
                 self._notice(Notice(f"{name}: broker {after.leader} leads, epoch {after.leader_epoch}"))
         self._ledger.add(PartitionChanged(id.topic_id, id.partition, after))
+
+    def elect(self, id: TopicIdPartition, type: ElectionType) -> ErrorCode:
+        """An election by hand: of the preferred leader, or an unclean one where nobody leads."""
+        topic = self._ledger.latest.topics[id.topic_id]
+        state = topic.partitions[id.partition]
+        candidates = self._candidates(id, state)
+        minimum = self.min_isr(topic, state)
+        match type:
+            case ElectionType.PREFERRED:
+                if state.leader == state.brokers[0]:
+                    return ErrorCode.election_not_needed
+                after = elections.preferred(state, candidates, min_isr=minimum)
+                failure = ErrorCode.preferred_leader_not_available
+            case ElectionType.UNCLEAN:
+                if state.leader != NO_LEADER:
+                    return ErrorCode.election_not_needed
+                after = elections.settled(state, candidates, min_isr=minimum, unclean_allowed=True)
+                failure = ErrorCode.eligible_leaders_not_available
+        self._change(topic, id, state, after)
+        return failure if after is state else ErrorCode.none
 
     # -------------------------------------------------------------- ISR changes
 

@@ -138,7 +138,7 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """Each replica of the topic becomes a removal that its actor has to confirm."""
+    """Each replica of the topic that a process may have opened becomes a removal that its actor has to confirm."""
 
     topic_id: uuid.UUID
 

@@ -330,6 +330,32 @@ class ClusterStatusReport:
     actors: tuple[ActorStatus, ...]
 
 
+class ElectionType(Enum):
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeaders:
+    """→ LeadersElected. ``partitions`` None: every partition where there is something to do."""
+
+    type: ElectionType
+    partitions: tuple[tuple[str, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionOutcome:
+    topic: str
+    partition: int
+    error: int = 0
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeadersElected:
+    partitions: tuple[ElectionOutcome, ...]
+
+
 # ------------------------------------------------------------------ producer ids, brokers and disks
 
 
@@ -387,10 +413,11 @@ class Refused:
 
 Request = (
     CreateTopics | DeleteTopics | CreatePartitions | IncrementalAlterConfigs | DescribeConfigs | DescribeTopics
-    | DescribeCluster | AwaitLeader | ClusterStatus | InitProducerId | AllocateProducerIds | RegisterDisk
+    | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | InitProducerId | AllocateProducerIds | RegisterDisk
 )  # fmt: skip
 
 ControllerReply = (
     TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered | ConfigsDescribed | TopicsDescribed
-    | ClusterDescribed | LeaderFound | ClusterStatusReport | ProducerIdAssigned | ProducerIdBlock | DiskOutcome | Refused
+    | ClusterDescribed | LeaderFound | ClusterStatusReport | LeadersElected | ProducerIdAssigned | ProducerIdBlock
+    | DiskOutcome | Refused
 )  # fmt: skip

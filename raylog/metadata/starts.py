@@ -43,6 +43,7 @@ class _Start:
     stage: _Stage
     since_ms: int
     failures: int = 0  # in a row
+    greeted: bool = False  # it said hello before its creation was reported
     reason: str = ""
 
 
@@ -67,19 +68,26 @@ class Starts:
 
     def started(self, node_id: int, now_ms: int) -> None:
         start = self._starts.get(node_id)
-        if start is not None and start.stage is _Stage.CREATING:
-            start.stage, start.since_ms = _Stage.EXPECTED, now_ms
+        if start is None or start.stage is not _Stage.CREATING:
+            return
+        start.stage, start.since_ms = (_Stage.UP if start.greeted else _Stage.EXPECTED), now_ms
+        if not start.greeted:
             self._timers.set((START, node_id), now_ms + self._config.hello_timeout_ms)
 
     def start_failed(self, node_id: int, reason: str, now_ms: int) -> None:
         start = self._starts.get(node_id)
-        if start is not None and start.stage is _Stage.CREATING:
-            start.reason = reason
+        if start is None or start.stage is not _Stage.CREATING:
+            return
+        start.reason = reason
+        if start.greeted:
+            start.stage, start.since_ms = _Stage.UP, now_ms
+        else:
             self._rest(node_id, start, now_ms)
 
     def said_hello(self, node_id: int, now_ms: int) -> None:
         """It lives, whoever created it; a creation that is still pending stays the only one."""
         start = self._starts.setdefault(node_id, _Start(_Stage.UP, now_ms))
+        start.greeted = True
         if start.stage is not _Stage.CREATING:
             start.stage = _Stage.UP
             self._timers.cancel((START, node_id))
@@ -89,7 +97,10 @@ class Starts:
         """A process that died young counts as a failed start; the first death is made good at once."""
         self.is_due = True
         start = self._starts.get(node_id)
-        if start is None or start.stage is not _Stage.UP:
+        if start is None:
+            return
+        start.greeted = False
+        if start.stage is not _Stage.UP:
             return
         if now_ms - start.since_ms >= self._config.stable_after_ms:
             del self._starts[node_id]
@@ -141,10 +152,8 @@ class Starts:
             effect = self._creation(image, node)
             if effect is None:
                 continue
-            if start is None:
-                self._starts[node] = _Start(_Stage.CREATING, now_ms)
-            else:
-                start.stage, start.since_ms = _Stage.CREATING, now_ms
+            start = self._starts.setdefault(node, _Start(_Stage.CREATING, now_ms))
+            start.stage, start.since_ms, start.greeted = _Stage.CREATING, now_ms, False
             effects.append(effect)
         return effects
 

@@ -35,8 +35,16 @@ from raylog.metadata.events import (
 )
 from raylog.metadata.quorum import Quorum, QuorumConfig
 from raylog.metadata.quorum_messages import HardState, bootstrap_snapshot
-from raylog.metadata.requests import ConfigChange, ConfigOperation, CreateTopics, IncrementalAlterConfigs, NewTopic
-from raylog.metadata.requests import RegisterDisk, ResourceChanges, ResourceType
+from raylog.metadata.requests import (
+    ConfigChange,
+    ConfigOperation,
+    CreateTopics,
+    IncrementalAlterConfigs,
+    NewTopic,
+    RegisterDisk,
+    ResourceChanges,
+    ResourceType,
+)
 from raylog.metadata.session import (
     ActorIdentity,
     AlterPartition,

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import uuid
+from typing import get_args, get_type_hints
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylog.errors import ProtocolError
+from raylog.metadata.records import (
+    ActorDied,
+    ActorRegistered,
+    PartitionChanged,
+    PartitionState,
+    Record,
+    ReplicaSlot,
+    TopicConfigChanged,
+    TopicCreated,
+    decode_batch,
+    encode_batch,
+)
+from raylog.types import Endpoint
+
+T = uuid.UUID(int=7)
+D = uuid.UUID(int=8)
+i64 = st.integers(-(2**63), 2**63 - 1)
+states = st.builds(
+    PartitionState,
+    replicas=st.lists(st.builds(ReplicaSlot, i64, i64, st.uuids(), i64), max_size=4).map(tuple),
+    isr=st.lists(i64, max_size=4).map(tuple),
+    leader_epoch=i64,
+)
+OF_TYPE = {int: i64, PartitionState: states, Endpoint: st.builds(Endpoint, st.text(), i64)}
+
+
+def of(cls):
+    fields = {name: OF_TYPE.get(hint, st.from_type(hint)) for name, hint in get_type_hints(cls).items()}
+    if "former" in fields:
+        fields["former"] = st.lists(i64).map(tuple)
+    return st.builds(cls, **fields)
+
+
+records = st.one_of(*(of(cls) for cls in get_args(Record)))
+
+
+@given(st.lists(records, max_size=5))
+def test_a_batch_comes_back_as_it_went(batch):
+    assert decode_batch(encode_batch(batch)) == tuple(batch)
+
+
+def test_the_bytes_of_a_record_are_those_of_its_layout():
+    assert msgpack.unpackb(encode_batch([ActorDied(5, 77)])) == [
+        {"t": "ActorDied", "v": 1, "node_id": 5, "incarnation": 77}
+    ]
+    (plain,) = msgpack.unpackb(
+        encode_batch([PartitionChanged(T, 3, PartitionState((ReplicaSlot(1, 65538, D),), (1,)))])
+    )
+    assert plain["topic_id"] == T.bytes
+    assert plain["state"] == [[[1, 65538, D.bytes, 0]], [1], -1, 0, -1, 0, [], -1, [], [], 0]
+    registered = ActorRegistered(9, D, 4, Endpoint("h", 1), "b")
+    (plain,) = msgpack.unpackb(encode_batch([registered]))
+    assert plain["endpoint"] == ["h", 1]
+
+
+def changed(**fields: object) -> bytes:
+    (plain,) = msgpack.unpackb(encode_batch([TopicCreated(T, "flights")]))
+    return msgpack.packb([{**plain, **fields}])
+
+
+def test_a_record_of_a_newer_version_is_refused_by_name():
+    with pytest.raises(ProtocolError, match=r"TopicCreated has version 2.*up to 1"):
+        decode_batch(changed(v=2))
+
+
+def test_a_record_of_an_unknown_name_is_refused_by_name():
+    with pytest.raises(ProtocolError, match="'TopicTiered'"):
+        decode_batch(changed(t="TopicTiered"))
+
+
+def test_a_field_that_nobody_here_knows_is_refused():
+    with pytest.raises(ProtocolError, match="TopicCreated"):
+        decode_batch(changed(colour="red"))
+
+
+def test_a_missing_field_or_a_wrong_type_is_refused():
+    for fields in ({"name": 5}, {"topic_id": b"short"}):
+        with pytest.raises(ProtocolError, match="TopicCreated"):
+            decode_batch(changed(**fields))
+    with pytest.raises(ProtocolError, match="TopicConfigChanged"):
+        decode_batch(msgpack.packb([{"t": "TopicConfigChanged", "v": 1, "key": "a"}]))
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_refused_not_believed(data):
+    try:
+        assert decode_batch(data) == ()  # an empty array is an empty batch
+    except ProtocolError:
+        pass
+
+
+def test_a_trailing_field_of_an_inner_array_may_be_absent():
+    (plain,) = msgpack.unpackb(encode_batch([PartitionChanged(T, 0, PartitionState((ReplicaSlot(1, 2, D),), (1,)))]))
+    plain["state"] = [[[1, 2, D.bytes]], [1]]
+    (record,) = decode_batch(msgpack.packb([plain]))
+    assert record == PartitionChanged(T, 0, PartitionState((ReplicaSlot(1, 2, D),), (1,)))
+
+
+def test_a_config_set_to_nothing_is_not_one_reset():
+    for value in ("", None):
+        (record,) = decode_batch(encode_batch([TopicConfigChanged(T, "k", value)]))
+        assert record.value == value

@@ -1,0 +1,296 @@
+"""Requests about topics and their configs."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from raylog.metadata.requests import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigQuery,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    DescribeCluster,
+    DescribeConfigs,
+    DescribeTopics,
+    IncrementalAlterConfigs,
+    NewTopic,
+    PartitionGrowth,
+    RegisterDisk,
+    ResourceChanges,
+    ResourceType,
+)
+from raylog.types import TopicIdPartition, broker_of
+
+
+def create(world, *topics, **options):
+    return world.ask(CreateTopics(topics, **options)).topics
+
+
+def test_a_topic_gets_what_was_asked_for(world):
+    (created,) = create(world, NewTopic("t", 4, 3, configs=(("retention.ms", "1000"),)))
+    assert (created.error, created.partitions, created.replication_factor) == (0, 4, 3)
+    assert dict(created.configs)["retention.ms"] == "1000"
+    topic = world.image.topic_named("t")
+    assert topic.configs == {"retention.ms": "1000"}
+    leaders = [state.brokers[0] for _, state in sorted(topic.partitions.items())]
+    assert sorted(leaders) == [0, 0, 1, 2] and leaders[0] == leaders[3], "preferred leaders go round"
+    assert all(len(set(state.brokers)) == 3 for state in topic.partitions.values())
+
+
+def test_defaults_are_the_clusters(new_world):
+    world = new_world(num_partitions=2, default_replication_factor=3)
+    (created,) = create(world, NewTopic("t"))
+    assert (created.partitions, created.replication_factor) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        (NewTopic("bad name", 1, 1), ErrorCode.invalid_topic_exception),
+        (NewTopic("taken", 1, 1), ErrorCode.topic_already_exists),
+        (NewTopic("a.b", 1, 1), ErrorCode.invalid_topic_exception),
+        (NewTopic("t", 0, 1), ErrorCode.invalid_partitions),
+        (NewTopic("t", -2, 1), ErrorCode.invalid_partitions),
+        (NewTopic("t", 100_001, 1), ErrorCode.invalid_partitions),
+        (NewTopic("t", 1, 0), ErrorCode.invalid_replication_factor),
+        (NewTopic("t", 1, 4), ErrorCode.invalid_replication_factor),
+        (NewTopic("t", 1, 1, configs=(("retention.mss", "1"),)), ErrorCode.invalid_config),
+        (NewTopic("t", 1, 1, configs=(("cleanup.policy", "compact"),)), ErrorCode.invalid_config),
+        (NewTopic("t", 1, 1, configs=(("retention.ms", None),)), ErrorCode.invalid_config),
+        (NewTopic("t", 2, -1, assignment=((0, (0,)),)), ErrorCode.invalid_request),
+        (NewTopic("t", assignment=((1, (0,)),)), ErrorCode.invalid_replica_assignment),
+        (NewTopic("t", assignment=((0, (0, 0)),)), ErrorCode.invalid_replica_assignment),
+        (NewTopic("t", assignment=((0, (0,)), (1, (0, 1)))), ErrorCode.invalid_replica_assignment),
+        (NewTopic("t", assignment=((0, (9,)),)), ErrorCode.invalid_replica_assignment),
+        (NewTopic("t", assignment=((0, ()),)), ErrorCode.invalid_replica_assignment),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused_and_the_others_are_created(world, topic, error):
+    create(world, NewTopic("taken", 1, 1), NewTopic("a_b", 1, 1))
+    bad, good = create(world, topic, NewTopic("good", 1, 1))
+    assert bad.error == error and bad.message and bad.topic_id is None
+    assert good.error == 0
+    assert sorted(world.image.topic_ids) == ["a_b", "good", "taken"]
+
+
+def test_a_topic_named_twice_in_one_request_is_created_not_once(world):
+    results = create(world, NewTopic("t", 1, 1), NewTopic("t", 1, 1))
+    assert [result.error for result in results] == [ErrorCode.invalid_request] * 2
+    assert not world.image.topics
+
+
+def test_names_of_one_request_collide_too(world):
+    first, second = create(world, NewTopic("a.b", 1, 1), NewTopic("a_b", 1, 1))
+    assert (first.error, second.error) == (0, ErrorCode.invalid_topic_exception)
+
+
+def test_validate_only_decides_and_changes_nothing(world):
+    (result,) = create(world, NewTopic("t", 3, 2), validate_only=True)
+    assert (result.error, result.partitions) == (0, 3)
+    assert not world.image.topics and not world.starts
+
+
+def test_requests_are_decided_in_order_against_uncommitted_decisions_and_answered_at_the_commit(world):
+    world.persists = False
+    first = world.ask(CreateTopics((NewTopic("t", 1, 1),)), wait=False)
+    second = world.ask(CreateTopics((NewTopic("t", 1, 1),)), wait=False)
+    assert first not in world.replies and second not in world.replies, "nothing is committed yet"
+    assert not world.starts and not world.image.topics
+    world.persists = True
+    world.persist()
+    assert world.replies[first].topics[0].error == 0
+    assert world.replies[second].topics[0].error == ErrorCode.topic_already_exists
+
+
+def test_a_wide_topic_shares_processes_by_replicas_per_actor(world):
+    create(world, NewTopic("wide", 10, 3, configs=(("replicas.per.actor", "4"),)))
+    counts = sorted(len(ids) for ids in world.image.assigned.values())
+    assert counts == [2, 2, 2, 4, 4, 4, 4, 4, 4]
+    world.ask(CreatePartitions((PartitionGrowth("wide", 12),)))
+    assert sorted(len(ids) for ids in world.image.assigned.values()) == [4] * 9, "growth fills what is there"
+
+
+def test_one_process_per_replica_is_the_default(world):
+    create(world, NewTopic("t", 4, 3))
+    assert len(world.image.assigned) == 12
+    assert all(broker_of(node) == world.image.partition(id).slot(broker_of(node)).broker_id
+               for node, ids in world.image.assigned.items() for id in ids)  # fmt: skip
+
+
+def test_partitions_only_grow(world):
+    create(world, NewTopic("t", 3, 2), NewTopic("__consumer_offsets", 50, 1))
+    grown, same, fewer, unknown, internal, zero = (
+        world.ask(CreatePartitions((growth,))).topics[0]
+        for growth in (
+            PartitionGrowth("t", 5),
+            PartitionGrowth("t", 5),
+            PartitionGrowth("t", 2),
+            PartitionGrowth("u", 2),
+            PartitionGrowth("__consumer_offsets", 60),
+            PartitionGrowth("t", 0),
+        )
+    )
+    assert grown.error == 0 and len(world.image.topic_named("t").partitions) == 5
+    assert same.error == fewer.error == zero.error == ErrorCode.invalid_partitions
+    assert unknown.error == ErrorCode.unknown_topic_or_partition
+    assert internal.error == ErrorCode.invalid_request
+    assert all(len(state.replicas) == 2 for state in world.image.topic_named("t").partitions.values())
+
+
+def test_new_partitions_may_be_placed_by_hand(world):
+    create(world, NewTopic("t", 1, 2))
+    bad = world.ask(CreatePartitions((PartitionGrowth("t", 3, ((0, 1),)),))).topics[0]
+    assert bad.error == ErrorCode.invalid_replica_assignment
+    assert (
+        world.ask(CreatePartitions((PartitionGrowth("t", 3, ((2, 1), (1, 0))),), validate_only=True)).topics[0].error
+        == 0
+    )
+    assert len(world.image.topic_named("t").partitions) == 1
+    world.ask(CreatePartitions((PartitionGrowth("t", 3, ((2, 1), (1, 0))),)))
+    assert [world.image.topic_named("t").partitions[p].brokers for p in (1, 2)] == [(2, 1), (1, 0)]
+
+
+def test_topics_are_deleted_by_name_and_by_id(world):
+    create(world, NewTopic("a", 1, 1), NewTopic("b", 1, 1))
+    b = world.image.topic_ids["b"]
+    reply = world.ask(DeleteTopics(("a", "nope"), (b, uuid.UUID(int=5), b)))
+    assert [each.error for each in reply.topics] == [
+        0, ErrorCode.unknown_topic_or_partition, 0, ErrorCode.unknown_topic_id, ErrorCode.invalid_request,
+    ]  # fmt: skip
+    assert not world.image.topics
+
+
+def test_deletion_can_be_switched_off(new_world):
+    world = new_world(delete_topic_enable=False)
+    create(world, NewTopic("a", 1, 1))
+    assert world.ask(DeleteTopics(("a",))).topics[0].error == ErrorCode.topic_deletion_disabled
+
+
+# ------------------------------------------------------------------ configs
+
+
+def alter(world, *changes, topic="t", **options):
+    resource = ResourceChanges(ResourceType.TOPIC, topic, changes)
+    return world.ask(IncrementalAlterConfigs((resource,), **options)).resources[0]
+
+
+def test_configs_change_live_and_reach_the_replicas(world):
+    topic = world.create("t", (0, 1))
+    p = TopicIdPartition(topic, 0)
+    assert alter(world, ConfigChange("retention.ms", ConfigOperation.SET, "5")).error == 0
+    assert dict(world.process(p, 1).told[p].config)["retention.ms"] == "5"
+    assert alter(world, ConfigChange("retention.ms", ConfigOperation.DELETE)).error == 0
+    assert dict(world.process(p, 1).told[p].config)["retention.ms"] == "604800000"
+    assert world.image.topics[topic].configs == {}
+
+
+def test_the_changes_of_one_topic_are_made_together_or_not_at_all(world):
+    world.create("t", (0,))
+    good = ConfigChange("retention.ms", ConfigOperation.SET, "5")
+    for bad in (
+        ConfigChange("remote.storage.enable", ConfigOperation.SET, "true"),
+        ConfigChange("nonsense", ConfigOperation.DELETE),
+        ConfigChange("segment.ms", ConfigOperation.APPEND, "5"),
+        ConfigChange("cleanup.policy", ConfigOperation.APPEND, "compact"),
+    ):
+        outcome = alter(world, good, bad)
+        assert outcome.error == ErrorCode.invalid_config and bad.name in outcome.message
+    assert alter(world, good, good).error == ErrorCode.invalid_request
+    assert alter(world, good, topic="u").error == ErrorCode.unknown_topic_or_partition
+    assert alter(world, good, validate_only=True).error == 0
+    assert world.image.topic_named("t").configs == {}
+
+
+def test_lists_can_be_added_to_and_taken_from(world):
+    world.create("t", (0,))
+    assert alter(world, ConfigChange("cleanup.policy", ConfigOperation.APPEND, "delete")).error == 0
+    assert world.image.topic_named("t").configs.get("cleanup.policy", "delete") == "delete"
+
+
+def test_the_configs_of_a_broker_are_refused(world):
+    resource = ResourceChanges(ResourceType.BROKER, "0", (ConfigChange("num.io.threads", ConfigOperation.SET, "4"),))
+    assert world.ask(IncrementalAlterConfigs((resource,))).resources[0].error == ErrorCode.invalid_request
+    described = world.ask(DescribeConfigs((ConfigQuery(ResourceType.BROKER, "0"),))).resources[0]
+    assert described.error == ErrorCode.invalid_request
+
+
+def test_configs_are_described_with_their_origin(world):
+    world.create("t", (0,), retention_ms=9)
+    (described,) = world.ask(DescribeConfigs((ConfigQuery(ResourceType.TOPIC, "t"),))).resources
+    assert len(described.entries) == 32
+    entries = {entry.name: entry for entry in described.entries}
+    assert (entries["retention.ms"].value, entries["retention.ms"].is_default) == ("9", False)
+    assert (entries["segment.ms"].value, entries["segment.ms"].is_default) == ("604800000", True)
+    (some,) = world.ask(DescribeConfigs((ConfigQuery(ResourceType.TOPIC, "t", ("preallocate",)),))).resources
+    assert [entry.name for entry in some.entries] == ["preallocate"]
+
+
+def test_a_changed_minimum_isr_raises_the_partition_epoch_and_empties_the_elr(world):
+    topic = world.create("t", (0, 1, 2), min_insync_replicas=2)
+    p = TopicIdPartition(topic, 0)
+    leader = world.leader(p)
+    assert leader.alter(p, 0) == 0
+    before = world.state(p)
+    assert set(before.elr) == {1, 2} and leader.told[p].min_isr == 2
+    assert world.configure("t", "min.insync.replicas", "3") == 0
+    after = world.state(p)
+    assert after.elr == () and after.partition_epoch == before.partition_epoch + 1
+    assert after.leader_epoch == before.leader_epoch
+    assert (leader.told[p].min_isr, leader.told[p].partition_epoch) == (3, after.partition_epoch)
+    world.configure("t", "retention.ms", "5")
+    assert world.state(p) == after, "another config changes nothing of it"
+
+
+# ------------------------------------------------------------------ views
+
+
+def test_topics_are_described_by_name_by_id_or_all(world):
+    topic = world.create("b", (1, 0))
+    world.create("a", (2,))
+    everything = world.ask(DescribeTopics())
+    assert [view.name for view in everything.topics] == ["a", "b"]
+    assert everything.cluster_id and everything.controller_node == 1
+    assert {broker_of(node.node_id) for node in everything.nodes} == {0, 1, 2}
+    by_id, unknown_id = world.ask(DescribeTopics(topic_ids=(topic, uuid.UUID(int=1)))).topics
+    assert (by_id.name, unknown_id.error) == ("b", ErrorCode.unknown_topic_id)
+    by_name, unknown = world.ask(DescribeTopics(names=("b", "c"))).topics
+    assert by_name == by_id and unknown.error == ErrorCode.unknown_topic_or_partition
+    (partition,) = by_name.partitions
+    assert broker_of(partition.leader_node) == 1 and partition.error == 0
+    assert [broker_of(node) for node in partition.replica_nodes] == [1, 0]
+    assert partition.offline_nodes == ()
+
+
+def test_a_dead_leader_is_not_named(world):
+    topic = world.create("t", (1,))
+    p = TopicIdPartition(topic, 0)
+    world.starts_at_once = False
+    world.leader(p).kill()
+    view = world.ask(DescribeTopics())
+    (partition,) = view.topics[0].partitions
+    assert (partition.leader_node, partition.error) == (-1, ErrorCode.leader_not_available)
+    assert partition.offline_nodes == partition.replica_nodes and view.nodes == ()
+
+
+def test_the_cluster_is_described(world):
+    world.create("t", (0,))
+    cluster = world.ask(DescribeCluster())
+    assert [broker.broker_id for broker in cluster.brokers] == [0, 1, 2]
+    assert len(cluster.brokers[0].nodes) == 1 and cluster.controller_epoch == 1
+
+
+def test_disks_are_registered_once_and_never_change_their_broker(world):
+    directory = uuid.UUID(int=0xD000)
+    moved = RegisterDisk("a-test-cluster", 0, directory, "/elsewhere", "r1")
+    assert world.ask(moved).error == 0 and world.ask(moved).error == 0
+    assert world.image.disks[directory].path == "/elsewhere" and world.image.brokers[0].rack == "r1"
+    stolen = RegisterDisk("a-test-cluster", 1, directory, "/x")
+    assert world.ask(stolen).error == ErrorCode.duplicate_broker_registration
+    foreign = RegisterDisk("another", 1, uuid.UUID(int=3), "/x")
+    assert world.ask(foreign).error == ErrorCode.inconsistent_cluster_id
+    assert world.ask(RegisterDisk("a-test-cluster", 1 << 15, uuid.UUID(int=3), "/x")).error
