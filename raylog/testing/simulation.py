@@ -108,6 +108,9 @@ class Simulation:
     def _machine(self, name: str) -> Machine:
         machine = Machine(name, self.scheduler, wall_offset_ms=self.scheduler.between(-5_000, 5_000))
         machine.when_dark = lambda: self._dark(machine)
+        files = machine.disk.files()
+        files.make_directory(f"/{name}")  # the disk's own folder was made and synced when it was formatted
+        files.sync_directory("/")
         self.network.add_machine(machine)
         return machine
 

@@ -180,6 +180,7 @@ class Producer(Client):
         self._producer_id = -1
         self._producer_epoch = -1
         self._next_sequence = 0
+        self._is_known = False  # a batch under this producer id was acknowledged
         self._getting_id = False
         self.later(1 + self.scheduler.between(0, 500_000), self._produce, f"{name} starts")
 
@@ -229,7 +230,8 @@ class Producer(Client):
         if self.leader is None:
             self.find_leader(self.topic, self.id, newer_than=-1)
             return
-        while self.unsent and len(self.in_flight) < (IN_FLIGHT_MAX if self.idempotent else 1):
+        # A leader that knows nothing of a producer takes any sequence number, so the first batch goes alone.
+        while self.unsent and len(self.in_flight) < (IN_FLIGHT_MAX if self._is_known else 1):
             self._send_one(self.unsent.popleft(), self.leader)
 
     def _send_one(self, batch: Outgoing, leader: Leader) -> None:
@@ -278,6 +280,7 @@ class Producer(Client):
         self._send()
 
     def _acknowledged(self, batch: Outgoing, offset: int) -> None:
+        self._is_known = self.idempotent
         if self.acks != -1 or offset < 0:
             return
         self.checkers.acknowledged(self.id, batch.generation, offset, batch.crc)
@@ -321,6 +324,7 @@ class Producer(Client):
             batch.data = b""
         self._producer_id = self._producer_epoch = -1
         self._next_sequence = 0
+        self._is_known = False
         self.simulation.counts["producers that started over"] += 1
 
     def _get_id(self) -> None:

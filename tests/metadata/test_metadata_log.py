@@ -77,6 +77,16 @@ def test_formatting_gives_the_bootstrap_snapshot_once(disk: SimulatedDisk) -> No
     assert (log.snapshot, log.entries) == (BOOTSTRAP, ())
 
 
+def test_a_formatted_folder_survives_a_loss_of_power() -> None:
+    for seed in range(20):
+        disk = SimulatedDisk()
+        disk.files().make_directory("/disk")
+        disk.files().sync_directory("/")
+        MetadataLog.format(disk.files(), "/disk/metadata", BOOTSTRAP)
+        disk.lose_power(random.Random(seed))
+        assert MetadataLog.open(disk.files(), "/disk/metadata").snapshot == BOOTSTRAP, seed
+
+
 def test_what_is_stored_is_read_back_from_a_real_disk(tmp_path: Path) -> None:
     directory = str(tmp_path / "metadata")
     log = formatted(DiskFiles(), directory)
