@@ -44,6 +44,7 @@ class ProducerBatch:
         "deadline_ms",
         "done",
         "error",
+        "held_bytes",
         "log_append_time_ms",
         "on_done",
         "open",
@@ -73,7 +74,8 @@ class ProducerBatch:
         self.records: list[RawRecord] | None = []
         self.data: bytes | None = None
         self.record_count = 0
-        self.size_bytes = HEADER_SIZE  # what buffer.memory counts
+        self.size_bytes = HEADER_SIZE  # uncompressed while open
+        self.held_bytes = 0  # of buffer.memory, until done
         self.attempts = 0
         self.outcome_unknown = False  # some attempt may have been appended
         self.resequenced = False  # its sequence moved while it was in flight
@@ -106,7 +108,7 @@ class ProducerBatch:
         batch.records = None
         batch.data = data
         batch.record_count = record_count
-        batch.size_bytes = len(data)
+        batch.size_bytes = batch.held_bytes = len(data)
         return batch
 
     @property
@@ -120,6 +122,7 @@ class ProducerBatch:
         self.records.append(record)
         self.record_count = index + 1
         self.size_bytes += size_bytes
+        self.held_bytes += size_bytes
         return index
 
     def encode(self) -> None:
@@ -169,7 +172,7 @@ class ProducerBatch:
             child.attempts = self.attempts
             if self.has_sequence:
                 child.stamp = (producer_id, epoch, after(sequence, cut if number else 0))
-            child.size_bytes = self.size_bytes // 2 if number else self.size_bytes - self.size_bytes // 2
+            child.held_bytes = self.held_bytes // 2 if number else self.held_bytes - self.held_bytes // 2
             children.append(child)
         self.children = tuple(children)
         self.data = None

@@ -89,6 +89,7 @@ class Sender:
         self._requests_in_flight: dict[Endpoint, int] = {}
         self._muted_until: dict[Endpoint, float] = {}
         self._opening: set[Endpoint] = set()
+        self._searching: set[TopicPartition] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopped = False
         self.retries = 0  # batches sent again, ever
@@ -382,11 +383,11 @@ class Sender:
     ) -> None:
         with self._accumulator.lock:
             self._accumulator.unfinished -= 1
+        self._memory.give_back(batch.held_bytes)
         if error is None:
             batch.succeed(base_offset, log_append_time_ms)
         else:
             batch.fail(error)
-        self._memory.give_back(batch.size_bytes)
 
     def _maybe_rest(self, queue: PartitionQueue) -> None:
         if queue.idle:
@@ -441,7 +442,12 @@ class Sender:
     # -------------------------------------------------------------- leaders, connections, identity
 
     def _search(self, key: TopicPartition, queue: PartitionQueue, failed: Leader | None, peer: Peer | None) -> None:
+        if key in self._searching:
+            return
+        self._searching.add(key)
+
         def on_end(found: Leader | None, refusal: RaylogError | None) -> None:
+            self._searching.discard(key)
             if self._stopped:
                 return
             if refusal is not None:

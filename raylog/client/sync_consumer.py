@@ -1,2 +1,244 @@
+"""``Consumer``: the blocking face of ``ConsumerCore``. See ``sync.py`` for what holds for all handles.
+
+Polls take from the shared buffer on the caller's thread, without a word to the loop's thread while there is data;
+only waiting needs it. One lock per consumer makes it safe (if pointless) to poll from several threads. A consumer
+pickles with its assignment and positions.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from raylog.client import background as background_module
+from raylog.client.address import ClusterAddress
+from raylog.client.background import background, notice_fork
+from raylog.client.config import ConsumerConfig
+from raylog.client.consumer import TABLE_BYTES, ConsumerCore, Keys, Place
+from raylog.client.record_reader import empty_table
+from raylog.errors import ClosedError
+from raylog.records.record import Record
+from raylog.types import TopicPartition
+
+T = TypeVar("T")
+Key = TopicPartition | tuple[str, int]
+
+_ITERATION_WAIT_S = 1.0
+
+
 class Consumer:
-    pass
+    """A consumer of assigned partitions. Options are Kafka's; unknown ones are refused.
+
+    ::
+
+        with Consumer(address, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("events", 0)])
+            table = consumer.poll_batch()          # pyarrow: key, value, topic, partition, offset, timestamp, …
+            for record in consumer:                # or one by one, for ever
+                print(record.offset, record.value)
+    """
+
+    def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
+        self._address = address
+        self._options = {**(config or {}), **options}
+        self._config = ConsumerConfig.parse(config, options)
+        self._live: ConsumerCore | None = None
+        self._start: dict[TopicPartition, int | None] = {}  # assignment and positions to begin with
+        self._generation = background_module.generation
+        self._lock = threading.RLock()
+        self._closed = False
+        self._finalizer: Any = None
+
+    def __reduce__(self) -> Any:
+        places = (
+            self._start
+            if self._live is None
+            else {key: self._live.positions().get(key) for key in self._live.fetcher.partitions}
+        )
+        return _restored, (self._address, self._options, places)
+
+    def __repr__(self) -> str:
+        return f"<Consumer of cluster {self._address.name!r}>"
+
+    # -------------------------------------------------------------- what to read
+
+    def assign(self, partitions: Keys) -> None:
+        """Read exactly these partitions; those read before keep their position, others begin by ``auto.offset.reset``."""
+        with self._lock:
+            self._core().fetcher.assign(TopicPartition(*key) for key in partitions)
+
+    def assignment(self) -> list[TopicPartition]:
+        """The assigned partitions."""
+        return list(self._core().fetcher.partitions)
+
+    def seek(self, partition: Key, place: Place) -> None:
+        """Go on at an offset, at "earliest" or "latest", or at the first record at or after a moment (datetime)."""
+        with self._lock:
+            self._core().seek(partition, place)
+
+    def seek_to_beginning(self, *partitions: Key) -> None:
+        """Go on at the first offset of these partitions, or of all."""
+        with self._lock:
+            for partition in self._core().chosen(partitions):
+                self._core().seek(partition.key, "earliest")
+
+    def seek_to_end(self, *partitions: Key) -> None:
+        """Go on at the end of these partitions, or of all."""
+        with self._lock:
+            for partition in self._core().chosen(partitions):
+                self._core().seek(partition.key, "latest")
+
+    def pause(self, *partitions: Key) -> None:
+        """Hand out nothing of these partitions (or of any) until ``resume``; positions stay."""
+        with self._lock:
+            self._core().set_paused(partitions, True)
+
+    def resume(self, *partitions: Key) -> None:
+        """Undo ``pause``."""
+        with self._lock:
+            self._core().set_paused(partitions, False)
+
+    def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
+        return [key for key, partition in self._core().fetcher.partitions.items() if partition.paused]
+
+    # -------------------------------------------------------------- where things are
+
+    def position(self, partition: Key) -> int:
+        """The offset of the next record to be handed out."""
+        return background().run(self._core().position(partition))
+
+    def beginning_offsets(self, partitions: Keys) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return background().run(self._core().ends(partitions, -2))
+
+    def end_offsets(self, partitions: Keys) -> dict[TopicPartition, int]:
+        """The offset after the last committed record of each partition."""
+        return background().run(self._core().ends(partitions, -1))
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int | datetime]) -> dict[TopicPartition, int | None]:
+        """The first offset at or after a moment (datetime, or ms since 1970) per partition; None if there is none."""
+        return background().run(self._core().times(times))
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many committed records lie ahead per partition, as of its last fetch; −1 before the first."""
+        return self._core().lag()
+
+    def partitions_for(self, topic: str) -> int:
+        """How many partitions a topic has. Raises UnknownTopicOrPartitionError."""
+        return background().run(self._core().partitions_for(topic))
+
+    # -------------------------------------------------------------- records
+
+    def poll(self, timeout: float = 1.0) -> Record | None:
+        """The next record, or None after ``timeout`` seconds."""
+        with self._lock:
+            core = self._core()
+            record = core.reader.next_record()
+            return record if record is not None else self._wait(core, core.reader.next_record, timeout)
+
+    def consume(self, max_records: int | None = None, timeout: float = 1.0) -> list[Record]:
+        """Up to ``max_records`` (default ``max.poll.records``): as soon as there are any; none after ``timeout`` seconds."""
+        count = self._config.max_poll_records if max_records is None else max_records
+        with self._lock:
+            core = self._core()
+            records = core.reader.take_records(count)
+            return records or self._wait(core, lambda: core.reader.take_records(count) or None, timeout) or []
+
+    def poll_batch(self, timeout: float = 1.0, *, max_bytes: int = TABLE_BYTES) -> Any:
+        """Whole batches, together about ``max_bytes``, as a pyarrow Table, as soon as there are any; an empty one after ``timeout`` s.
+
+        Columns: key, value, topic, partition, offset, timestamp, timestamp_type, headers.
+        """
+        with self._lock:
+            core = self._core()
+            table = core.reader.take_table(max_bytes)
+            if table is None:
+                table = self._wait(core, lambda: core.reader.take_table(max_bytes), timeout)
+            return empty_table() if table is None else table
+
+    def __iter__(self) -> Iterator[Record]:
+        """Every record from the position on, waiting for more for ever (until ``close`` by another thread)."""
+        while not self._closed:
+            record = self.poll(_ITERATION_WAIT_S)
+            if record is not None:
+                yield record
+
+    def _wait(self, core: ConsumerCore, take: Callable[[], T | None], timeout: float) -> T | None:
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0 and not self._closed:
+            news = threading.Event()
+            core.fetcher.when_news(news.set)
+            news.wait(left)
+            taken = take()
+            if taken is not None:
+                return taken
+        return None
+
+    # -------------------------------------------------------------- the end, and inside
+
+    def close(self) -> None:
+        """End; a poll that waits in another thread returns. Idempotent."""
+        self._closed = True
+        core, self._live = self._live, None
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        if core is not None and self._generation == background_module.generation:
+            background().run(core.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _core(self) -> ConsumerCore:
+        if self._closed:
+            raise ClosedError("this consumer is closed: make another one")
+        if self._live is not None and self._generation == background_module.generation:
+            return self._live
+        if self._live is not None:  # opened before a fork
+            notice_fork(repr(self))
+            self._start = {key: self._live.positions().get(key) for key in self._live.fetcher.partitions}
+            self._lock = threading.RLock()
+            self._live = None
+        with self._lock:
+            if self._live is None:
+                core = background().run(_make(self._address, self._config))
+                known = {key: offset for key, offset in self._start.items() if offset is not None}
+                core.fetcher.assign(self._start, known)
+                self._generation = background_module.generation
+                self._finalizer = weakref.finalize(self, _abandon, core, self._generation)
+                self._finalizer.atexit = False
+                self._live = core
+        return self._live
+
+
+def _restored(
+    address: ClusterAddress, options: Mapping[str, Any], places: dict[TopicPartition, int | None]
+) -> Consumer:
+    consumer = Consumer(address, options)
+    consumer._start = places
+    return consumer
+
+
+async def _make(address: ClusterAddress, config: ConsumerConfig) -> ConsumerCore:
+    return ConsumerCore(address, config)
+
+
+def _abandon(core: ConsumerCore, generation: int) -> None:
+    """A consumer was dropped without close(): close its connections behind its back."""
+    import asyncio
+
+    if generation == background_module.generation:
+        try:
+            asyncio.run_coroutine_threadsafe(core.close(), core.loop)
+        except RuntimeError:
+            pass  # the loop is gone, at the interpreter's end
