@@ -264,6 +264,7 @@ class ActiveController:
         )
         self._take_stock(session, hello, admission)
         self._partitions.settle(self.latest.partitions_on(node_id), now_ms)
+        session.failed.clear()  # a new session is a new chance to open what was dropped
         self._ledger.hold(Greet(session_id))
 
     def _take_stock(self, session: Session, hello: Hello, admission: Admission) -> None:

@@ -2,7 +2,8 @@
 
 Owns the translation of the committed image into session frames. It decides nothing and keeps nothing but a cache of topics'
 effective configs. An Assignment goes to every actor that holds a replica, whenever anything in it has changed; the leader's goes
-out first. Sending one twice is harmless, leaving one out is not.
+out first. Sending one twice is harmless, leaving one out is not, with one exception: a process that has dropped a replica
+because its log or disk failed is not asked to open it again.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Announcements:
         frames = []
         for slot in sorted(state.replicas, key=lambda slot: slot.broker_id != state.leader):
             session = self._listening(slot.node_id)
-            if session is not None:
+            if session is not None and id not in session.failed:
                 assignment = assignment or self._assignment(topic, id)
                 frames.append(SendFrame(session.session_id, assignment))
         return frames
