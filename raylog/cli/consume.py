@@ -62,9 +62,9 @@ def consume(
         if offset is not None:
             consumer.seek(chosen[0], offset)
         elif from_beginning:
-            consumer.seek_to_beginning(chosen)
+            consumer.seek_to_beginning()
         else:
-            consumer.seek_to_end(chosen)
+            consumer.seek_to_end()
         ends = consumer.end_offsets(chosen) if until_end else {}
         read = _print_records(consumer, chosen, ends, max_messages, timeout_ms, print_key=print_key, as_json=as_json)
     if not as_json and sys.stderr.isatty():
@@ -86,7 +86,7 @@ def _print_records(
     while True:
         if ends and all(consumer.position(each) >= ends[each] for each in chosen):
             return read
-        records = consumer.poll(timeout=POLL_S)
+        records = consumer.consume(timeout=POLL_S)
         for record in records:
             if ends and record.offset >= ends[TopicPartition(record.topic, record.partition)]:
                 continue

@@ -220,10 +220,10 @@ def read_back(cluster: Cluster) -> Iterator[ReadRecord]:
     partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
     with cluster.consumer() as consumer:
         consumer.assign(partitions)
-        consumer.seek_to_beginning(partitions)
+        consumer.seek_to_beginning()
         ends = consumer.end_offsets(partitions)
         while any(consumer.position(each) < ends[each] for each in partitions):
-            yield from consumer.poll(timeout=1.0, max_records=10_000)
+            yield from consumer.consume(10_000, timeout=1.0)
 
 
 def _watched(records: Iterator[ReadRecord], progress: Progress, task: Any) -> Iterator[ReadRecord]:

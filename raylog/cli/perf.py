@@ -98,7 +98,7 @@ def consume(
         begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
         total = sum(ends[each] - begins[each] for each in partitions)
         wanted = total if num_records is None else min(num_records, total)
-        consumer.seek_to_beginning(partitions)
+        consumer.seek_to_beginning()
         read = read_bytes = 0
         with progress_bar(quiet=as_json) as progress:
             task = progress.add_task(f"reading {topic}", total=wanted)

@@ -1,0 +1,176 @@
+"""The documentation against the code: every table of options and APIs row by row, every link, and the promises on the first page.
+
+``python tests/packaging/test_docs.py`` writes the tables anew into docs/.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.core
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+def topic_configs() -> str:
+    from raylog.metadata.topic_configs import TOPIC_CONFIGS
+
+    rows = ["| config | default | |", "|---|---|---|"]
+    for config in TOPIC_CONFIGS.values():
+        default = f"`{config.default}`" if config.default else "(empty)"
+        verdict = config.meaning if config.refused is None else f"**refused** unless the default: {config.refused}"
+        rows.append(f"| `{config.name}` | {default} | {verdict} |")
+    return "\n".join(rows)
+
+
+def client_options() -> str:
+    from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+
+    rows = ["| option | producer | consumer | admin |", "|---|---|---|---|"]
+    kinds = (ProducerConfig, ConsumerConfig, AdminConfig)
+    for name in sorted({name for kind in kinds for name in kind.names()}):
+        cells = []
+        for kind in kinds:
+            field = kind.model_fields.get(name.replace(".", "_"))
+            cells.append("" if field is None else f"`{_default_text(name, field.default)}`")
+        rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def refused_options() -> str:
+    from raylog.client.refused_options import ADMIN_REFUSED, CONSUMER_REFUSED, PRODUCER_REFUSED
+
+    rows = ["| option | refused because |", "|---|---|"]
+    for name, reason in sorted({**PRODUCER_REFUSED, **CONSUMER_REFUSED, **ADMIN_REFUSED}.items()):
+        rows.append(f"| `{name}` | {reason} |")
+    return "\n".join(rows)
+
+
+def kafka_apis() -> str:
+    from raylog.actors.apis import admin, fetch, offsets, produce
+
+    served: list[tuple[int, range, str]] = [(api.key, api.versions, "controller") for api in admin.APIS]
+    for key, versions in (
+        (produce.KEY, produce.VERSIONS),
+        (fetch.KEY, fetch.VERSIONS),
+        (offsets.LIST_OFFSETS, offsets.LIST_OFFSETS_VERSIONS),
+        (offsets.OFFSET_FOR_LEADER_EPOCH, offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS),
+        (offsets.DELETE_RECORDS, offsets.DELETE_RECORDS_VERSIONS),
+    ):
+        served.append((key, versions, "replicas"))
+    rows = ["| key | API | versions | answered by |", "|---|---|---|---|"]
+    for key, versions, owner in sorted(served, key=lambda each: each[0]):
+        rows.append(f"| {key} | {KAFKA_NAMES[key]} | {min(versions)}–{max(versions)} | {owner} |")
+    return "\n".join(rows)
+
+
+def private_apis() -> str:
+    from raylog.wire import private
+
+    rows = ["| key | API | |", "|---|---|---|"]
+    for key, request in sorted(private._requests.items()):
+        first = (request.__doc__ or "").strip().splitlines()[0]
+        rows.append(f"| {key} | {request.__name__} | {first} |")
+    return "\n".join(rows)
+
+
+KAFKA_NAMES = {
+    0: "Produce",
+    1: "Fetch",
+    2: "ListOffsets",
+    3: "Metadata",
+    19: "CreateTopics",
+    20: "DeleteTopics",
+    21: "DeleteRecords",
+    22: "InitProducerId",
+    23: "OffsetForLeaderEpoch",
+    32: "DescribeConfigs",
+    37: "CreatePartitions",
+    44: "IncrementalAlterConfigs",
+    60: "DescribeCluster",
+}
+TABLES = {
+    "topic configs": ("configuration.md", topic_configs),
+    "client options": ("configuration.md", client_options),
+    "refused options": ("configuration.md", refused_options),
+    "kafka apis": ("wire.md", kafka_apis),
+    "private apis": ("wire.md", private_apis),
+}
+
+
+def _default_text(name: str, default: object) -> str:
+    if name == "acks":
+        return "all"
+    if name == "enable.idempotence":
+        return "true"
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, float):
+        return f"{default:g}" if default < 1e6 else f"{default:.0f}"
+    return "none" if default is None or default in ((), "") else str(default)
+
+
+def _between(page: str, name: str) -> str:
+    match = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
+    assert match is not None, f"the page has no table {name!r}"
+    return match.group(1)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_each_table_says_what_the_code_does(name: str) -> None:
+    file, render = TABLES[name]
+    assert _between((ROOT / "docs" / file).read_text(), name) == render()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_first_line_of_the_readme_says_what_it_is() -> None:
+    first = (ROOT / "README.md").read_text().splitlines()[0]
+    assert "a replicated log for Ray and Spark, not a logging library" in first
+
+
+def test_every_command_that_is_shown_exists() -> None:
+    """``raylog x y`` in a page is a command; its long options are that command's."""
+    from typer.testing import CliRunner
+
+    from raylog.cli.main import app
+
+    shown: set[tuple[str, ...]] = set()
+    for page in PAGES:
+        for line in re.findall(r"(?:^|[`\s(|/])raylog ((?:[a-z-]+ ?)+[^`\n]*)", page.read_text(), re.MULTILINE):
+            words = line.split("#")[0].split("|")[0].replace("…", "").split()
+            if words and words[0] in COMMANDS:
+                grouped = words[0] in ("topics", "perf", "node") and re.fullmatch("[a-z-]+", (words[1:] or ["?"])[0])
+                group = 2 if grouped else 1
+                options = tuple(word.partition("=")[0] for word in words[group:] if word.startswith("--"))
+                shown.add((*words[:group], *options))
+    assert len(shown) > 10
+    for command in sorted(shown):
+        names = [word for word in command if not word.startswith("--")]
+        result = CliRunner().invoke(app, [*names, "--help"], env={"COLUMNS": "200"})
+        assert result.exit_code == 0, f"raylog {' '.join(names)} is shown in the pages and does not exist"
+        for option in (word for word in command if word.startswith("--")):
+            assert option in result.stdout, f"raylog {' '.join(names)} has no {option}"
+
+
+COMMANDS = ("up", "down", "status", "doctor", "topics", "produce", "consume", "dump-log", "perf", "node")
+
+
+def write_tables() -> None:
+    """Put the tables as the code has them into the pages."""
+    for name, (file, render) in TABLES.items():
+        path = ROOT / "docs" / file
+        page = path.read_text()
+        old = _between(page, name)
+        path.write_text(page.replace(f"<!-- {name} -->\n{old}\n", f"<!-- {name} -->\n{render()}\n"))
+
+
+if __name__ == "__main__":
+    write_tables()
