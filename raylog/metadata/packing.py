@@ -80,7 +80,12 @@ def unpack_plain(data: bytes | memoryview, what: str) -> Any:
     """The plain value of msgpack bytes; ProtocolError for anything else."""
     try:
         return msgpack.unpackb(data, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        msgpack.UnpackException,
+        RecursionError,
+    ) as error:  # TypeError: a map whose key is a map
         raise ProtocolError(f"not a {what}: {error!r}") from error
 
 

@@ -5,7 +5,7 @@ from typing import get_args
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylog.errors import ProtocolError
@@ -43,6 +43,7 @@ def test_a_frame_comes_back_as_it_went():
 
 @pytest.mark.parametrize("cls", get_args(FromActor) + get_args(FromController))
 def test_every_frame_of_either_side_can_be_packed(cls):
+    @settings(max_examples=10)
     @given(st.from_type(cls))
     def comes_back(frame):
         try:
