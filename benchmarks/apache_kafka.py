@@ -1,0 +1,317 @@
+"""Apache Kafka from Maven Central, as a peer to measure against and as an oracle for formats.
+
+``libs()`` fetches the jars of one pinned version once, into ``benchmarks/.cache`` (ignored by git; set
+``RAYLOG_KAFKA_LIBS`` to a folder of jars to use that instead). ``tool(...)`` runs one of Kafka's own tools.
+``ApacheKafka`` runs one or more KRaft brokers on loopback with their data in a folder of its own and ends exactly the
+processes that it started::
+
+    with ApacheKafka(brokers=3) as kafka:
+        kafka.create_topic("flights", partitions=1, replication_factor=3, configs={"min.insync.replicas": "2"})
+        os.kill(kafka.pid_of(kafka.leader("flights", 0)), signal.SIGKILL)
+
+Needs ``mvn`` for the first run and Java 17; brokers run with ``-Xmx1G`` and G1, like Kafka's own start script.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+VERSION = "3.9.1"
+HEAP = "-Xmx1G"
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 30
+JVM_OPTIONS = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-Djava.awt.headless=true")
+
+_CACHE = Path(__file__).resolve().parent / ".cache"
+_POM = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>raylog.benchmarks</groupId>
+  <artifactId>peers</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{VERSION}</version></dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-reload4j</artifactId><version>1.7.36</version></dependency>
+  </dependencies>
+</project>
+"""
+_LOG4J = """\
+log4j.rootLogger=WARN, stderr
+log4j.appender.stderr=org.apache.log4j.ConsoleAppender
+log4j.appender.stderr.Target=System.err
+log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
+log4j.appender.stderr.layout.ConversionPattern=%d %p %m (%c)%n
+"""
+
+
+class PeerError(RuntimeError):
+    """Apache Kafka could not be fetched, started or asked; the message says what to do."""
+
+
+# ------------------------------------------------------------------ jars and tools
+
+
+def libs() -> Path:
+    """The folder of jars, fetched on first use (about 56 MB). Several processes may ask at once."""
+    given = os.environ.get("RAYLOG_KAFKA_LIBS")
+    if given:
+        return Path(given)
+    folder = _CACHE / f"apache-kafka-{VERSION}"
+    if folder.is_dir():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise PeerError(
+            "Maven is missing: apt-get install maven, or set RAYLOG_KAFKA_LIBS to a folder with Kafka's jars"
+        )
+    _CACHE.mkdir(exist_ok=True)
+    with (_CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.is_dir():
+            return folder
+        with tempfile.TemporaryDirectory(dir=_CACHE) as scratch:
+            (Path(scratch) / "pom.xml").write_text(_POM)
+            command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"]
+            done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
+            if done.returncode:
+                raise PeerError(
+                    f"Maven could not fetch Apache Kafka {VERSION}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+                )
+            (Path(scratch) / "libs" / "log4j.properties").write_text(_LOG4J)
+            (Path(scratch) / "libs").rename(folder)
+    return folder
+
+
+def java_command(main_class: str, *arguments: str, heap: str = "-Xmx256M") -> list[str]:
+    """The command line of one of Kafka's classes."""
+    java = shutil.which("java")
+    if java is None:
+        raise PeerError("Java is missing: apt-get install openjdk-17-jre-headless")
+    folder = libs()
+    log4j = folder / "log4j.properties"
+    logging = [f"-Dlog4j.configuration=file:{log4j}"] if log4j.exists() else []
+    return [java, heap, *JVM_OPTIONS, *logging, "-cp", f"{folder}/*", main_class, *arguments]
+
+
+def tool(main_class: str, *arguments: str, timeout_s: float = 120) -> str:
+    """Runs a tool to its end and gives back what it printed. Raises PeerError if it fails."""
+    done = subprocess.run(java_command(main_class, *arguments), capture_output=True, text=True, timeout=timeout_s)
+    if done.returncode:
+        raise PeerError(f"{main_class} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def dump_log(*files: Path, deep: bool = True) -> str:
+    """What ``DumpLogSegments`` says about segment and index files."""
+    names = ",".join(str(file) for file in files)
+    return tool("kafka.tools.DumpLogSegments", "--files", names, *(["--deep-iteration"] if deep else []))
+
+
+# ------------------------------------------------------------------ brokers
+
+
+class ApacheKafka:
+    """KRaft brokers that are controllers too, on loopback. ``properties`` are added to every broker's."""
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        folder: Path | None = None,
+        properties: Mapping[str, str] | None = None,
+        heap: str = HEAP,
+    ) -> None:
+        assert brokers in (1, 3), f"{brokers} brokers: a quorum here has one or three"
+        self.broker_ids = tuple(range(1, brokers + 1))
+        self._properties = dict(properties or {})
+        self._heap = heap
+        self._own_folder = folder is None
+        self.folder = Path(tempfile.mkdtemp(prefix="apache-kafka-")) if folder is None else folder
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        ports = _free_ports(2 * brokers)
+        self.ports = dict(zip(self.broker_ids, ports[:brokers], strict=True))
+        self._controller_ports = dict(zip(self.broker_ids, ports[brokers:], strict=True))
+        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Broker id → process id of those that run."""
+        return {broker: process.pid for broker, process in self._processes.items() if process.poll() is None}
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Formats what is blank, starts every broker that does not run, and waits until each is a registered member."""
+        for broker in self.broker_ids:
+            self._format(broker)
+        for broker in self.broker_ids:
+            self.start_broker(broker)
+        self._await_members()
+
+    def start_broker(self, broker: int) -> None:
+        """Starts one broker (again). Returns before it serves."""
+        if broker in self.pids:
+            return
+        command = java_command("kafka.Kafka", str(self._config(broker)), heap=self._heap)
+        with self.log_of(broker).open("ab") as log:
+            self._processes[broker] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+
+    def stop(self) -> None:
+        """Ends the brokers cleanly where they let themselves be ended, and removes the folder if it was made here."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+        if self._own_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self, broker: int) -> None:
+        """SIGKILL, and waits for the process to be gone."""
+        process = self._processes[broker]
+        process.kill()
+        process.wait()
+
+    def data_folder(self, broker: int) -> Path:
+        return self.folder / f"broker-{broker}"
+
+    def log_of(self, broker: int) -> Path:
+        return self.folder / f"broker-{broker}.log"
+
+    def pid_of(self, broker: int) -> int:
+        return self.pids[broker]
+
+    # -------------------------------------------------------------- asking it
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int = 1,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Creates a topic and waits until every partition has a leader and a full ISR."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        new = NewTopic(topic, partitions, replication_factor, config=dict(configs or {}))
+        admin.create_topics([new], operation_timeout=30)[topic].result()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            found = admin.list_topics(topic, timeout=10).topics[topic].partitions
+            whole = [each for each in found.values() if each.leader > 0 and len(each.isrs) == replication_factor]
+            if len(whole) == partitions:
+                return
+            time.sleep(0.05)
+        raise PeerError(f"{topic} did not become whole within {START_TIMEOUT_S} s")
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The broker that leads a partition now; −1 if nobody does."""
+        from confluent_kafka.admin import AdminClient
+
+        metadata = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(topic, timeout=10)
+        return int(metadata.topics[topic].partitions[partition].leader)
+
+    # -------------------------------------------------------------- starting
+
+    def _config(self, broker: int) -> Path:
+        return self.folder / f"broker-{broker}.properties"
+
+    def _format(self, broker: int) -> None:
+        voters = ",".join(f"{each}@127.0.0.1:{port}" for each, port in self._controller_ports.items())
+        factor = str(len(self.broker_ids))
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": str(broker),
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.ports[broker]},CONTROLLER://127.0.0.1:{self._controller_ports[broker]}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.ports[broker]}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": str(self.data_folder(broker)),
+            "offsets.topic.replication.factor": factor,
+            "transaction.state.log.replication.factor": factor,
+            "transaction.state.log.min.isr": str(min(2, len(self.broker_ids))),
+            "group.initial.rebalance.delay.ms": "0",
+            "auto.create.topics.enable": "false",
+        } | self._properties
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._config(broker).write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        if not (self.data_folder(broker) / "meta.properties").exists():
+            tool("kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(self._config(broker)))
+
+    def _await_members(self) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            for broker, process in self._processes.items():
+                if process.poll() is not None:
+                    log = self.log_of(broker).read_text(errors="replace")
+                    raise PeerError(f"broker {broker} ended with {process.returncode}:\n{log[-3000:]}")
+            if all(_listens(port) for port in self.ports.values()):
+                admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+                with contextlib.suppress(KafkaException):
+                    if set(admin.list_topics(timeout=5).brokers) == set(self.broker_ids):
+                        return
+            time.sleep(0.1)
+        raise PeerError(f"Apache Kafka was not up within {START_TIMEOUT_S} s; its logs: {self.folder}")
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+if __name__ == "__main__":
+    start = time.monotonic()
+    with ApacheKafka() as running:
+        running.create_topic("check")
+        print(f"Apache Kafka {VERSION} served at {running.bootstrap} after {time.monotonic() - start:.1f} s")

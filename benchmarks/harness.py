@@ -1,0 +1,236 @@
+"""What every benchmark shares: alternating runs, medians, raw values kept, one JSON file and one table.
+
+A benchmark compares *contestants* in *cases*. Contestants run alternately, in an order that turns with each round, so
+that a slow minute of a shared machine hits all of them; figures are compared as ratios of medians of one run of the
+script, never across runs. Nothing is left out: every raw value is in the JSON file. A *target* is a claim with a bound;
+a script whose targets are missed ends with exit code 1::
+
+    bench = Benchmark("produce", "one producer, one partition, 100-byte records") values = bench.alternate("100 B,
+    acks=1", {"raylog": produce_here, "Apache Kafka": produce_there}, unit="M records/s") bench.target("at least Apache
+    Kafka's rate", values["raylog"].median / values["Apache Kafka"].median, at_least=1.0) raise
+    SystemExit(bench.finish())
+
+``RAYLOG_BENCH_ROUNDS`` overrides the number of rounds (1 for a quick look; then nothing is written).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).resolve().parent / "results"
+ROUNDS = 5
+
+
+@dataclass(slots=True)
+class Measurement:
+    """The raw values of one contestant in one case, in the order they were taken."""
+
+    unit: str
+    values: list[float] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def percentile(self, percent: float) -> float:
+        """Nearest rank: with 200 values the 99th percentile is the 198th smallest."""
+        ordered = sorted(self.values)
+        return ordered[max(0, min(len(ordered) - 1, -int(-percent * len(ordered) // 100) - 1))]
+
+    def as_json(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {
+            "unit": self.unit,
+            "median": self.median,
+            "min": min(self.values),
+            "max": max(self.values),
+        }
+        if len(self.values) >= 20:
+            shown |= {f"p{percent}": self.percentile(percent) for percent in (50, 90, 99)}
+        return shown | {"values": self.values} | ({"notes": self.notes} if self.notes else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound and what was reached."""
+
+    claim: str
+    value: float
+    at_least: float | None
+    at_most: float | None
+
+    @property
+    def is_met(self) -> bool:
+        return (self.at_least is None or self.value >= self.at_least) and (
+            self.at_most is None or self.value <= self.at_most
+        )
+
+    @property
+    def bound(self) -> str:
+        return f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"
+
+
+class Benchmark:
+    """One script's cases and targets."""
+
+    def __init__(
+        self, name: str, claim: str, *, settings: Mapping[str, Any] | None = None, rounds: int | None = None
+    ) -> None:
+        override = os.environ.get("RAYLOG_BENCH_ROUNDS")
+        self.name = name
+        self.claim = claim
+        self.settings = dict(settings or {})
+        self.rounds = int(override) if override else (rounds or ROUNDS)
+        self.cases: dict[str, dict[str, Measurement]] = {}
+        self.targets: list[Target] = []
+        self.machine = machine()
+        self._quick = override is not None
+        self._started = time.time()
+        self._console = Console()
+
+    def alternate(
+        self, case: str, contestants: Mapping[str, Callable[[], float]], *, unit: str, warm_up: bool = True
+    ) -> dict[str, Measurement]:
+        """Runs each contestant once per round.
+
+        With ``warm_up`` a first round is run and thrown away for everybody alike.
+        """
+        names = list(contestants)
+        measured = self.cases.setdefault(case, {name: Measurement(unit) for name in names})
+        for number in range(-1 if warm_up else 0, self.rounds):
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                value = contestants[name]()
+                if number >= 0:
+                    measured[name].values.append(value)
+                    self._console.print(f"[dim]{case} · {name} · {value:.4g} {unit}[/dim]", highlight=False)
+        return measured
+
+    def record(self, case: str, contestant: str, values: Iterable[float], *, unit: str, **notes: Any) -> Measurement:
+        """Takes values that were measured elsewhere (pauses, latencies): all of them."""
+        measurement = Measurement(unit, list(values), notes)
+        self.cases.setdefault(case, {})[contestant] = measurement
+        return measurement
+
+    def target(self, claim: str, value: float, *, at_least: float | None = None, at_most: float | None = None) -> bool:
+        """A bound on a figure; ``finish`` tells."""
+        assert (at_least is None) != (at_most is None), "a target has one bound"
+        target = Target(claim, value, at_least, at_most)
+        self.targets.append(target)
+        return target.is_met
+
+    def finish(self) -> int:
+        """Writes the JSON file, prints the tables, and gives the exit code: 1 if a target was missed."""
+        self._print()
+        if not self._quick:
+            RESULTS.mkdir(exist_ok=True)
+            scratch = RESULTS / f"{self.name}.json.tmp"
+            scratch.write_text(json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n")
+            scratch.replace(RESULTS / f"{self.name}.json")
+        return 0 if all(target.is_met for target in self.targets) else 1
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "benchmark": self.name,
+            "claim": self.claim,
+            "machine": self.machine,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
+            "took_s": round(time.time() - self._started, 1),
+            "settings": self.settings,
+            "cases": {
+                case: {name: measurement.as_json() for name, measurement in measured.items()}
+                for case, measured in self.cases.items()
+            },
+            "targets": [
+                {"claim": each.claim, "value": each.value, "bound": each.bound, "met": each.is_met}
+                for each in self.targets
+            ],
+        }
+
+    def _print(self) -> None:
+        table = Table(title=f"{self.name}: {self.claim}", caption=machine_line(self.machine), title_justify="left")
+        table.add_column("case")
+        table.add_column("contestant")
+        table.add_column("median", justify="right")
+        table.add_column("min – max", justify="right")
+        table.add_column("unit")
+        table.add_column("ratio", justify="right")
+        for case, measured in self.cases.items():
+            first = next(iter(measured.values())).median
+            for index, (name, each) in enumerate(measured.items()):
+                ratio = f"{each.median / first:.2f}" if index and first else ""
+                span = f"{min(each.values):.4g} – {max(each.values):.4g}"
+                table.add_row(case if not index else "", name, f"{each.median:.4g}", span, each.unit, ratio)
+            table.add_section()
+        self._console.print(table)
+        for target in self.targets:
+            verdict = "[green]met[/green]" if target.is_met else "[red]missed[/red]"
+            self._console.print(f"{verdict}  {target.claim}: {target.value:.4g} ({target.bound})", highlight=False)
+
+
+# ------------------------------------------------------------------ the machine
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on. No names of hosts or people."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_at_start": [round(value, 2) for value in os.getloadavg()],
+        "packages": {name: _version(name) for name in ("ray", "kio", "uvloop", "aiokafka", "confluent-kafka")},
+    }
+
+
+def machine_line(found: Mapping[str, Any]) -> str:
+    load = found["load_at_start"][0]
+    return f"{found['cores']} cores, {found['memory_gb']} GB, {found['cpu']}, Python {found['python']}, load {load}"
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+# ------------------------------------------------------------------ processes
+
+
+def cpu_seconds(*pids: int) -> float:
+    """CPU time that processes have used so far, user and system, all threads."""
+    tick = os.sysconf("SC_CLK_TCK")
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / tick
+
+
+def pss_bytes(pid: int) -> int:
+    """A process's proportional share of memory: what it adds to the machine."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"process {pid} has no memory figures")
