@@ -1,0 +1,135 @@
+"""How the command ends: help that answers, exit codes, one clear line, no traceback unless asked for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from raylog.cli import cluster as cluster_commands
+from raylog.cli import main as main_module
+from raylog.cli.main import main
+from raylog.errors import ClusterError
+from raylog.placement.disks import format_disk
+
+
+def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
+    """Exit code, stdout and stderr of a command line."""
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    captured = capsys.readouterr()
+    return end.value.code, captured.out, captured.err
+
+
+COMMANDS = [
+    *(["up"], ["down"], ["status"], ["doctor"], ["produce"], ["consume"], ["dump-log"]),
+    *(["topics", name] for name in ("create", "list", "describe", "alter", "delete")),
+    *(["perf", "produce"], ["perf", "consume"], ["node", "resources"]),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_and_json(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = ends(capsys, *command, "--help")
+    assert code == 0
+    assert "--json" in out and "Usage: raylog" in out
+    assert len(out.splitlines()) > 5
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ends(capsys, "--version")[:2] == (0, "raylog 0.1.0\n")
+
+
+@pytest.mark.parametrize("arguments", [("bogus",), ("topics", "bogus"), ("status", "--bogus"), ("dump-log",)])
+def test_wrong_use_exits_with_2_and_says_where_help_is(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = ends(capsys, *arguments)
+    assert code == 2 and out == "" and "-h" in err
+
+
+def test_no_arguments_show_help(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = ends(capsys)
+    assert "doctor" in out + err and code in (0, 2)
+
+
+def test_an_expected_error_is_one_line_and_a_traceback_only_with_debug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_cluster(*_: object) -> None:
+        raise ClusterError("no cluster under x:\n  start one with `raylog up`")
+
+    monkeypatch.setattr(cluster_commands, "find_cluster", no_cluster)
+    assert ends(capsys, "status") == (1, "", "raylog: no cluster under x: start one with `raylog up`\n")
+    monkeypatch.setenv("RAYLOG_DEBUG", "1")
+    with pytest.raises(ClusterError):
+        main(["status"])
+
+
+def test_an_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster_commands, "find_cluster", interrupted)
+    assert ends(capsys, "status")[0] == 130
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "python", "says"),
+    [
+        ("darwin", "arm64", (3, 12, 1), "with Python 3.12"),
+        ("linux", "aarch64", (3, 11, 0), "aarch64"),
+        ("linux", "x86_64", (3, 13, 0), "Python 3.13"),
+    ],
+)
+def test_another_platform_gets_one_sentence_and_exit_1(
+    system: str,
+    machine: str,
+    python: tuple[int, int, int],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stand_in = types.SimpleNamespace(platform=system, version_info=python, exit=sys.exit, stdout=sys.stdout)
+    monkeypatch.setattr(main_module, "sys", stand_in)
+    monkeypatch.setattr(main_module.platform, "machine", lambda: machine)
+    code, out, err = ends(capsys, "--version")
+    assert code == 1 and out == "" and err.count("\n") == 1
+    assert err.startswith("raylog runs on Linux x86_64 with Python 3.11 or 3.12; this is") and says in err
+
+
+def test_node_resources_prints_what_ray_start_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    disk = format_disk(tmp_path / "broker-0", cluster_id="c", broker_id=0, rack=None, controllers=[], secret="s")
+    expected = {f"raylog:disk:{disk.directory_id}": 1000}
+    for folder in (disk.path, tmp_path):
+        code, out, _ = ends(capsys, "node", "resources", str(folder))
+        assert code == 0 and json.loads(out) == expected
+    code, out, err = ends(capsys, "node", "resources", str(tmp_path / "none"))
+    assert code == 1 and out == "" and "not formatted" in err
+
+
+@pytest.mark.core
+def test_help_comes_at_once_and_imports_neither_ray_nor_arrow() -> None:
+    program = (
+        "import sys\n"
+        "from raylog.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'ray', 'pyarrow', 'pandas'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.core
+def test_a_reader_that_leaves_early_causes_no_noise(tmp_path: Path) -> None:
+    log = tmp_path / "leader-epoch-checkpoint"
+    log.write_text("0\n20000\n" + "".join(f"{epoch} {epoch}\n" for epoch in range(20000)))
+    command = f"{sys.executable} -m raylog.cli.main dump-log {log} | head -1"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0 and run.stderr == "" and run.stdout.startswith("Dumping")

@@ -1,0 +1,99 @@
+"""The first command of a newcomer, where the machine is not the right one, and the arithmetic of lanes."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.core
+
+
+@pytest.fixture
+def lanes() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("lanes", ROOT / ".ci" / "lanes.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["lanes"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def stand_in(folder: Path, name: str, script: str) -> None:
+    file = folder / name
+    file.write_text("#!/bin/sh\n" + script)
+    file.chmod(0o755)
+
+
+def find_python(path: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["/bin/sh", ROOT / ".ci" / "find-python"], env={"PATH": path}, capture_output=True, text=True)
+
+
+def test_another_platform_gets_one_sentence_and_exit_1(tmp_path: Path) -> None:
+    stand_in(tmp_path, "uname", 'if [ "$1" = -s ]; then echo Darwin; else echo arm64; fi\n')
+    run = find_python(f"{tmp_path}:/usr/bin:/bin")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == "raylog runs on Linux x86_64 with Python 3.11 or 3.12; this is Darwin arm64.\n"
+
+
+def test_a_machine_without_the_right_python_gets_one_sentence_and_exit_1(tmp_path: Path) -> None:
+    stand_in(tmp_path, "uname", 'if [ "$1" = -s ]; then echo Linux; else echo x86_64; fi\n')
+    for name in ("python3.11", "python3.12", "python3", "python"):
+        stand_in(tmp_path, name, "exit 1\n")
+    run = find_python(str(tmp_path))
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr.count("\n") == 1 and "without a Python 3.11 or 3.12" in run.stderr
+
+
+def test_a_python_that_can_be_used_is_found(tmp_path: Path) -> None:
+    stand_in(tmp_path, "uname", 'if [ "$1" = -s ]; then echo Linux; else echo x86_64; fi\n')
+    stand_in(tmp_path, "python3.11", "exit 127\n")
+    stand_in(tmp_path, "python3.12", "exit 0\n")
+    assert find_python(str(tmp_path)).stdout == f"{tmp_path}/python3.12\n"
+
+
+def test_every_test_belongs_to_exactly_one_lane(lanes: types.ModuleType) -> None:
+    expressions = {lane: lanes.mark_expression(lane) for lane in lanes.BUDGET_MINUTES}
+    for mark in (None, *lanes.MARKS):
+        names = {name: name == mark for name in lanes.MARKS}
+        holding = [lane for lane, expression in expressions.items() if eval(expression, {}, names)]
+        assert holding == ([] if mark == "slow" else [mark or "fast"])
+
+
+def test_totals_are_read_from_the_report(lanes: types.ModuleType, tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite tests="10" failures="2" errors="1" skipped="3"/><testsuite tests="1"/></testsuites>'
+    )
+    assert lanes.read_report(report) == lanes.Outcome(passed=5, failed=3, skipped=3)
+    assert lanes.read_report(tmp_path / "none") == lanes.Outcome(0, 0, 0)
+
+
+def test_an_unknown_lane_is_wrong_use(lanes: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lanes.main(["fast", "bogus"]) == 2
+    assert "no lane bogus" in capsys.readouterr().err
+
+
+def test_a_lane_that_spends_its_budget_fails_and_its_process_ends(
+    lanes: types.ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(lanes.BUDGET_MINUTES, "fast", 0.005)
+    monkeypatch.setattr(lanes, "mark_expression", lambda lane: "slow")
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def sleeping(command: list[str], **options: object) -> subprocess.Popen[bytes]:
+        process = popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+        started.append(process)
+        return process
+
+    monkeypatch.setattr(lanes.subprocess, "Popen", sleeping)
+    assert lanes.main(["fast"]) == 1
+    assert started[0].returncode is not None and started[0].returncode < 0
+    assert "FAILED, not done" in capsys.readouterr().out
