@@ -48,7 +48,12 @@ def request_of(api_key: int) -> Callable[[type[_T]], type[_T]]:
 
 def reply_to(api_key: int) -> Callable[[type[_T]], type[_T]]:
     """Declares a slotted frozen dataclass to be the reply of a private API."""
-    return _register(_replies, api_key)
+
+    def register(cls: type[_T]) -> type[_T]:
+        assert "error" not in cls.__annotations__, f"{cls.__name__}.error would be read as a refusal"
+        return _register(_replies, api_key)(cls)
+
+    return register
 
 
 @request_of(HANDSHAKE)

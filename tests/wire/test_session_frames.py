@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylog.errors import ProtocolError
@@ -21,6 +21,7 @@ st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))
 
 
 @pytest.mark.parametrize("cls", FRAMES)
+@settings(deadline=None)
 @given(data=st.data())
 def test_every_session_frame_comes_back_as_it_was(cls: type[Any], data: st.DataObject) -> None:
     frame = data.draw(st.from_type(cls))
@@ -66,6 +67,7 @@ def test_malformed_frames_are_refused_with_a_reason(fields: dict[str, Any], reas
         from_frame(body(**fields))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_random_bytes_are_no_session_frame(data: bytes) -> None:
     with pytest.raises(ProtocolError):
