@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from raylog.client.config import instance_of, listed
 from raylog.client.deliveries import RecordMetadata
@@ -21,9 +20,11 @@ from raylog.records.record import Header, Record
 logger = logging.getLogger("raylog.client")
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerRecord:
-    """A record before it is serialized. ``partition`` None: the partitioner decides; ``timestamp_ms`` None: now."""
+class ProducerRecord(NamedTuple):
+    """A record before it is serialized. ``partition`` None: the partitioner decides; ``timestamp_ms`` None: now.
+
+    An interceptor changes it by ``record._replace(value=…)``.
+    """
 
     topic: str
     value: Any = None

@@ -10,7 +10,9 @@ A pure machine: no clock, no loop, no lock of its own (the accumulator's lock gu
 
 **Order under retries.** Up to ``max_in_flight`` batches are in flight. When one comes back for another try, nothing
 more is taken until all others in flight have come back too; then the row goes out again, in order, as wide as before.
-So a retry never overtakes and is never overtaken, with or without idempotence.
+So a retry overtakes nothing. Without idempotence those in flight behind it may have been taken meanwhile (as in Kafka, P9);
+with it the leader refuses them. What a leader acknowledged ahead of a batch that is still unsettled counts as in flight:
+leaders know a second copy only among the last five batches.
 
 **Sequences** (KIP-98, KIP-360; P7, P8). With a producer id, ``take`` gives a batch the partition's next sequence,
 once: retries keep it.
@@ -26,7 +28,7 @@ Each partition counts its own epochs: a leader compares them per partition, and 
 id.
 
 Invariants (``check``): serials ascend through in flight, then pending; 0 <= in flight <= max_in_flight; sequences of
-the batches that have one follow each other without gap up to ``next_sequence`` unless an epoch change is due.
+the batches that have one ascend without overlap up to ``next_sequence``, unless an epoch change is due.
 """
 
 from __future__ import annotations
@@ -91,6 +93,7 @@ class PartitionQueue:
         self._recovering = False  # a batch came back; wait for the rest of the row
         self._epoch_change_due = False
         self._lost: list[ProducerBatch] = []
+        self._acknowledged_beyond: list[tuple[int, ...]] = []  # serials settled ahead of an earlier batch that is not
 
     def append(self, batch: ProducerBatch) -> None:
         """Put a new batch at the end; the one before it is closed."""
@@ -113,7 +116,9 @@ class PartitionQueue:
 
     def sendable(self, now_ms: float) -> ProducerBatch | None:
         """The batch that may leave now, if any."""
-        if not self.pending or len(self.in_flight) >= self.max_in_flight or now_ms < self.not_before_ms:
+        if not self.pending or now_ms < self.not_before_ms:
+            return None
+        if len(self.in_flight) + len(self._acknowledged_beyond) >= self.max_in_flight:
             return None
         if self.in_flight and (self._recovering or self._epoch_change_due):
             return None
@@ -140,8 +145,11 @@ class PartitionQueue:
 
     def acknowledged(self, batch: ProducerBatch) -> None:
         """The batch is in the log."""
+        first = self._is_first_unacknowledged(batch)
         self.in_flight.remove(batch)
         self.failures = 0
+        if not first and batch.has_sequence:
+            self._acknowledged_beyond.append(batch.serial)
         self._row_shrank()
 
     def judge(self, batch: ProducerBatch, code: ErrorCode) -> Verdict:
@@ -238,6 +246,9 @@ class PartitionQueue:
             self.next_sequence = after(self.next_sequence, -batch.record_count)
 
     def _row_shrank(self) -> None:
+        if self._acknowledged_beyond:
+            oldest = min((row[0].serial for row in (self.in_flight, self.pending) if row and row[0].has_sequence), default=None)
+            self._acknowledged_beyond = [serial for serial in self._acknowledged_beyond if oldest is not None and serial > oldest]
         if not self.in_flight:
             self._recovering = False
             if self._epoch_change_due:
@@ -267,7 +278,9 @@ class PartitionQueue:
             return
         numbered = sorted((b for b in (*self.in_flight, *self.pending) if b.has_sequence), key=lambda b: b.serial)
         sequence = numbered[0].stamp[2] if numbered else self.next_sequence
+        room = after(self.next_sequence, -sequence)  # sequences from there to next_sequence; those acknowledged leave gaps
         for batch in numbered:
-            assert batch.stamp == (self.identity.producer_id, self.identity.epoch, sequence), (batch, sequence)
-            sequence = after(sequence, batch.record_count)
-        assert sequence == self.next_sequence, (sequence, self.next_sequence)
+            assert batch.stamp[:2] == (self.identity.producer_id, self.identity.epoch), (batch, self.identity)
+            room -= after(batch.stamp[2], -sequence) + batch.record_count
+            assert room >= 0 and after(batch.stamp[2], -sequence) < 1 << 30, (batch, sequence, self.next_sequence)
+            sequence = after(batch.stamp[2], batch.record_count)

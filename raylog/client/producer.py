@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from raylog.client.accumulator import Accumulator
+from raylog.client.accumulator import Accumulator, Watch
 from raylog.client.address import ClusterAddress
 from raylog.client.batch_input import (
     BatchInput,
@@ -71,6 +71,7 @@ class ProducerCore:
         self.sender = Sender(config, self.accumulator, self.memory, self.metadata, self.connections, self.controller)
         self.partitioner = partitioner_of(config, self.accumulator.queued)
         self.interceptors = InterceptorChain(config.interceptor_classes)
+        self._intercepts = bool(self.interceptors)
         self._key_serializer = serializer_of(config.key_serializer, "key.serializer")
         self._value_serializer = serializer_of(config.value_serializer, "value.serializer")
         self._default = self.partitioner if isinstance(self.partitioner, DefaultPartitioner) else None
@@ -80,14 +81,18 @@ class ProducerCore:
 
     def prepared(self, record: ProducerRecord) -> tuple[ProducerRecord, bytes | None, bytes | None]:
         """The record after the interceptors, its key and value as bytes."""
-        if self.interceptors:
+        if self._intercepts:
             record = self.interceptors.on_send(record)
         key, value = record.key, record.value
         if self._key_serializer is not None and key is not None:
             key = self._key_serializer(record.topic, key)
         if self._value_serializer is not None and value is not None:
             value = self._value_serializer(record.topic, value)
-        return record, checked_bytes(key, "key"), checked_bytes(value, "value")
+        if key is not None and type(key) is not bytes:
+            key = checked_bytes(key, "key")
+        if value is not None and type(value) is not bytes:
+            value = checked_bytes(value, "value")
+        return record, key, value
 
     def add(
         self,
@@ -109,12 +114,8 @@ class ProducerCore:
             key_size = -1 if key is None else len(key)
             value_size = -1 if value is None else len(value)
             watch = None
-            if on_delivery is not None or self.interceptors:
-
-                def watch(batch: ProducerBatch, index: int) -> Callable[[], None]:
-                    delivery = Delivery(batch, index, timestamp, key_size, value_size)
-                    return lambda: self._tell(delivery, on_delivery)
-
+            if on_delivery is not None or self._intercepts:
+                watch = self._watch(timestamp, key_size, value_size, on_delivery)
             batch, index, full, wake = self.accumulator.add(
                 record.topic, partition, (timestamp, key, value, record.headers), size, watch
             )
@@ -126,6 +127,13 @@ class ProducerCore:
         if wake:
             self.sender.wake()
         return Delivery(batch, index, timestamp, key_size, value_size)
+
+    def _watch(self, timestamp: int, key_size: int, value_size: int, on_delivery: OnDelivery | None) -> Watch:
+        def watch(batch: ProducerBatch, index: int) -> Callable[[], None]:
+            delivery = Delivery(batch, index, timestamp, key_size, value_size)
+            return lambda: self._tell(delivery, on_delivery)
+
+        return watch
 
     def _choose(self, view: TopicView, record: ProducerRecord, key: bytes | None, value: bytes | None) -> int:
         choice = self._available(view)
@@ -164,7 +172,7 @@ class ProducerCore:
             metadata = delivery.result(0)
         except RaylogError as raised:
             error = raised
-        if self.interceptors:
+        if self._intercepts:
             self.interceptors.on_acknowledgement(metadata, error)
         if on_delivery is not None:
             try:
@@ -187,7 +195,7 @@ class ProducerCore:
         """The batches of one ``send_batch``, encoded one by one as they are asked for."""
         if partition is not None and not 0 <= partition < len(view.partitions):
             raise unknown_partition(TopicPartition(view.name, partition), len(view.partitions))
-        if self.interceptors:
+        if self._intercepts:
             values, keys, timestamps_ms, key = (
                 self._intercepted(view.name, values, keys, key, timestamps_ms, partition),
                 None,
@@ -279,7 +287,7 @@ class ProducerCore:
             batch = self.accumulator.encoded_batch(topic, part.partition, part.data, part.record_count)
             if on_delivery is not None:
                 batch.on_done.append(lambda: on_delivery(batch))
-            if self.interceptors:
+            if self._intercepts:
                 batch.on_done.append(lambda: self._acknowledge_all(batch))
             self.accumulator.add_encoded(batch)
         except BaseException:
