@@ -8,6 +8,7 @@ whole list each time". Version 16 adds KIP-951's leader hints.
 from __future__ import annotations
 
 import datetime
+from collections import deque
 from typing import Any
 
 from raylog.actors.apis.entities import (
@@ -62,16 +63,26 @@ def event(request: Any, token: int, names: TopicNames, version: int) -> FetchRec
 
 
 def entity(request: Any, reply: FetchReply, version: int) -> Any:
-    """The machine's reply as this version's answer. Results come in the order of the request."""
+    """The machine's reply as this version's answer.
+
+    Results come in the order of the request; a follower's leave out partitions of which it knows all.
+    """
     cls = response_class(KEY, version)
     module = module_of(cls)
     has = fields_of(module.PartitionData)
-    results = iter(reply.partitions)
+    results = deque(reply.partitions)
     topics = []
     for topic in request.topics:
-        partitions = tuple(_partition(module, has, next(results)) for _ in topic.partitions)
-        named = {"topic_id": topic.topic_id} if version >= 13 else {"topic": topic.topic}
-        topics.append(module.FetchableTopicResponse(**named, partitions=partitions))
+        partitions = []
+        for asked in topic.partitions:
+            if not results or results[0].id.partition != asked.partition:
+                continue
+            if version < 13 or results[0].id.topic_id == topic.topic_id:
+                partitions.append(_partition(module, has, results.popleft()))
+        if partitions:
+            named = {"topic_id": topic.topic_id} if version >= 13 else {"topic": topic.topic}
+            topics.append(module.FetchableTopicResponse(**named, partitions=tuple(partitions)))
+    assert not results, f"{len(results)} results that nobody asked for"
     values: dict[str, Any] = {"throttle_time": NO_DELAY, "responses": tuple(topics)}
     if version >= 7:
         values["error_code"] = CODES[0]
