@@ -7,10 +7,14 @@ exit, or replaced) ends the process.
 
 from __future__ import annotations
 
+import sys
+
+# kio registers test strategies wherever hypothesis is installed: 0.2 s and 15 MB that no server process needs.
+sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+
 import asyncio
 import logging
 import os
-import sys
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -92,6 +96,12 @@ class ControllerActor(ServerActor):
     def __init__(self, spec: ServerSpec) -> None:
         super().__init__(replace(spec, incarnation=new_incarnation()))
         asyncio.get_running_loop().create_task(self.start())
+
+    async def credentials(self) -> tuple[str, str, int, bytes]:
+        """What a client inside this Ray needs: cluster id, host, port, secret. Inside Ray everyone is trusted."""
+        endpoint = await self.start()
+        disk = self._spec.open_disk()
+        return disk.cluster_id, endpoint.host, endpoint.port, disk.secret.encode()
 
     def _build(self, spec: ServerSpec) -> Server:
         from raylog.actors.controller_server import ControllerServer

@@ -35,6 +35,7 @@ from raylog.wire.private import ClusterStatus, RegisterDisks, Shutdown
 DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"
 RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Ray's switch for listening beyond the loopback interface
+STARTUPS_AT_ONCE = "16"  # Ray warns on the terminal at four times this many processes, and there is one per replica
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # raylog keeps nothing there; Ray refuses less than 75 MB
 
 _clusters: dict[Path, Cluster] = {}
@@ -120,7 +121,7 @@ def init(
         existing = _clusters.get(home)
         if existing is not None and _ray_is_up() and _answers(existing):
             return existing
-        disks = _format(home, brokers, racks)
+        disks = prepare_disks(home, brokers, racks)
         owns_ray, gcs_address = _ensure_ray(disks, ray_address, log_to_driver)
         controller = _launch(gcs_address, disks, host, timeout_s)
         disks = [with_controllers(disk, [controller]) for disk in disks]
@@ -157,7 +158,8 @@ def connect(name: str = DEFAULT_NAME, *, folder: str | Path | None = None, ray_a
             f"{found} on this Ray: say which by raylog.connect(folder=…), or start one with raylog.init()"
         )
     actor = ray.get_actor(controllers[0], namespace=NAMESPACE)
-    cluster_id, host, port, secret = ray.get(actor.credentials.remote())
+    credentials: Any = ray.get(actor.credentials.remote())
+    cluster_id, host, port, secret = credentials
     return Cluster(ClusterAddress(name, NAMESPACE, cluster_id, (Endpoint(host, port),), secret))
 
 
@@ -175,7 +177,7 @@ def _existing(home: Path) -> list[Disk]:
     return disks
 
 
-def _format(home: Path, brokers: int, racks: Sequence[str] | None) -> list[Disk]:
+def prepare_disks(home: Path, brokers: int, racks: Sequence[str] | None) -> list[Disk]:
     """The disks under ``home``: those that are there, and new ones up to the number of brokers asked for."""
     if brokers < 1:
         raise ClusterError(f"a cluster has at least one broker, not {brokers}")
@@ -232,6 +234,8 @@ def _ensure_ray(disks: Sequence[Disk], ray_address: str | None, log_to_driver: b
             try:
                 _connect_ray(ray_address or "auto", log_to_driver=log_to_driver)
             except ConnectionError as error:
+                if "multiple active Ray" in str(error):
+                    raise RayError(f"several Rays run here, say which with ray_address=…: {error}") from error
                 if ray_address is not None:
                     raise RayError(
                         f"no Ray at {ray_address}: start it with `ray start --head`, or leave ray_address out"
@@ -264,12 +268,12 @@ def _start_ray(disks: Sequence[Disk], log_to_driver: bool) -> None:
 
     from raylog.placement.groups import node_resources
 
-    with _loopback_only():
+    with _loopback_only(), _environment({"RAY_worker_maximum_startup_concurrency": STARTUPS_AT_ONCE}):
         ray.init(
             address="local",
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
-            resources=node_resources(disk.path for disk in disks),
+            resources={**node_resources(disk.path for disk in disks)},
             log_to_driver=log_to_driver,
             logging_level=logging.ERROR,
         )
@@ -284,16 +288,24 @@ def _loopback_only() -> Iterator[None]:
     """
     from ray._private import ray_constants
 
-    before, os.environ[RAY_CLUSTERS] = os.environ.get(RAY_CLUSTERS), "0"
     enabled, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        with _environment({RAY_CLUSTERS: "0"}):
+            yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = enabled
+
+
+@contextmanager
+def _environment(changes: dict[str, str]) -> Iterator[None]:
+    """Those environment variables for what is started meanwhile, unless the user has set them."""
+    added = {name: value for name, value in changes.items() if name not in os.environ}
+    os.environ.update(added)
     try:
         yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = enabled
-        if before is None:
-            del os.environ[RAY_CLUSTERS]
-        else:
-            os.environ[RAY_CLUSTERS] = before
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def _launch(gcs_address: str, disks: Sequence[Disk], host: str, timeout_s: float) -> Endpoint:
@@ -322,7 +334,9 @@ def _launch(gcs_address: str, disks: Sequence[Disk], host: str, timeout_s: float
             f"the controller did not start within {timeout_s:.0f} s: see Ray's logs, or `raylog doctor`"
         ) from None
     lines = done.stdout.strip().splitlines()
-    answer = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {"error": done.stderr.strip()[-2000:]}
+    answer: dict[str, Any] = (
+        json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {"error": done.stderr.strip()[-2000:]}
+    )
     if "error" in answer:
         raise ClusterError(f"the controller did not start: {answer['error']}")
     return Endpoint(answer["host"], answer["port"])

@@ -1,0 +1,36 @@
+"""Ray clusters for the tests: each module's own, in a short temporary folder, ended by the module."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ray_clusters import PATIENCE_S
+
+import raylog
+
+
+@pytest.fixture(scope="module")
+def short_folder() -> Iterator[Path]:
+    """A folder with a short name (Ray's sockets live below it), Ray's temporary folder while the module runs."""
+    folder = Path(tempfile.mkdtemp(prefix="rl"))
+    before = os.environ.get("RAY_TMPDIR")
+    os.environ["RAY_TMPDIR"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["RAY_TMPDIR"]
+    else:
+        os.environ["RAY_TMPDIR"] = before
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def embedded(short_folder: Path) -> Iterator[raylog.Cluster]:
+    """Three brokers on a Ray of the module's own."""
+    cluster = raylog.init(short_folder / "data", ray_address="local", timeout_s=PATIENCE_S)
+    yield cluster
+    cluster.shutdown()

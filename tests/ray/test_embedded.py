@@ -1,0 +1,153 @@
+"""The embedded cluster on real Ray processes: start, use, death of each kind of server, full stop and start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray_clusters import eventually, isr_is_whole, kill, partition_of, pid_of
+
+import raylog
+from raylog import NewTopic, TopicPartition
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def events(embedded: raylog.Cluster) -> str:
+    """A topic of two partitions with three replicas each, all in sync."""
+    embedded.admin().create_topics([NewTopic("events", 2, 3, configs={"min.insync.replicas": "2"})])
+    eventually(lambda: isr_is_whole(embedded, "events"), "all replicas of events in sync")
+    return "events"
+
+
+def values_of(cluster: raylog.Cluster, topic: str, partition: int, count: int) -> list[bytes | None]:
+    with cluster.consumer() as consumer:
+        consumer.assign([TopicPartition(topic, partition)])
+        consumer.seek_to_beginning()
+        found: list[bytes | None] = []
+        eventually(
+            lambda: (
+                found.extend(record.value for record in consumer.consume(count, timeout=1.0)) or len(found) >= count
+            ),
+            f"{count} records of {topic}-{partition}",
+        )
+        return found
+
+
+def test_records_come_back_in_order(embedded: raylog.Cluster, events: str) -> None:
+    sent = [b"%d" % number for number in range(5_000)]
+    with embedded.producer(acks="all") as producer:
+        producer.send_batch(events, sent, partition=1).result(60)
+    assert values_of(embedded, events, 1, len(sent))[-len(sent) :] == sent
+
+
+def test_init_again_returns_the_same_cluster(embedded: raylog.Cluster) -> None:
+    assert embedded.folder is not None
+    assert raylog.init(embedded.folder) is embedded
+
+
+def test_connect_finds_the_cluster_through_ray_and_through_its_folder(embedded: raylog.Cluster) -> None:
+    assert raylog.connect().status()["cluster_id"] == embedded.address.cluster_id
+    assert raylog.connect(folder=embedded.folder).status()["cluster_id"] == embedded.address.cluster_id
+
+
+def test_server_processes_run_at_nice_0(embedded: raylog.Cluster, events: str) -> None:
+    pids = [actor["pid"] for actor in embedded.status()["actors"]]
+    assert pids
+    for pid in pids:
+        nice = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[16])
+        assert nice == 0, f"process {pid} runs at nice {nice}"
+
+
+def test_handles_work_inside_tasks_and_actors(embedded: raylog.Cluster, events: str) -> None:
+    @ray.remote(num_cpus=0)
+    def produce(producer: Any) -> int:
+        offset: int = producer.send("events", b"from a task", partition=0).result(60).offset
+        return offset
+
+    @ray.remote(num_cpus=0)
+    class Reader:
+        def __init__(self, cluster: raylog.Cluster) -> None:
+            self.consumer = cluster.consumer()
+
+        def read(self, offset: int) -> bytes | None:
+            self.consumer.assign([TopicPartition("events", 0)])
+            self.consumer.seek(TopicPartition("events", 0), offset)
+            while True:
+                found = self.consumer.consume(1, timeout=1.0)
+                if found:
+                    value: bytes | None = found[0].value
+                    return value
+
+    offset = ray.get(produce.remote(embedded.producer()))
+    reader = Reader.remote(embedded)
+    assert ray.get(reader.read.remote(offset), timeout=60) == b"from a task"
+
+
+def test_a_killed_leader_is_replaced_at_once_and_comes_back(embedded: raylog.Cluster, events: str) -> None:
+    before = partition_of(embedded, events)
+    with embedded.producer(acks="all") as producer:
+        first = producer.send(events, b"before", partition=0).result(60).offset
+        kill(pid_of(embedded, before["leader_node"]))
+        second = producer.send(events, b"after", partition=0).result(60).offset
+    assert second > first
+    after = partition_of(embedded, events)
+    assert after["leader_epoch"] > before["leader_epoch"] and after["leader"] != before["leader"]
+    eventually(lambda: isr_is_whole(embedded, events), "the killed replica back in sync")
+    assert before["leader"] in partition_of(embedded, events)["isr"]
+
+
+def test_a_killed_broker_process_comes_back(embedded: raylog.Cluster) -> None:
+    before = next(actor for actor in embedded.status()["actors"] if actor["kind"] == "broker")
+    kill(before["pid"])
+
+    def back() -> bool:
+        now = next(actor for actor in embedded.status()["actors"] if actor["node_id"] == before["node_id"])
+        return bool(now["state"] == "live" and now["pid"] != before["pid"])
+
+    eventually(back, "the broker's process started anew")
+
+
+def test_a_killed_controller_comes_back_and_raises_no_leader_epoch(embedded: raylog.Cluster, events: str) -> None:
+    before = embedded.status()
+    epochs = {part["partition"]: part["leader_epoch"] for part in _parts(before, events)}
+    kill(before["controller"]["pid"])
+    with embedded.producer(acks="all") as producer:  # an open leader serves on without a controller
+        after = eventually(lambda: _status_or_none(embedded), "the controller started anew")
+        producer.send(events, b"with the new controller", partition=0).result(60)
+    assert after["controller"]["epoch"] > before["controller"]["epoch"]
+    eventually(lambda: isr_is_whole(embedded, events), "everybody has a session with the new controller")
+    assert {part["partition"]: part["leader_epoch"] for part in _parts(embedded.status(), events)} == epochs
+
+
+def _parts(status: dict[str, Any], topic: str) -> list[dict[str, Any]]:
+    return [part for each in status["topics"] if each["name"] == topic for part in each["partitions"]]
+
+
+def _status_or_none(cluster: raylog.Cluster) -> dict[str, Any] | None:
+    try:
+        return cluster.status(timeout_s=2)
+    except raylog.errors.RaylogError:
+        return None
+
+
+def test_a_full_stop_and_start_keeps_everything(embedded: raylog.Cluster, events: str) -> None:
+    with embedded.producer(acks="all") as producer:
+        last = producer.send(events, b"the last word", partition=1).result(60).offset
+    assert embedded.folder is not None
+    folder = embedded.folder
+    embedded.shutdown()
+    assert not ray.is_initialized()
+    again = raylog.init(folder, ray_address="local", timeout_s=120)
+    try:
+        eventually(lambda: isr_is_whole(again, events), "all replicas of events in sync again")
+        with again.consumer() as consumer:
+            consumer.assign([TopicPartition(events, 1)])
+            consumer.seek(TopicPartition(events, 1), last)
+            found = eventually(lambda: consumer.consume(1, timeout=1.0), "the last record")
+        assert (found[0].offset, found[0].value) == (last, b"the last word")
+    finally:
+        again.shutdown()

@@ -1,0 +1,55 @@
+"""What the tests on real Ray processes share: waiting for conditions, looking at a cluster, killing its processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import raylog
+
+PATIENCE_S = 120.0
+
+
+def eventually(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
+    """What the condition returns once it is true; an assertion error that says what never came true."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+
+
+def partition_of(cluster: raylog.Cluster, topic: str, partition: int = 0) -> dict[str, Any]:
+    """One partition as the controller describes it."""
+    topics = cluster.status()["topics"]
+    return next(
+        part
+        for each in topics
+        if each["name"] == topic
+        for part in each["partitions"]
+        if part["partition"] == partition
+    )
+
+
+def isr_is_whole(cluster: raylog.Cluster, topic: str) -> bool:
+    """Whether every partition of the topic has a leader and all its replicas alive and in the ISR."""
+    parts = [part for each in cluster.status()["topics"] if each["name"] == topic for part in each["partitions"]]
+    return bool(parts) and all(
+        part["leader"] >= 0 and not part["offline"] and sorted(part["isr"]) == sorted(part["replicas"])
+        for part in parts
+    )
+
+
+def pid_of(cluster: raylog.Cluster, node_id: int) -> int:
+    """The process of a live server actor."""
+    return next(actor["pid"] for actor in cluster.status()["actors"] if actor["node_id"] == node_id)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL to a process that the test's own cluster started."""
+    os.kill(pid, signal.SIGKILL)
