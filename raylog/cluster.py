@@ -157,9 +157,8 @@ def connect(name: str = DEFAULT_NAME, *, folder: str | Path | None = None, ray_a
         raise ClusterError(
             f"{found} on this Ray: say which by raylog.connect(folder=…), or start one with raylog.init()"
         )
-    actor = ray.get_actor(controllers[0], namespace=NAMESPACE)
-    credentials: Any = ray.get(actor.credentials.remote())
-    cluster_id, host, port, secret = credentials
+    actor: Any = ray.get_actor(controllers[0], namespace=NAMESPACE)
+    cluster_id, host, port, secret = ray.get(actor.credentials.remote())
     return Cluster(ClusterAddress(name, NAMESPACE, cluster_id, (Endpoint(host, port),), secret))
 
 
