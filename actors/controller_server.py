@@ -67,8 +67,7 @@ from raylog.types import BROKER_SLOT, Endpoint, broker_of, slot_of
 from raylog.wire import private
 from raylog.wire.dial import dial
 from raylog.wire.server import Request, Server
-from raylog.wire.session import Session, accept_session
-from raylog.wire.session_frames import Frame
+from raylog.wire.session import Frame, Session, accept_session
 
 logger = logging.getLogger("raylog.controller")
 

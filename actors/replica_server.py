@@ -23,10 +23,9 @@ from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis import fetch, offsets, produce
 from raylog.actors.apis.entities import TopicNames
-from raylog.actors.patience import once_unlocked
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
-from raylog.errors import RaylogError
+from raylog.errors import DiskLockedError, RaylogError
 from raylog.log.config import LogConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files
@@ -293,19 +292,19 @@ class ReplicaServer:
     def _open(self, assignment: Assignment) -> LogOpened:
         directory = os.path.join(self._spec.disk, f"{assignment.topic}-{assignment.partition}")
         try:
-            log = once_unlocked(
-                lambda: Log.open(
-                    directory,
-                    files=self._files,
-                    config=LogConfig.from_topic_configs(dict(assignment.config)),
-                    topic=assignment.topic,
-                    partition=assignment.partition,
-                    topic_id=assignment.topic_id,
-                    now_ms=time.time_ns() // 1_000_000,
-                    boot_id=self._boot_id,
-                    roll_jitter=lambda most: random.randint(0, most),
-                )
+            log = Log.open(
+                directory,
+                files=self._files,
+                config=LogConfig.from_topic_configs(dict(assignment.config)),
+                topic=assignment.topic,
+                partition=assignment.partition,
+                topic_id=assignment.topic_id,
+                now_ms=time.time_ns() // 1_000_000,
+                boot_id=self._boot_id,
+                roll_jitter=lambda most: random.randint(0, most),
             )
+        except DiskLockedError as error:
+            return LogOpened(assignment.id, None, str(error), locked=True)
         except (OSError, RaylogError) as error:
             logger.error("cannot open %s: %s", directory, error)
             return LogOpened(assignment.id, None, str(error))

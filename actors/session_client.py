@@ -14,11 +14,11 @@ from pathlib import Path
 
 from raylog.errors import RaylogError
 from raylog.metadata.session import ActorIdentity, FromActor, FromController, Heartbeat, Hello, Welcome
+from raylog.metadata.session_frames import ControllerEpochGuard
 from raylog.placement.disks import open_disk
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
-from raylog.wire.session import Session, open_session
-from raylog.wire.session_frames import Frame
+from raylog.wire.session import Frame, Session, open_session
 
 logger = logging.getLogger("raylog.session")
 
@@ -50,7 +50,7 @@ class SessionClient:
         self._on_change = on_change
         self._session: Session | None = None
         self._welcomed = False
-        self._controller_epoch = -1
+        self._epochs = ControllerEpochGuard()
         self._lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._heart: asyncio.TimerHandle | None = None
@@ -116,16 +116,15 @@ class SessionClient:
 
     def _received(self, session: Session, frame: Frame) -> None:
         assert isinstance(frame, FromController), frame
-        if frame.controller_epoch < self._controller_epoch:
+        if not self._epochs.accepts(frame):
             logger.warning(
                 "refused a %s of controller epoch %d < %d",
                 type(frame).__name__,
                 frame.controller_epoch,
-                self._controller_epoch,
+                self._epochs.highest_epoch,
             )
             session.close()
             return
-        self._controller_epoch = frame.controller_epoch
         if isinstance(frame, Welcome):
             self._welcomed = True
             self._beat(session, frame.heartbeat_interval_ms / 1_000)

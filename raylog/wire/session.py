@@ -1,8 +1,8 @@
 """The control session's stream: a connection that stops speaking Kafka and carries session frames both ways.
 
-The client shakes hands, sends ``OpenSession`` and, once ``SessionOpened`` came back, both ends send frames
-(``session_frames``) whenever they like. A session is bound to its connection: when that ends, ``on_close`` is called
-once, at both ends, with the reason if one is known. Nothing is resent.
+The client shakes hands, sends ``OpenSession`` and, once ``SessionOpened`` came back, both ends send frames whenever they
+like (``raylog.metadata.session_frames``, each behind its size, int32 big-endian). A session is bound to its connection:
+when that ends, ``on_close`` is called once, at both ends, with the reason if one is known. Nothing is resent.
 
 Callbacks run in the loop's thread, in the order of the frames. One that raises closes the session: a machine that
 failed on an order has no defined state to go on from.
@@ -11,22 +11,27 @@ failed on an order has no defined state to go on from.
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from raylog.errors import ProtocolError
+from raylog.metadata.session import FromActor, FromController
+from raylog.metadata.session_frames import from_frame, to_frame
 from raylog.types import Endpoint
 from raylog.wire.connection import OPEN_TIMEOUT_MS, Connection
 from raylog.wire.framing import FramedProtocol
 from raylog.wire.handshake import Peer, Secret
 from raylog.wire.private import OpenSession, SessionOpened
 from raylog.wire.server import Request
-from raylog.wire.session_frames import Frame, from_frame, to_frame
 
 logger = logging.getLogger("raylog.wire")
 
+Frame = FromActor | FromController
+
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 BACKLOG_BYTES_MAX: Final = 64 * 1024 * 1024
+_SIZE: Final = struct.Struct(">i")
 
 OnFrame = Callable[["Session", Frame], None]
 OnClose = Callable[["Session", Exception | None], None]
@@ -67,7 +72,8 @@ class Session:
         if connection.unsent_bytes > BACKLOG_BYTES_MAX:
             connection.abort(ProtocolError(f"the peer left {connection.unsent_bytes} bytes unread"))
             return
-        connection.write_frame([to_frame(frame)])
+        body = to_frame(frame)
+        connection.write_frame([_SIZE.pack(len(body)) + body])
 
     def close(self, reason: Exception | None = None) -> None:
         """Sends what is queued and ends the session; ``on_close`` follows."""
