@@ -140,7 +140,7 @@ def test_garbage_in_a_session_closes_it_and_says_so(run: Run, caplog: pytest.Log
         await server.stop()
 
     run(work())
-    assert "msgpack" in caplog.text
+    assert "not a session frame" in caplog.text
 
 
 def test_an_order_that_cannot_be_handled_closes_the_session(run: Run, caplog: pytest.LogCaptureFixture) -> None:
