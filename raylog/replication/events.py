@@ -218,11 +218,15 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class LogOpened:
-    """The answer to OpenLog. Exactly one of ``log`` and ``reason`` is set."""
+    """The answer to OpenLog. Exactly one of ``log`` and ``reason`` is set.
+
+    ``locked``: another process holds the folder, the one before this that is still dying or stopped; it will be tried again.
+    """
 
     id: TopicIdPartition
     log: Log | None
     reason: str | None = None
+    locked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

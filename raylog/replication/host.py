@@ -370,13 +370,25 @@ class ReplicaHost:
                 self.context.effects.append(CloseLog(event.id, event.log, delete=True))
             return
         if event.log is None:
-            replica.fail(event.reason or "its log could not be opened")
+            if event.locked:
+                self._open_again(replica, now_ms)
+            else:
+                replica.fail(event.reason or "its log could not be opened")
             return
         replica.log_opened(event.log, now_ms)
         self._streams.update(replica, now_ms)
         self._arm_housekeeping(replica, now_ms)
         if self._checkpoint_timer is None:
             self._arm_checkpoints(now_ms)
+
+    def _open_again(self, replica: Replica, now_ms: int) -> None:
+        """The folder is locked by another process: wait for it, however long it takes (DESIGN §3)."""
+
+        def due(now_ms: int, wall_ms: int) -> None:
+            if self.replicas.get(replica.id) is replica and replica.role is Role.OPENING:
+                self.context.effects.append(OpenLog(replica.assignment))
+
+        self.context.wheel.add(now_ms + self.context.config.locked_log_retry_ms, due)
 
     def _alter_partition_answered(self, event: AlterPartitionAnswered, now_ms: int) -> None:
         answer = event.answer

@@ -28,7 +28,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from raylog.errors import DiskError
+from raylog.errors import DiskLockedError
 from raylog.log.files import Buffer, Files
 
 PAGE_BYTES = 512
@@ -221,7 +221,9 @@ class SimulatedDisk:
 
     def lock(self, view: SimulatedFiles, path: str) -> None:
         if path in self._locks:
-            raise DiskError(f"{path} is locked by another process. Stop it, or give this one a folder of its own.")
+            raise DiskLockedError(
+                f"{path} is locked by another process. Stop it, or give this one a folder of its own."
+            )
         self._locks[path] = view
 
     def unlock(self, view: SimulatedFiles, path: str) -> None:

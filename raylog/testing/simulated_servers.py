@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from raylog.errors import RaylogError
+from raylog.errors import DiskLockedError, RaylogError
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
 from raylog.metadata.session import (
@@ -339,7 +339,7 @@ class ReplicaProcess(ServerProcess):
             )
         except (OSError, RaylogError) as error:
             self.simulation.trace(f"{self.name} cannot open {directory}: {error}")
-            return LogOpened(assignment.id, None, str(error))
+            return LogOpened(assignment.id, None, str(error), locked=isinstance(error, DiskLockedError))
         self.simulation.log_opened(self, assignment, log)
         return LogOpened(assignment.id, log)
 

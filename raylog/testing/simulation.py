@@ -16,6 +16,8 @@ One seed is one run: nothing here draws from anything but the scheduler's genera
 
 from __future__ import annotations
 
+import errno
+import os
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable
@@ -319,6 +321,7 @@ class Simulation:
             machine.broken = None
             for process in list(machine.processes):
                 process.resume()
+        self._replace_failed()
         deadline_ms = self.scheduler.now_ms + HEALING_MS
         self._run_until(self._unready, deadline_ms)
         for producer in self.producers:
@@ -339,6 +342,14 @@ class Simulation:
             for topic_id, topic in image.topics.items()
             for partition, state in topic.partitions.items()
         ]
+
+    def _replace_failed(self) -> None:
+        """Somebody mends the disks and restarts what an IO error took offline: no process goes on by itself after one (DESIGN §4)."""
+        for process in self.replica_processes():
+            reasons = [replica.reason for replica in process.host.replicas.values() if replica.role is Role.OFFLINE]
+            if any(os.strerror(code) in (reason or "") for reason in reasons for code in (errno.EIO, errno.ENOSPC)):
+                self.trace(f"{process.name} is restarted: {reasons}")
+                process.kill()
 
     def _unready(self) -> str | None:
         if self.controller is None or self.controller.committed_image() is None:

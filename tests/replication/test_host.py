@@ -24,6 +24,7 @@ from raylog.replication.events import (
     Reply,
     SendFetch,
     Tell,
+    Ticked,
 )
 from raylog.replication.replica import Role
 from raylog.testing.replica_hosts import P0, Hosts, contents
@@ -154,14 +155,30 @@ def test_a_log_that_cannot_be_opened_is_reported_and_stays_so() -> None:
     assignment = hosts.assign(1, (1,), to=())
     host = hosts.host(1)
     host.handle(Assigned(assignment), 0, 0)
-    effects = host.handle(LogOpened(P0, None, "locked"), 0, 0)
-    assert effects == [Tell(ReplicaFailed(*P0, "locked"))]
+    effects = host.handle(LogOpened(P0, None, "damaged"), 0, 0)
+    assert effects == [Tell(ReplicaFailed(*P0, "damaged"))]
     assert hosts.replica(1).role is Role.OFFLINE
     result = hosts.produced(hosts.produce(1, b"x"))
     assert result is not None and result.error == ErrorCode.kafka_storage_error
     again = hosts.assign(1, (1,))
     assert again.partition_epoch == 1
-    assert hosts.told[1][-1] == ReplicaFailed(*P0, "locked"), "a controller that asks again hears it again"
+    assert hosts.told[1][-1] == ReplicaFailed(*P0, "damaged"), "a controller that asks again hears it again"
+
+
+def test_a_log_whose_folder_another_process_holds_is_tried_again_until_it_is_free() -> None:
+    hosts = Hosts((1,))
+    assignment = hosts.assign(1, (1,), to=())
+    host = hosts.host(1)
+    host.handle(Assigned(assignment), 0, 0)
+    for now_ms in (0, 1_000, 60_000):
+        assert host.handle(LogOpened(P0, None, "locked", locked=True), now_ms, 0) == []
+        assert hosts.replica(1).role is Role.OPENING
+        due_ms = host.next_deadline_ms()
+        assert due_ms is not None and due_ms <= now_ms + 100
+        assert host.handle(Ticked(), now_ms + 100, 0) == [OpenLog(assignment)]
+    host.handle(LogOpened(P0, None, "locked", locked=True), 61_000, 0)
+    host.handle(Removed(Removal(1, *P0)), 61_001, 0)
+    assert host.handle(Ticked(), 61_100, 0) == [OpenLog(assignment)], "its folder has to be deleted yet"
 
 
 def test_a_removed_replica_is_closed_and_deleted() -> None:
