@@ -44,15 +44,14 @@ class LeaderEpochs:
     def load(self) -> None:
         """Read the file; a missing one is empty. ValueError if it is damaged, DiskError if it is of a newer version."""
         try:
-            lines = self._files.read_file(self._path).decode("ascii").splitlines()
+            text = self._files.read_file(self._path).decode("ascii")
         except FileNotFoundError:
             return
-        if not lines or int(lines[0]) != 0:
-            if lines and int(lines[0]) > 0:
-                raise DiskError(
-                    f"{self._path} has version {lines[0]}, newer than this raylog reads (0). Upgrade raylog."
-                )
-            raise ValueError(f"{self._path}: no version line")
+        lines = text.splitlines()
+        if len(lines) < 2 or not text.endswith("\n") or int(lines[0]) < 0:  # torn: its last number may be cut short
+            raise ValueError(f"{self._path}: not a whole epoch checkpoint")
+        if int(lines[0]) > 0:
+            raise DiskError(f"{self._path} has version {lines[0]}, newer than this raylog reads (0). Upgrade raylog.")
         pairs = [line.partition(" ") for line in lines[2:] if line]
         entries = [EpochEntry(int(epoch), int(start_offset)) for epoch, _, start_offset in pairs]
         if len(entries) != int(lines[1]):

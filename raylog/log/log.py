@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
@@ -34,7 +34,8 @@ from raylog.log import checkpoint as checkpoints
 from raylog.log.checkpoint import ReplicaCheckpoint
 from raylog.log.config import LogConfig
 from raylog.log.files import Buffer, Files
-from raylog.log.opening import Opened, opened
+from raylog.log.offset_index import MAX_RELATIVE_OFFSET
+from raylog.log.opening import Opened, load_producers, opened
 from raylog.log.retention import SegmentFacts, deletable
 from raylog.log.segments import Segments
 from raylog.log.time_index import NO_TIMESTAMP
@@ -74,6 +75,7 @@ class Log:
 
     __slots__ = (
         "_appended_since_flush_ms",
+        "_checkpoint_is_behind",
         "_flushed_always",
         "_generation",
         "_guard",
@@ -161,6 +163,7 @@ class Log:
         self._guard = threading.Lock()  # recovery_point and _generation against a flush in another thread
         self._generation = 0  # raised by every truncation: a flush that began before it proves nothing
         self._flushed_always = config.flush_messages == 1
+        self._checkpoint_is_behind = False  # the recovery point on the disk may be above the real one
         self._appended_since_flush_ms: int | None = None
         self._unflushed_since_ms = wall_ms if found.log_end_offset > found.recovery_point else None
 
@@ -215,7 +218,9 @@ class Log:
         incoming = sum(view.size for view in views)
         if incoming > config.segment_bytes:
             raise RecordListTooLarge(f"{self.where}: {incoming} bytes where segment.bytes is {config.segment_bytes}.")
-        if leader_epoch > self.leader_epochs.latest_epoch:
+        latest_epoch = self.leader_epochs.latest_epoch
+        assert leader_epoch >= latest_epoch, (self.where, leader_epoch, latest_epoch)
+        if leader_epoch > latest_epoch:
             self.leader_epochs.assign(leader_epoch, base_offset)
         self._append(buffers, views, wall_ms)
         return AppendResult(base_offset, next_offset - 1, wall_ms if stamps_time else -1, self.log_start_offset)
@@ -264,7 +269,8 @@ class Log:
             max_timestamp=max(view.max_timestamp for view in views),
             wall_ms=wall_ms,
         ):
-            self.roll(wall_ms, at_offset=views[0].base_offset)
+            fits = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
+            self.roll(wall_ms, at_offset=0 if fits else views[0].base_offset)
         self.segments.active.append(
             buffers,
             [(view.base_offset, view.last_offset, view.size, view.max_timestamp) for view in views],
@@ -288,6 +294,8 @@ class Log:
         """Start a new segment at the log's end, or at ``at_offset`` behind it. Nothing happens if an empty one starts there."""
         base_offset = max(at_offset, self.log_end_offset)
         if base_offset > self.segments.active.base_offset:
+            if self._checkpoint_is_behind:
+                self.checkpoint(flush=True)
             self.producers.end_offset = base_offset
             self.snapshots.write(self.producers)
             self.segments.roll(base_offset, config=self.config, wall_ms=wall_ms)
@@ -361,11 +369,16 @@ class Log:
         end_offset = offset if place is None else min(offset, place[1])
         self._will_end_at(end_offset)
         self.snapshots.remove_above(end_offset)
+        segments = len(self.segments)
         self.segments.keep_below(offset, config=self.config)
+        if len(self.segments) != segments or self._flushed_always:
+            # Or a loss of power would bring back a segment behind the cut, and with it a hole in the log.
+            self.files.sync_directory(self.directory)
         self.segments.active.truncate_to(offset)
+        if self._flushed_always:
+            self.segments.active.flush()
         self.leader_epochs.truncate_from_end(end_offset)
-        self.files.sync_directory(self.directory)
-        self._reload_producers()
+        load_producers(self.producers, self.snapshots, self.segments.all, end_offset)
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -374,17 +387,21 @@ class Log:
         self._empty_at(offset, self.segments.active.created_ms)
         self.log_start_offset = self.high_watermark = offset
         self.leader_epochs.clear()
-        self.files.sync_directory(self.directory)
-        self.checkpoint(flush=True)
+        self.checkpoint()
 
     def _will_end_at(self, offset: int) -> None:
-        """Nothing above ``offset`` counts as flushed or committed any more. On the disk first, then the log may be cut there."""
+        """Nothing above ``offset`` counts as flushed or committed any more. Written down first, then the log may be cut there.
+
+        The checkpoint is flushed at the next roll: until then recovery scans all that was written behind the cut anyhow, and a
+        flush here would hold up the follower. Where every append is flushed, so is this.
+        """
         with self._guard:
             self._generation += 1
             self.recovery_point = min(self.recovery_point, offset)
         self.log_start_offset = min(self.log_start_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)
-        self.checkpoint(flush=True)
+        self.checkpoint()
+        self._checkpoint_is_behind = not self._flushed_always
         self.log_end_offset = offset
 
     def _empty_at(self, offset: int, wall_ms: int) -> None:
@@ -394,20 +411,6 @@ class Log:
         self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
         self.producers.clear(offset)
-
-    def _reload_producers(self) -> None:
-        start = self.snapshots.load_latest(
-            self.producers, log_start_offset=self.segments.base_offsets[0], end_offset=self.log_end_offset
-        )
-        for batch in self._batches_from(start):
-            self._note(batch)
-        self.producers.end_offset = self.log_end_offset
-
-    def _batches_from(self, offset: int) -> Iterator[BatchView]:
-        for segment in self.segments.reaching(offset):
-            place = segment.locate(offset)
-            if place is not None:
-                yield from (batch for _, batch in segment.scan(place[0]))
 
     # ------------------------------------------------------------------ retention
 
@@ -495,7 +498,8 @@ class Log:
         return end_offset
 
     def checkpoint(self, *, clean: bool = False, flush: bool = False) -> None:
-        """Write ``replica.checkpoint``."""
+        """Write ``replica.checkpoint``; flushed too where every append is, so that the log stays whole when power is lost."""
+        flush = flush or self._flushed_always
         checkpoints.write(
             self.files,
             self.directory,
@@ -509,6 +513,7 @@ class Log:
             ),
             flush=flush,
         )
+        self._checkpoint_is_behind = self._checkpoint_is_behind and not flush
 
     def update_config(self, config: LogConfig) -> None:
         """From here on; segments that exist keep their indexes' size."""

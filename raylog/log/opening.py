@@ -149,7 +149,7 @@ def _opened(
     epochs.truncate_from_start(start_offset)
     segments[-1].activate(config, roll_jitter_ms=0)
     snapshots.remove_above(end_offset)
-    _load_producers(producers, snapshots, segments, end_offset)
+    load_producers(producers, snapshots, segments, end_offset)
     for segment in segments[:-1]:
         segment.rest()
     return Opened(
@@ -166,10 +166,10 @@ def _opened(
     )
 
 
-def _load_producers(
+def load_producers(
     producers: ProducerStates, snapshots: ProducerSnapshots, segments: list[Segment], end_offset: int
 ) -> None:
-    """The latest snapshot, what was written since, and the few batches before it that a snapshot has no room for."""
+    """As of ``end_offset``: the latest snapshot, what was written since, and the few batches before that a snapshot leaves out."""
     start = snapshots.load_latest(producers, log_start_offset=segments[0].base_offset, end_offset=end_offset)
     if len(producers):
         producers.remember_older(_tail(segments, start))
@@ -191,13 +191,17 @@ def _batches(segments: list[Segment], offset: int) -> Iterator[BatchView]:
 
 
 def _tail(segments: list[Segment], end_offset: int) -> Iterator[BatchView]:
-    """The last few megabytes of batches below ``end_offset``, within one segment."""
-    below = [segment for segment in segments if segment.base_offset < end_offset]
-    if not below:
-        return
-    segment = below[-1]
-    place = segment.locate(end_offset)
-    end = segment.size if place is None else place[0]
-    index = segment.offset_index.file
-    number = index.floor(1, end - _TAIL_BYTES)
-    yield from (batch for _, batch in segment.scan(index.get(number)[1] if number >= 0 else 0, end))
+    """The last few megabytes of batches below ``end_offset``."""
+    wanted, parts = _TAIL_BYTES, []
+    for segment in reversed([segment for segment in segments if segment.base_offset < end_offset]):
+        place = segment.locate(end_offset)
+        end = segment.size if place is None else place[0]
+        index = segment.offset_index.file
+        number = index.floor(1, end - wanted)
+        start = index.get(number)[1] if number >= 0 else 0
+        parts.append((segment, start, end))
+        wanted -= end - start
+        if wanted <= 0:
+            break
+    for segment, start, end in reversed(parts):
+        yield from (batch for _, batch in segment.scan(start, end))

@@ -1,9 +1,11 @@
 """What a log does with the files that it finds when it is opened [L19]: tidy up, scan, cut, rebuild, and judge.
 
 After a clean stop the files are taken as they are. Otherwise every segment from the one that holds the recovery point on is scanned:
-each batch must be whole, of format 2, with the right CRC and offsets that ascend from where the last batch ended. At the first that is not,
-the log ends; a torn tail and appended garbage look alike and are cut alike, and later segments go. Indexes of scanned segments are built
-anew, those below are rebuilt only where they are missing or cannot be right.
+each batch must be whole, of format 2, with the right CRC, offsets that ascend from where the last batch ended, and a leader epoch
+that does not go back. At the first that is not, the log ends; a torn tail and appended garbage look alike and are cut alike, and later
+segments go. So does a segment that does not begin where the one before ends: a loss of power took the end of that one (only
+compaction leaves such gaps). Indexes of scanned segments are built anew, those below are rebuilt only where they are missing or
+cannot be right.
 
 Leftovers of a crash: ``.deleted`` files and ``.cleaned`` files (a cleaner's unfinished work) are removed; a ``.swap`` file is the
 finished work and takes the place of the segments that it covers; an index without its log is removed.
@@ -37,6 +39,7 @@ from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 
 _ZEROS = bytes(1 << 16)
 _LEGACY_OVERHEAD = 14
+_GAP_MAX = 1 << 30  # a wider one can be a follower's roll: the offset would not have fitted into the segment before
 
 
 @dataclass(slots=True)
@@ -134,15 +137,22 @@ def load_segments(
         first = 0  # the epochs are read from the batches then
     for segment in segments[:first]:
         _trust_indexes(segment, config, report)
+    epochs.truncate_from_end(segments[first].base_offset)  # the batches know better than a file that was not flushed
     end_offset = segments[first].base_offset
     for number in range(first, len(segments)):
         segment = segments[number]
-        end_offset = max(end_offset, segment.base_offset)
-        end_offset, whole = _scan(segment, end_offset, config=config, epochs=epochs, report=report)
+        gap = segment.base_offset - end_offset
+        whole = number == first or config.compacts or segment.base_offset <= recovery_point or not 0 < gap <= _GAP_MAX
+        if whole:
+            end_offset = max(end_offset, segment.base_offset)
+            end_offset, whole = _scan(segment, end_offset, config=config, epochs=epochs, report=report)
+            number += 1
+        else:
+            report.cut_reason = f"{segment.path}.log does not begin where the segment before it ends, at {end_offset}"
         if not whole:
-            for lost in segments[number + 1 :]:
+            for lost in segments[number:]:
                 _lose(files, lost, report)
-            del segments[number + 1 :]
+            del segments[number:]
             break
     report.condition = Condition.SUSPECT if clean else _verdict(checkpoint, end_offset, report, boot_id)
     return segments, end_offset
@@ -201,7 +211,7 @@ def _scan(
 ) -> tuple[int, bool]:
     """Check every batch of a segment, build its indexes, cut at the first bad one: (end offset, nothing was cut)."""
     segment.start_indexes(_room_for_indexes(segment, config))
-    end, reason = 0, None
+    end, last_epoch, reason = 0, -1, None
     try:
         for position, batch in segment.scan():
             if not batch.has_valid_crc():
@@ -210,6 +220,8 @@ def _scan(
                 reason = f"offset {batch.base_offset} comes again"
             elif batch.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                 reason = f"offset {batch.last_offset} is too far from the segment's base"
+            elif 0 <= batch.partition_leader_epoch < last_epoch:
+                reason = f"leader epoch {batch.partition_leader_epoch} after {last_epoch}"
             if reason is not None:
                 break
             if batch.partition_leader_epoch > epochs.latest_epoch:
@@ -217,7 +229,7 @@ def _scan(
             segment.index_batch(
                 position, batch.last_offset, batch.size, batch.max_timestamp, interval_bytes=config.index_interval_bytes
             )
-            end, expected = position + batch.size, batch.next_offset
+            end, expected, last_epoch = position + batch.size, batch.next_offset, batch.partition_leader_epoch
     except (CorruptBatch, UnsupportedMagic) as error:
         reason = getattr(error, "reason", None) or str(error)
         if isinstance(error, UnsupportedMagic):

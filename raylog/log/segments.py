@@ -92,9 +92,11 @@ class Segments:
         self._set([*self.all, new])
 
     def start_over(self, base_offset: int, *, config: LogConfig, wall_ms: int) -> None:
-        """Remove every segment and start at ``base_offset``."""
+        """Remove every segment and start at ``base_offset``. Synced in two steps: no loss of power may mix the old with the new."""
         self._unlink(self.all)
+        self._files.sync_directory(self._directory)
         self._set([self._create(base_offset, config, wall_ms)])
+        self._files.sync_directory(self._directory)
 
     def _create(self, base_offset: int, config: LogConfig, wall_ms: int) -> Segment:
         self.names_changed = True

@@ -65,9 +65,13 @@ class Machine:
         self.crash()
         return self.open(**config)
 
-    def append(self, *values: bytes, leader_epoch: int = 0, timestamp_ms: int | None = None, **codec: Any) -> int:
+    def append(
+        self, *values: bytes, leader_epoch: int | None = None, timestamp_ms: int | None = None, **codec: Any
+    ) -> int:
         """One batch; returns its base offset."""
         batch = encode_values(values, timestamp_ms=self.wall_ms if timestamp_ms is None else timestamp_ms, **codec)
+        if leader_epoch is None:
+            leader_epoch = max(0, self.log.leader_epochs.latest_epoch)
         return self.log.append_as_leader(batch, leader_epoch=leader_epoch, wall_ms=self.wall_ms).base_offset
 
     def names(self) -> list[str]:

@@ -78,7 +78,9 @@ def test_the_file_reads_back(files: SimulatedFiles) -> None:
     assert [again.epoch_at(offset) for offset in (0, 9, 10, 99)] == [1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("data", [b"", b"x\n", b"0\n2\n1 0\n", b"0\n2\n2 0\n1 5\n", b"0\n1\n1\n", b"-1\n0\n"])
+@pytest.mark.parametrize(
+    "data", [b"", b"x\n", b"0\n2\n1 0\n", b"0\n2\n2 0\n1 5\n", b"0\n1\n1\n", b"0", b"0\n1\n5 189", b"-1\n0\n"]
+)
 def test_a_damaged_file_is_refused(files: SimulatedFiles, data: bytes) -> None:
     files.write_file("/d/leader-epoch-checkpoint", data)
     with pytest.raises(ValueError):
