@@ -43,6 +43,7 @@ PARTITIONS = 6
 MIN_ISR = 2
 FLIGHTS_PER_BATCH = 500
 BATCHES_IN_FLIGHT = 20
+START_TIMEOUT_S = 60
 HEAL_TIMEOUT_S = 40
 WIDTH_MAX = 80
 
@@ -124,9 +125,10 @@ def _run(folder: Path, progress: Progress, console: Console) -> tuple[Story, Ver
         with cluster.admin() as admin:
             configs = {"min.insync.replicas": MIN_ISR}
             admin.create_topics([NewTopic(TOPIC, PARTITIONS, BROKERS, configs)])
-            story.start_s = time.perf_counter() - began
-            progress.update(starting, total=1, completed=1, description="three brokers are up")
+            progress.update(starting, total=BROKERS, completed=BROKERS, description="three brokers are up")
             flights = read_flights()
+            _await_replicas(admin, progress)
+            story.start_s = time.perf_counter() - began
             with cluster.producer(acks="all") as producer:
                 _stream(cluster, admin, producer, flights, story, progress, console)
             _await_healing(story.killing, progress)
@@ -179,6 +181,22 @@ def _stream(
     story.stream_s = time.perf_counter() - began
 
 
+def _await_replicas(admin: AdminClient, progress: Progress) -> None:
+    """Wait until each replica's process serves; a replica is one Ray actor."""
+    total = PARTITIONS * BROKERS
+    task = progress.add_task("starting replicas", total=total)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        partitions = admin.describe_topics([TOPIC])[TOPIC].partitions
+        serving = sum(len(each.replicas) - len(each.offline) for each in partitions)
+        progress.update(task, completed=serving)
+        if serving == total and all(each.leader >= 0 for each in partitions):
+            progress.update(task, description="replicas are up")
+            return
+        time.sleep(0.05)
+    raise ClusterError(f"{serving} of {total} replicas serve after {START_TIMEOUT_S} s")
+
+
 def _kill_a_leader(cluster: Cluster, admin: AdminClient, ledger: Ledger, in_flight: int) -> Killing:
     """SIGKILL the process that leads the partition with the most flights so far."""
     busiest = Counter(partition for partition, _ in ledger.places).most_common(1)[0][0]
@@ -188,11 +206,16 @@ def _kill_a_leader(cluster: Cluster, admin: AdminClient, ledger: Ledger, in_flig
     if not pid:
         raise ClusterError(f"the process that leads {TOPIC}-{busiest} is not known to the controller")
     at = time.perf_counter()
-    os.kill(pid, signal.SIGKILL)
+    kill(info.leader_node, pid)
     killing = Killing(busiest, info.leader, pid, in_flight, info.isr, at)
     killing.watching = threading.Thread(target=killing.watch, args=(admin,), daemon=True)
     killing.watching.start()
     return killing
+
+
+def kill(node: int, pid: int) -> None:
+    """End the process of that server actor without a word to it."""
+    os.kill(pid, signal.SIGKILL)
 
 
 def _say(console: Console, killing: Killing) -> None:
@@ -252,7 +275,7 @@ def _report(console: Console, story: Story, verdict: Verdict) -> None:
     assert killing is not None
     count = len(story.ledger)
     rows = [
-        ("cluster started in", f"{story.start_s:.1f} s, 3 brokers, 6 partitions × 3 replicas"),
+        ("cluster started in", f"{story.start_s:.1f} s: 3 brokers, 6 partitions × 3 replicas"),
         ("written with acks=all", f"{count:,} flights, {count / story.stream_s:,.0f} a second"),
         ("read back and compared", f"{verdict.read:,} flights, {verdict.read / story.read_s:,.0f} a second"),
         (
