@@ -64,6 +64,7 @@ class TopicView:
     choice: TopicPartitions
     fetched_at: float
     used_at: float
+    used: bool = True  # since used_at was last set
 
     def choose_again(self) -> None:
         """Recompute what partitioners see after a leader changed."""
@@ -141,7 +142,11 @@ class Metadata:
 
     def forget_idle(self, idle_ms: float) -> None:
         """Drop topics that nobody has used for so long."""
-        oldest = asyncio.get_running_loop().time() - idle_ms / 1000
+        now = asyncio.get_running_loop().time()
+        for view in self._topics.values():
+            if view.used:
+                view.used_at, view.used = now, False
+        oldest = now - idle_ms / 1000
         for name in [name for name, view in self._topics.items() if view.used_at < oldest]:
             del self._topics[name]
 

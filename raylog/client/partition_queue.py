@@ -247,8 +247,12 @@ class PartitionQueue:
 
     def _row_shrank(self) -> None:
         if self._acknowledged_beyond:
-            oldest = min((row[0].serial for row in (self.in_flight, self.pending) if row and row[0].has_sequence), default=None)
-            self._acknowledged_beyond = [serial for serial in self._acknowledged_beyond if oldest is not None and serial > oldest]
+            oldest = min(
+                (row[0].serial for row in (self.in_flight, self.pending) if row and row[0].has_sequence), default=None
+            )
+            self._acknowledged_beyond = [
+                serial for serial in self._acknowledged_beyond if oldest is not None and serial > oldest
+            ]
         if not self.in_flight:
             self._recovering = False
             if self._epoch_change_due:
@@ -278,7 +282,9 @@ class PartitionQueue:
             return
         numbered = sorted((b for b in (*self.in_flight, *self.pending) if b.has_sequence), key=lambda b: b.serial)
         sequence = numbered[0].stamp[2] if numbered else self.next_sequence
-        room = after(self.next_sequence, -sequence)  # sequences from there to next_sequence; those acknowledged leave gaps
+        room = after(
+            self.next_sequence, -sequence
+        )  # sequences from there to next_sequence; those acknowledged leave gaps
         for batch in numbered:
             assert batch.stamp[:2] == (self.identity.producer_id, self.identity.epoch), (batch, self.identity)
             room -= after(batch.stamp[2], -sequence) + batch.record_count

@@ -105,6 +105,7 @@ class ProducerCore:
     ) -> Delivery:
         """Put a record for which memory was taken into its batch. Gives the memory back if it raises."""
         try:
+            view.used = True
             partition = record.partition
             if partition is None:
                 partition = self._choose(view, record, key, value)
@@ -214,6 +215,7 @@ class ProducerCore:
         return self.parts_of(view, columns, partition)
 
     def parts_of(self, view: TopicView, columns: BatchInput, partition: int | None) -> Iterator[EncodedPart]:
+        view.used = True
         return encoded_parts(
             columns,
             self._available(view),

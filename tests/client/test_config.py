@@ -9,22 +9,90 @@ import pytest
 from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from raylog.errors import ConfigError
 
-KAFKA_PRODUCER = """acks enable.idempotence retries max.in.flight.requests.per.connection delivery.timeout.ms request.timeout.ms
-retry.backoff.ms linger.ms batch.size buffer.memory max.block.ms max.request.size compression.type partitioner.class partitioner.ignore.keys
-partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms transactional.id transaction.timeout.ms metadata.max.age.ms
-metadata.max.idle.ms connections.max.idle.ms reconnect.backoff.ms reconnect.backoff.max.ms send.buffer.bytes receive.buffer.bytes
-socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms client.id client.dns.lookup interceptor.classes security.protocol
-metrics.num.samples metrics.sample.window.ms bootstrap.servers key.serializer value.serializer""".split()
-KAFKA_CONSUMER = """group.id group.instance.id auto.offset.reset enable.auto.commit auto.commit.interval.ms isolation.level
-partition.assignment.strategy session.timeout.ms heartbeat.interval.ms max.poll.interval.ms max.poll.records fetch.min.bytes fetch.max.wait.ms
-fetch.max.bytes max.partition.fetch.bytes allow.auto.create.topics exclude.internal.topics check.crcs client.rack client.id
-default.api.timeout.ms request.timeout.ms retry.backoff.ms metadata.max.age.ms connections.max.idle.ms reconnect.backoff.ms
-reconnect.backoff.max.ms receive.buffer.bytes send.buffer.bytes socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
-interceptor.classes security.protocol client.dns.lookup bootstrap.servers key.deserializer value.deserializer""".split()
+KAFKA_PRODUCER = [
+    "acks",
+    "enable.idempotence",
+    "retries",
+    "max.in.flight.requests.per.connection",
+    "delivery.timeout.ms",
+    "request.timeout.ms",
+    "retry.backoff.ms",
+    "linger.ms",
+    "batch.size",
+    "buffer.memory",
+    "max.block.ms",
+    "max.request.size",
+    "compression.type",
+    "partitioner.class",
+    "partitioner.ignore.keys",
+    "partitioner.adaptive.partitioning.enable",
+    "partitioner.availability.timeout.ms",
+    "transactional.id",
+    "transaction.timeout.ms",
+    "metadata.max.age.ms",
+    "metadata.max.idle.ms",
+    "connections.max.idle.ms",
+    "reconnect.backoff.ms",
+    "reconnect.backoff.max.ms",
+    "send.buffer.bytes",
+    "receive.buffer.bytes",
+    "socket.connection.setup.timeout.ms",
+    "socket.connection.setup.timeout.max.ms",
+    "client.id",
+    "client.dns.lookup",
+    "interceptor.classes",
+    "security.protocol",
+    "metrics.num.samples",
+    "metrics.sample.window.ms",
+    "bootstrap.servers",
+    "key.serializer",
+    "value.serializer",
+]
+KAFKA_CONSUMER = [
+    "group.id",
+    "group.instance.id",
+    "auto.offset.reset",
+    "enable.auto.commit",
+    "auto.commit.interval.ms",
+    "isolation.level",
+    "partition.assignment.strategy",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "fetch.min.bytes",
+    "fetch.max.wait.ms",
+    "fetch.max.bytes",
+    "max.partition.fetch.bytes",
+    "allow.auto.create.topics",
+    "exclude.internal.topics",
+    "check.crcs",
+    "client.rack",
+    "client.id",
+    "default.api.timeout.ms",
+    "request.timeout.ms",
+    "retry.backoff.ms",
+    "metadata.max.age.ms",
+    "connections.max.idle.ms",
+    "reconnect.backoff.ms",
+    "reconnect.backoff.max.ms",
+    "receive.buffer.bytes",
+    "send.buffer.bytes",
+    "socket.connection.setup.timeout.ms",
+    "socket.connection.setup.timeout.max.ms",
+    "interceptor.classes",
+    "security.protocol",
+    "client.dns.lookup",
+    "bootstrap.servers",
+    "key.deserializer",
+    "value.deserializer",
+]
 
 
 @pytest.mark.parametrize("config, table", [(ProducerConfig, KAFKA_PRODUCER), (ConsumerConfig, KAFKA_CONSUMER)])
-def test_every_option_of_kafkas_table_is_either_honoured_or_refused_with_a_reason(config: type, table: list[str]) -> None:
+def test_every_option_of_kafkas_table_is_either_honoured_or_refused_with_a_reason(
+    config: type, table: list[str]
+) -> None:
     for name in table:
         if name in config.names():
             assert name not in config.refused

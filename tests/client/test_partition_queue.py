@@ -279,4 +279,6 @@ def test_whatever_is_lost_on_the_way_nothing_is_stored_twice_or_out_of_order(see
     stored = set(leader.log)
     for number, each in enumerate(made):
         if all(leaf.error is None for leaf in each.leaves()):
-            assert {b"%d/%d" % (number, index) for index in range(each.record_count)} <= stored, f"seed {seed}: acknowledged and lost"
+            assert {b"%d/%d" % (number, index) for index in range(each.record_count)} <= stored, (
+                f"seed {seed}: acknowledged and lost"
+            )

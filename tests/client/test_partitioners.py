@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_keyless_records_stay_until_the_sticky_bytes_are_sent_and_then_move() ->
     places = [partitioner.sticky(SIX, 10) for _ in range(200)]
     runs = [places[start : start + 10] for start in range(0, 200, 10)]
     assert all(len(set(run)) == 1 for run in runs)
-    assert all(before[0] != after[0] for before, after in zip(runs, runs[1:], strict=False))
+    assert all(before[0] != after[0] for before, after in pairwise(runs))
     assert set(places) == set(range(6))
 
 

@@ -37,7 +37,9 @@ class Shouting:
         return f"{topic}:{value}".upper().encode()
 
 
-@pytest.mark.parametrize("option, expected", [(Shouting, b"T:A"), (Shouting(), b"T:A"), (lambda value: value.encode(), b"a")])
+@pytest.mark.parametrize(
+    "option, expected", [(Shouting, b"T:A"), (Shouting(), b"T:A"), (lambda value: value.encode(), b"a")]
+)
 def test_a_serializer_is_a_class_an_object_or_a_callable(option: Any, expected: bytes) -> None:
     serialize = serializer_of(option, "value.serializer")
     assert serialize is not None and serialize("t", "a") == expected
@@ -61,5 +63,5 @@ def test_unknown_serializers_are_refused_with_the_known_ones() -> None:
 def test_text_without_a_serializer_is_refused_with_the_remedy() -> None:
     assert checked_bytes(None, "value") is None
     assert checked_bytes(memoryview(b"ab"), "value") == b"ab"
-    with pytest.raises(SerializationError, match="set value.serializer"):
+    with pytest.raises(SerializationError, match=r"set value\.serializer"):
         checked_bytes("text", "value")

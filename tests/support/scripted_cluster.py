@@ -1,8 +1,8 @@
 """A small cluster that does as it is told, for faults that the real servers cannot be made to produce on demand.
 
-One controller and some leaders on real sockets, on one event loop in a thread. The log of a partition is shared by whoever leads it, so a failover
-loses nothing. ``faults`` is a queue per API key of functions ``(cluster, request) -> bool``: the first in line sees the next request of
-that API and returns True if it has dealt with it.
+One controller and some leaders on real sockets, on one event loop in a thread. The log of a partition is shared by
+whoever leads it, so a failover loses nothing. ``faults`` is a queue per API key of functions ``(cluster, request) ->
+bool``: the first in line sees the next request of that API and returns True if it has dealt with it.
 """
 
 from __future__ import annotations

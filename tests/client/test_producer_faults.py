@@ -1,0 +1,366 @@
+"""A producer against a cluster that loses requests, answers and leaders on demand."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from scripted_cluster import INIT_PRODUCER_ID, PRODUCE, ScriptedCluster
+
+from raylog.client.sync import Producer
+from raylog.errors import BufferFullError, ClientTimeoutError, ClosedError, ClusterError, kafka_error
+from raylog.records.batch import BatchView
+
+pytestmark = pytest.mark.core
+
+VALUES = [b"%d" % number for number in range(50)]
+
+
+def produced(cluster: ScriptedCluster) -> list[Any]:
+    return [body for body in cluster.requests if type(body).__name__ == "ProduceRequest"]
+
+
+def test_a_lost_answer_is_asked_for_again_and_stored_once(scripted: Any) -> None:
+    cluster = scripted()
+    cluster.lose_answer(2)
+    with Producer(cluster.address) as producer:
+        result = producer.send_batch("t", VALUES).result(10)
+    assert result.offsets() == [(0, offset) for offset in range(50)]
+    assert cluster.values() == VALUES
+
+
+def test_lost_requests_in_a_full_pipeline_keep_order_and_are_stored_once(scripted: Any) -> None:
+    cluster = scripted()
+    with Producer(cluster.address, batch_size=200) as producer:
+        producer.send("t", b"first").result(10)
+        for round_number in range(6):
+            (cluster.lose_request if round_number % 2 else cluster.lose_answer)()
+            for value in VALUES:
+                producer.send("t", value)
+        assert producer.flush(20) == 0
+    assert cluster.values() == [b"first"] + VALUES * 6
+
+
+def test_a_moved_leader_is_followed_at_once(scripted: Any) -> None:
+    cluster = scripted(nodes=3)
+    with Producer(cluster.address) as producer:
+        producer.send("t", b"0").result(10)
+        for epoch in range(1, 6):
+            cluster.move_leader(("t", 0), epoch % 3)
+            started = time.perf_counter()
+            producer.send("t", b"%d" % epoch).result(10)
+            assert time.perf_counter() - started < 0.9  # less than the wait for a leader that is there already
+    assert cluster.values() == [b"%d" % epoch for epoch in range(6)]
+
+
+def test_a_dead_leader_is_replaced_as_soon_as_the_controller_says_so(scripted: Any) -> None:
+    cluster = scripted(nodes=2)
+    with Producer(cluster.address) as producer:
+        producer.send("t", b"0").result(10)
+        cluster.stop(0)
+        waiting = producer.send("t", b"1")
+        with pytest.raises(ClientTimeoutError, match="stays on its way"):
+            waiting.result(0.2)
+        cluster.move_leader(("t", 0), 1)
+        started = time.perf_counter()
+        assert waiting.result(10).offset == 1
+        assert time.perf_counter() - started < 0.5
+
+
+def test_a_leader_that_was_only_cut_off_goes_on_without_waiting_for_another(scripted: Any) -> None:
+    cluster = scripted()
+    with Producer(cluster.address) as producer:
+        producer.send("t", b"0").result(10)
+        cluster.lose_request()
+        started = time.perf_counter()
+        producer.send("t", b"1").result(10)
+        assert time.perf_counter() - started < 0.9
+    assert cluster.logs[("t", 0)].epoch == 0
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.not_enough_replicas, ErrorCode.not_enough_replicas_after_append, ErrorCode.request_timed_out]
+)
+def test_what_time_may_heal_is_tried_again_after_a_pause(scripted: Any, code: ErrorCode) -> None:
+    cluster = scripted()
+    cluster.refuse_produce(code, 2)
+    with Producer(cluster.address, retry_backoff_ms=30) as producer:
+        started = time.perf_counter()
+        producer.send_batch("t", VALUES).result(10)
+        assert time.perf_counter() - started > 0.05
+    assert cluster.values() == VALUES
+
+
+def test_what_time_cannot_heal_fails_at_once_with_a_remedy(scripted: Any) -> None:
+    cluster = scripted()
+    cluster.refuse_produce(ErrorCode.invalid_record)
+    with Producer(cluster.address) as producer:
+        refused = producer.send("t", b"poison")
+        with pytest.raises(
+            kafka_error(ErrorCode.invalid_record),
+            match=r"t-0 refused 1 records: INVALID_RECORD; the topic does not take",
+        ):
+            refused.result(10)
+        assert producer.send("t", b"good").result(10).offset == 0
+    assert cluster.values() == [b"good"]
+
+
+def test_a_refusal_in_a_full_pipeline_leaves_no_gap(scripted: Any) -> None:
+    cluster = scripted()
+    with Producer(cluster.address, batch_size=1) as producer:
+        producer.send("t", b"first").result(10)
+        cluster.refuse_produce(ErrorCode.invalid_record)
+        deliveries = [producer.send("t", value) for value in VALUES]
+        producer.flush(10)
+    failed = [delivery for delivery in deliveries if _fails(delivery)]
+    assert len(failed) == 1
+    lost = deliveries.index(failed[0])
+    assert cluster.values() == [b"first", *VALUES[:lost], *VALUES[lost + 1 :]]
+
+
+def _fails(delivery: Any) -> bool:
+    try:
+        delivery.result(0)
+    except kafka_error(ErrorCode.invalid_record):
+        return True
+    return False
+
+
+def test_a_batch_that_the_leader_finds_too_large_is_split_until_it_fits(scripted: Any) -> None:
+    cluster = scripted()
+    limit = 900
+
+    def refuse_large(cluster: ScriptedCluster, request: Any) -> bool:
+        def decide(key: Any, records: bytes) -> tuple[ErrorCode, int]:
+            return (ErrorCode.message_too_large, -1) if len(records) > limit else cluster.logs[key].append(records)
+
+        cluster._reply_produce(request, decide)
+        return True
+
+    cluster.fail_next(PRODUCE, refuse_large, 1000)
+    with Producer(cluster.address) as producer:
+        values = [bytes([number]) * 100 for number in range(50)]
+        result = producer.send_batch("t", values).result(10)
+        assert producer._live is not None and producer._live.sender.splits > 3
+        with pytest.raises(kafka_error(ErrorCode.message_too_large), match=r"raise the topic's max.message.bytes"):
+            producer.send("t", bytes(1000)).result(10)
+        assert producer.send("t", b"after").result(10).offset == 50
+    assert result.offsets() == [(0, offset) for offset in range(50)]
+    assert cluster.values() == [*values, b"after"]
+    assert all(len(batch) <= limit for batch in cluster.logs[("t", 0)].batches)
+
+
+def test_a_leader_that_lost_its_sequences_gets_the_next_epoch(scripted: Any) -> None:
+    cluster = scripted()
+    with Producer(cluster.address) as producer:
+        producer.send("t", b"0").result(10)
+        cluster.call(cluster.logs[("t", 0)].producers.clear)  # as after an unclean election
+        producer.send("t", b"1").result(10)
+    epochs = [BatchView(batch).producer_epoch for batch in cluster.logs[("t", 0)].batches]
+    assert cluster.values() == [b"0", b"1"] and epochs == [0, 1]
+
+
+def test_a_fenced_producer_takes_a_new_id_and_goes_on(scripted: Any) -> None:
+    cluster = scripted()
+    with Producer(cluster.address) as producer:
+        producer.send("t", b"0").result(10)
+        cluster.refuse_produce(ErrorCode.invalid_producer_epoch)
+        producer.send("t", b"1").result(10)
+    assert [BatchView(batch).producer_id for batch in cluster.logs[("t", 0)].batches] == [1, 2]
+
+
+def test_delivery_timeout_ends_the_wait_and_says_why(scripted: Any) -> None:
+    cluster = scripted()
+    cluster.stop(0)
+    with Producer(cluster.address, delivery_timeout_ms=400, request_timeout_ms=300) as producer:
+        with pytest.raises(ClientTimeoutError, match=r"t-0 were not acknowledged within delivery.timeout.ms=400"):
+            producer.send("t", b"0").result(10)
+        assert producer.buffered_bytes == 0
+
+
+def test_a_leader_that_does_not_answer_is_left_after_request_timeout(scripted: Any) -> None:
+    cluster = scripted()
+    cluster.fail_next(PRODUCE, lambda cluster, request: True)  # swallowed
+    with Producer(cluster.address, request_timeout_ms=300) as producer:
+        assert producer.send("t", b"0").result(10).offset == 0
+    assert cluster.values() == [b"0"]
+
+
+def test_a_full_buffer_blocks_and_then_says_what_to_do(scripted: Any) -> None:
+    cluster = scripted()
+    cluster.fail_next(PRODUCE, lambda cluster, request: True)
+    with Producer(
+        cluster.address, buffer_memory=1000, max_block_ms=150, request_timeout_ms=600, batch_size=1
+    ) as producer:
+        producer.send("t", bytes(900))
+        started = time.perf_counter()
+        with pytest.raises(BufferFullError, match=r"buffer.memory=1000 stayed full for max.block.ms=150"):
+            producer.send("t", bytes(900))
+        assert time.perf_counter() - started > 0.14
+        with pytest.raises(BufferFullError, match=r"larger than buffer.memory"):
+            producer.send("t", bytes(2000))
+    assert len(cluster.values()) == 1
+
+
+def test_a_blocked_send_goes_on_when_room_is_made(scripted: Any) -> None:
+    cluster = scripted()
+    with Producer(cluster.address, buffer_memory=5000) as producer:
+        for number in range(200):
+            producer.send("t", b"%d" % number + bytes(900))
+    assert len(cluster.values()) == 200
+
+
+def test_close_with_zero_drops_what_waits_and_fails_it(scripted: Any) -> None:
+    cluster = scripted()
+    producer = Producer(cluster.address, linger_ms=10_000)
+    waiting = producer.send("t", b"0")
+    producer.close(0)
+    with pytest.raises(ClosedError, match="closed before this was acknowledged"):
+        waiting.result(10)
+    with pytest.raises(ClosedError, match="make another one"):
+        producer.send("t", b"1")
+    assert cluster.values() == []
+
+
+def test_linger_gathers_and_a_flush_does_not_wait_for_it(scripted: Any) -> None:
+    cluster = scripted()
+    with Producer(cluster.address, linger_ms=10_000) as producer:
+        for value in VALUES:
+            producer.send("t", value)
+        assert producer.flush(5) == 0
+        assert len(cluster.logs[("t", 0)].batches) == 1
+    with Producer(cluster.address, linger_ms=50) as producer:
+        started = time.perf_counter()
+        producer.send("t", b"late").result(10)
+        assert 0.045 < time.perf_counter() - started < 5
+
+
+def test_acks_0_asks_for_no_answer_and_knows_no_offset(scripted: Any) -> None:
+    cluster = scripted()
+    with Producer(cluster.address, acks=0) as producer:
+        assert producer.send("t", b"0").result(10).offset == -1
+        result = producer.send_batch("t", VALUES).result(10)
+    assert {offset for _, offset in result.offsets()} == {-1}
+    deadline = time.monotonic() + 5
+    while cluster.values() != [b"0", *VALUES] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert cluster.values() == [b"0", *VALUES]
+    assert produced(cluster)[0].acks == 0
+
+
+def test_a_throttled_producer_pauses(scripted: Any) -> None:
+    from datetime import timedelta
+
+    cluster = scripted()
+
+    def throttle(cluster: ScriptedCluster, request: Any) -> bool:
+        original = request.reply
+        import dataclasses
+
+        class Throttled:
+            body, connection = request.body, request.connection
+
+            @staticmethod
+            def reply(entity: Any) -> None:
+                original(dataclasses.replace(entity, throttle_time=timedelta(milliseconds=250)))
+
+        cluster._reply_produce(Throttled, lambda key, records: cluster.logs[key].append(records))
+        return True
+
+    cluster.fail_next(PRODUCE, throttle)
+    with Producer(cluster.address) as producer:
+        producer.send("t", b"0").result(10)
+        started = time.perf_counter()
+        producer.send("t", b"1").result(10)
+        assert time.perf_counter() - started > 0.2
+
+
+def test_unknown_topics_and_partitions_are_refused_by_name(scripted: Any) -> None:
+    cluster = scripted(topics={"t": 2})
+    with Producer(cluster.address) as producer:
+        with pytest.raises(
+            kafka_error(ErrorCode.unknown_topic_or_partition), match="topic 'nope' does not exist: create it"
+        ):
+            producer.send("nope", b"x")
+        for send in (
+            producer.send,
+            lambda topic, value, partition: producer.send_batch(topic, [value], partition=partition),
+        ):
+            with pytest.raises(
+                kafka_error(ErrorCode.unknown_topic_or_partition), match="has no partition 2: it has 2, from 0 to 1"
+            ):
+                send("t", b"x", partition=2)
+        with pytest.raises(kafka_error(ErrorCode.message_too_large), match=r"exceeds max.request.size"):
+            producer.send_batch("t", [b"small", bytes(2_000_000)])
+        assert producer.buffered_bytes == 0
+    assert cluster.values() == [] and cluster.values(("t", 1)) == []
+
+
+def test_a_cluster_that_is_not_there_is_named_with_what_to_do(scripted: Any) -> None:
+    cluster = scripted()
+    cluster.stop(-1)
+    with (
+        Producer(cluster.address, request_timeout_ms=300, delivery_timeout_ms=1000) as producer,
+        pytest.raises(ClusterError, match=r"no controller of cluster 'scripted' answers at 127.0.0.1:\d+ .*raylog up"),
+    ):
+        producer.send("t", b"x")
+
+
+def test_a_producer_id_is_waited_for_while_the_controller_stumbles(scripted: Any) -> None:
+    cluster = scripted()
+    cluster.fail_next(INIT_PRODUCER_ID, lambda cluster, request: request.connection.abort() or True, 2)
+    with Producer(cluster.address) as producer:
+        assert producer.send("t", b"x").result(10).offset == 0
+
+
+def test_callbacks_come_in_send_order_with_exactly_one_of_metadata_and_error(scripted: Any) -> None:
+    cluster = scripted()
+    seen: list[Any] = []
+    with Producer(cluster.address, batch_size=100) as producer:
+        for number, value in enumerate(VALUES):
+            producer.send(
+                "t",
+                value,
+                on_delivery=lambda metadata, error, number=number: seen.append((number, metadata.offset, error)),
+            )
+        producer.send("t", b"", on_delivery=lambda metadata, error: 1 / 0)  # logged, harms nobody
+    assert seen == [(number, number, None) for number in range(50)]
+
+
+class Prepend:
+    def on_send(self, record: Any) -> Any:
+        return record._replace(value=b"%d,%b" % (time.time_ns() // 1_000_000, record.value))
+
+
+class Count:
+    sent = failed = 0
+    closed = False
+
+    def on_acknowledgement(self, metadata: Any, error: Any) -> None:
+        if error is None:
+            self.sent += 1
+        else:
+            self.failed += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Broken:
+    def on_send(self, record: Any) -> Any:
+        raise RuntimeError("harms nobody")
+
+
+def test_tv_10_a_chain_of_interceptors_prepends_the_time_and_counts(scripted: Any) -> None:
+    cluster = scripted()
+    count = Count()
+    before = time.time_ns() // 1_000_000
+    with Producer(cluster.address, interceptor_classes=[Prepend, Broken, count]) as producer:
+        for number in range(10):
+            producer.send("t", b"message%d" % number)
+    parts = [value.split(b",") for value in cluster.values() if value is not None]
+    assert [text for _, text in parts] == [b"message%d" % number for number in range(10)]
+    assert all(before <= int(millis) <= time.time_ns() // 1_000_000 for millis, _ in parts)
+    assert (count.sent, count.failed, count.closed) == (10, 0, True)
