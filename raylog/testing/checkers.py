@@ -7,7 +7,7 @@ changes them, and draws nothing from the random generator: a run with and withou
 What is checked, per partition::
 
     one replica and one incarnation lead an epoch; the epochs a process is told never go back, nor those that were committed
-    a replica's high watermark stays within its log and never goes back within an epoch
+    a replica's high watermark stays within its log and never goes back within an epoch (except below an unclean election's leader)
     what is below any high watermark (``History.batches``) is the same, batch by batch, wherever it is seen again: below every other high
         watermark, in the whole log of every later leader, in what consumers read
     an acknowledgement of acks=all names a batch that is below a high watermark at that moment
@@ -186,7 +186,8 @@ class Checkers:
             raise history.fail(f"{who}: its epochs went back from {memory.leader_epoch}/{memory.partition_epoch}")
         if leader_epoch > history.newest_epoch:
             raise history.fail(f"{who}: no such epoch was committed, the newest is {history.newest_epoch}")
-        if leader_epoch == memory.leader_epoch and high_watermark < memory.high_watermark:
+        loses_to_unclean = history.generation > 0 and not is_leader  # the leader's log is the truth: others are cut to it
+        if leader_epoch == memory.leader_epoch and high_watermark < memory.high_watermark and not loses_to_unclean:
             raise history.fail(f"{who}: the high watermark went back {memory.high_watermark} -> {high_watermark}")
         if start > max(history.deletable_end, history.start) and not history.retention and is_leader:
             raise history.fail(f"{who}: the log starts at {start}, but nobody deleted above {history.deletable_end}")
