@@ -13,7 +13,7 @@ every varint ends at once), and whatever the decoder raises for such bytes becom
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Protocol
 
 from aiokafka.errors import CorruptRecordException
@@ -21,6 +21,7 @@ from aiokafka.record._crecords import DefaultRecordBatch, DefaultRecordBatchBuil
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import kafka_error
+from raylog.records import pure
 from raylog.records.batch import (
     COMPRESSION_MASK,
     CURRENT_MAGIC,
@@ -41,6 +42,8 @@ from raylog.records.record import Header, Record
 from raylog.records.varint import encode_varint
 
 BATCH_BYTES_MAX = (1 << 31) - 1
+NO_TIMESTAMP = -1
+"""The C builder takes it for "not set yet" in a first record and gives that record the next one's time: ``pure`` writes such a batch."""
 RECORD_OVERHEAD_MAX = 21
 """Bytes around key, value and headers of one record, at most: 5 length, 1 attributes, 10 timestamp, 5 offset."""
 
@@ -95,10 +98,12 @@ class RecordBatchBuilder:
         headers: Sequence[Header] = (),
         offset_delta: int | None = None,
     ) -> bool:
-        """False where the batch is full and the record was not taken.
+        """False where the batch is full and the record was not taken. The first record needs a timestamp: INVALID_TIMESTAMP.
 
         ``offset_delta`` (a cleaner's; else one more than the last) has to grow.
         """
+        if timestamp_ms == NO_TIMESTAMP and not self.record_count:
+            raise kafka_error(ErrorCode.invalid_timestamp)("the first record of a batch has no timestamp: give it one")
         delta = self._last_offset_delta + 1 if offset_delta is None else offset_delta
         assert delta > self._last_offset_delta, (delta, self._last_offset_delta)
         listed = list(headers) if headers else _NO_HEADERS
@@ -142,16 +147,30 @@ def encode(
 
     Raises MESSAGE_TOO_LARGE if the batch, compressed as asked, has more than ``max_bytes``.
     """
+    items = iter(records)
+    first = next(items, None)
+    assert first is not None, "a batch of no records"
+    if first[0] == NO_TIMESTAMP:
+        batch = pure.encode(
+            [first, *items],
+            compression=compression,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            is_transactional=is_transactional,
+        )
+        if len(batch) > max_bytes:
+            raise _too_large(len(batch), max_bytes)
+        return batch
     builder = DefaultRecordBatchBuilder(
         CURRENT_MAGIC, 0, is_transactional, producer_id, producer_epoch, base_sequence, BATCH_BYTES_MAX
     )
     append = builder.append
     count = 0
-    for timestamp_ms, key, value, headers in records:
+    for timestamp_ms, key, value, headers in chain((first,), items):
         if append(count, timestamp_ms, key, value, list(headers) if headers else _NO_HEADERS) is None:
             raise _too_large(BATCH_BYTES_MAX + 1, BATCH_BYTES_MAX)
         count += 1
-    assert count > 0, "a batch of no records"
     batch = bytes(builder.build())
     if compression != Compression.NONE:
         batch = recompress(BatchView(batch), compression)

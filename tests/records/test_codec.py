@@ -24,6 +24,11 @@ KEY_VALUE = st.tuples(st.one_of(I64, st.integers(-1, 2**42)), CONTENT, CONTENT, 
 RECORDS = st.lists(KEY_VALUE, min_size=1, max_size=12)
 
 
+def test_a_first_record_without_a_timestamp_keeps_none() -> None:
+    batch = codec.encode([(-1, None, b"a", []), (5, None, b"b", [])])
+    assert [record.timestamp for record in codec.decode(BatchView(batch))] == [-1, 5]
+
+
 @given(
     RECORDS,
     st.sampled_from(Compression),
@@ -47,6 +52,10 @@ def test_both_codecs_write_the_same_bytes(
         for encode in (codec.encode, pure.encode)
     )
     assert batch == oracle
+    if records[0][0] == -1:
+        with pytest.raises(kafka_error(ErrorCode.invalid_timestamp)):
+            codec.RecordBatchBuilder().append(timestamp_ms=-1)
+        return
     builder = codec.RecordBatchBuilder(compression=compression, is_transactional=transactional)
     for timestamp_ms, key, value, headers in records:
         assert builder.append(timestamp_ms=timestamp_ms, key=key, value=value, headers=headers)
