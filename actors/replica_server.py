@@ -30,6 +30,7 @@ from raylog.log.config import LogConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files
 from raylog.log.log import Log
+from raylog.log.removal import remove_folder
 from raylog.metadata.session import (
     AlterPartitionAnswer,
     Assignment,
@@ -37,6 +38,7 @@ from raylog.metadata.session import (
     FromController,
     Hello,
     Removal,
+    ReplicaRemoved,
     Welcome,
 )
 from raylog.placement.disks import boot_id
@@ -64,7 +66,7 @@ from raylog.replication.events import (
     Ticked,
 )
 from raylog.replication.host import ReplicaHost
-from raylog.types import Endpoint, broker_of
+from raylog.types import Endpoint, TopicIdPartition, broker_of
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
 from raylog.wire.server import Request, Server
@@ -204,7 +206,7 @@ class ReplicaServer:
                 case OpenLog(assignment):
                     self._in_thread(lambda a=assignment: self._open(a), lambda event: self._handle(event))  # type: ignore[misc]
                 case CloseLog():
-                    self._in_thread(lambda e=effect: _close(e), _ignore)  # type: ignore[misc]
+                    self._in_thread(lambda e=effect: _close(e), lambda gone, id=effect.id: self._removed(id, gone))  # type: ignore[misc]
                 case Flush():
                     self._in_thread(lambda e=effect: _flush(e), lambda event: self._handle(event))  # type: ignore[misc]
                 case RunHousekeeping():
@@ -272,8 +274,12 @@ class ReplicaServer:
             case Assignment():
                 self._names.add(frame.topic, frame.topic_id)
                 self._handle(Assigned(frame))
-            case Removal():
+            case Removal(topic_id=topic_id, partition=partition):
+                id = TopicIdPartition(topic_id, partition)
+                is_held = id in self._host.replicas
                 self._handle(Removed(frame))
+                if not is_held:
+                    self._in_thread(lambda: self._remove_folder(frame), lambda gone: self._removed(id, gone))
             case AlterPartitionAnswer():
                 self._handle(AlterPartitionAnswered(frame))
             case Welcome():
@@ -287,7 +293,21 @@ class ReplicaServer:
         if self._over is not None and not self._over.done():
             self._over.set_result(reason)
 
+    def _removed(self, id: TopicIdPartition, gone: bool) -> None:
+        """A log was closed; if its folder is gone, the controller waits to hear it."""
+        if gone:
+            self._session.send(ReplicaRemoved(id.topic_id, id.partition))
+
     # ------------------------------------------------------------------ logs
+
+    def _remove_folder(self, removal: Removal) -> bool:
+        directory = os.path.join(self._spec.disk, f"{removal.topic}-{removal.partition}")
+        try:
+            remove_folder(self._files, directory, removal.topic_id)
+        except OSError as error:
+            logger.error("cannot delete %s: %s", directory, error)
+            return False
+        return True
 
     def _open(self, assignment: Assignment) -> LogOpened:
         directory = os.path.join(self._spec.disk, f"{assignment.topic}-{assignment.partition}")
@@ -410,14 +430,17 @@ class _Leader:
             self._connection.close()
 
 
-def _close(effect: CloseLog) -> None:
+def _close(effect: CloseLog) -> bool:
+    """Close a log, and delete it if that is wanted; whether its folder is gone."""
     if not effect.delete:
         _close_log(effect.log, clean=effect.clean)
-        return
+        return False
     try:
         effect.log.delete()
     except OSError as error:
         logger.error("cannot delete the folder of %s: %s", effect.id, error)
+        return False
+    return True
 
 
 def _close_cleanly(log: Log) -> None:

@@ -536,7 +536,7 @@ class Log:
     def delete(self) -> None:
         """Close and remove the folder. It is renamed to ``<folder>.<topic id>-delete`` first, so that a crash leaves no half of a log."""
         self.close(clean=False)
-        doomed = f"{self.directory}.{self.topic_id.hex}-delete"
+        doomed = doomed_directory(self.directory, self.topic_id)
         self.files.remove_directory(doomed)
         self.files.replace(self.directory, doomed)
         self.files.remove_directory(doomed)

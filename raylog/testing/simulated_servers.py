@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 from raylog.errors import DiskLockedError, RaylogError
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
+from raylog.log.removal import remove_folder
 from raylog.metadata.session import (
     ActorIdentity,
     AlterPartition,
@@ -24,6 +25,7 @@ from raylog.metadata.session import (
     Heartbeat,
     Hello,
     Removal,
+    ReplicaRemoved,
     ReplicaStatus,
     Welcome,
 )
@@ -209,7 +211,10 @@ class ReplicaProcess(ServerProcess):
             case Assignment():
                 self.handle(Assigned(frame))
             case Removal():
+                is_held = TopicIdPartition(frame.topic_id, frame.partition) in self.host.replicas
                 self.handle(Removed(frame))
+                if not is_held:
+                    self._thread(1_000, lambda: self._remove_folder(frame), "remove a folder")
             case AlterPartitionAnswer():
                 self.handle(AlterPartitionAnswered(frame))
             case Welcome():
@@ -347,10 +352,19 @@ class ReplicaProcess(ServerProcess):
         try:
             if effect.delete:
                 effect.log.delete()
+                self.send(ReplicaRemoved(*effect.id))
             else:
                 effect.log.close(clean=effect.clean)
         except (OSError, RaylogError) as error:
             self.simulation.trace(f"{self.name} cannot close {effect.id}: {error}")
+
+    def _remove_folder(self, removal: Removal) -> None:
+        try:
+            remove_folder(self.files, f"{self.spec.path}/{removal.topic}-{removal.partition}", removal.topic_id)
+        except OSError as error:
+            self.simulation.trace(f"{self.name} cannot remove {removal}: {error}")
+            return
+        self.send(ReplicaRemoved(removal.topic_id, removal.partition))
 
     def _flush(self, effect: Flush) -> None:
         try:

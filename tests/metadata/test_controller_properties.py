@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from raylog.metadata.events import ActorStarted
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.quorum_messages import EntryKind
 from raylog.metadata.records import decode_batch, encode_batch
@@ -89,12 +90,8 @@ class Story:
     def start(self, choice, step):
         start = self.world.starts.pop(choice % len(self.world.starts))
         old = self.world.processes.get(start.node_id)
-        if old is not None and old.session is not None:
-            return
-        if old is not None:
+        if old is not None and old.session is None:
             old.runs = False
-        from raylog.metadata.events import ActorStarted
-
         self.world.feed(ActorStarted(start.node_id))
         process = self.world.launch(start.node_id, says_hello=False)
         process.default_condition = {"suspect": Condition.SUSPECT, "missing": Condition.MISSING}.get(step)
@@ -175,8 +172,7 @@ def test_when_everything_is_well_again_every_partition_with_a_log_has_a_leader(n
             process.hello()
             world.run_later()
     for start in list(world.starts):
-        if world.processes.get(start.node_id) is None or not world.processes[start.node_id].runs:
-            world.start(start)
+        world.start(start)
     world.pass_time(45_000, step=250)
     for topic in world.image.topics.values():
         for partition, state in topic.partitions.items():
