@@ -166,11 +166,9 @@ def encode(
         CURRENT_MAGIC, 0, is_transactional, producer_id, producer_epoch, base_sequence, BATCH_BYTES_MAX
     )
     append = builder.append
-    count = 0
-    for timestamp_ms, key, value, headers in chain((first,), items):
+    for count, (timestamp_ms, key, value, headers) in enumerate(chain((first,), items)):
         if append(count, timestamp_ms, key, value, list(headers) if headers else _NO_HEADERS) is None:
             raise _too_large(BATCH_BYTES_MAX + 1, BATCH_BYTES_MAX)
-        count += 1
     batch = bytes(builder.build())
     if compression != Compression.NONE:
         batch = recompress(BatchView(batch), compression)
