@@ -36,6 +36,7 @@ from raylog.log.config import LogConfig
 from raylog.log.files import Buffer, Files
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET
 from raylog.log.opening import Opened, load_producers, opened
+from raylog.log.removal import doomed_directory
 from raylog.log.retention import SegmentFacts, deletable
 from raylog.log.segments import Segments
 from raylog.log.time_index import NO_TIMESTAMP
