@@ -443,6 +443,11 @@ class ControllerServer:
         self._publish_address()
         return private.DisksRegistered()
 
+    @property
+    def is_active(self) -> bool:
+        """Whether this controller decides: it was elected and has read its log to the end."""
+        return self._controller.active is not None
+
     def live_nodes(self) -> frozenset[int]:
         """The node ids of all processes that have a session."""
         return frozenset(self._sessions[session_id].peer.node_id for session_id in self._said_hello)

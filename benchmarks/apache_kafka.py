@@ -108,9 +108,11 @@ def java_command(main_class: str, *arguments: str, heap: str = "-Xmx256M") -> li
     return [java, heap, *JVM_OPTIONS, *logging, "-cp", f"{folder}/*", main_class, *arguments]
 
 
-def tool(main_class: str, *arguments: str, timeout_s: float = 120) -> str:
+def tool(main_class: str, *arguments: str, timeout_s: float = 120, heap: str = "-Xmx256M") -> str:
     """Runs a tool to its end and gives back what it printed. Raises PeerError if it fails."""
-    done = subprocess.run(java_command(main_class, *arguments), capture_output=True, text=True, timeout=timeout_s)
+    done = subprocess.run(
+        java_command(main_class, *arguments, heap=heap), capture_output=True, text=True, timeout=timeout_s
+    )
     if done.returncode:
         raise PeerError(f"{main_class} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout
@@ -241,6 +243,13 @@ class ApacheKafka:
                 return
             time.sleep(0.05)
         raise PeerError(f"{topic} did not become whole within {START_TIMEOUT_S} s")
+
+    def delete_topic(self, topic: str) -> None:
+        """Deletes a topic; its files go after ``file.delete.delay.ms``."""
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin.delete_topics([topic], operation_timeout=30)[topic].result()
 
     def leader(self, topic: str, partition: int) -> int:
         """The broker that leads a partition now; −1 if nobody does."""

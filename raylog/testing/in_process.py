@@ -87,6 +87,7 @@ class InProcessCluster:
         endpoint = self.run(controller())
         self._disks = [with_controllers(disk, [endpoint]) for disk in self._disks]
         self.address = ClusterAddress("test", "test", home.cluster_id, (endpoint,), home.secret.encode())
+        self.await_true(lambda: self.controller.is_active)
         self.run(self.controller.register_disks(RegisterDisks(tuple(map(_registration, self._disks)))))
         self.await_true(lambda: all(node_id(disk.broker_id, 0) in self.controller.live_nodes() for disk in self._disks))
 
@@ -109,9 +110,16 @@ class InProcessCluster:
 
     def stop(self) -> None:
         """Close every log cleanly and end the loop."""
-        self.run(self.controller.stop())
-        for server in list(self.launcher.servers.values()):
-            self.run(server.stop())
+
+        async def end() -> None:
+            await self.controller.stop()
+            await asyncio.gather(*(server.stop() for server in self.launcher.servers.values()))
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+
+        self.run(end())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
         self.loop.close()

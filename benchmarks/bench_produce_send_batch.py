@@ -1,0 +1,161 @@
+"""``send_batch`` against confluent-kafka's ``produce`` loop, both into the same replica: which client is faster.
+
+The server is the production ``ReplicaServer`` with its controller and broker in one process of its own
+(``raylog.testing.in_process``), one partition, replication factor 1, acks=1. raylog's producer comes through the front
+door: handshake, then Produce. For librdkafka the same process has a second listener on the same loop: a plain
+``raylog.wire.server.Server`` without secret that answers in order, as Kafka clients want it. It hands Produce and Fetch
+to the very handlers of the replica and answers ApiVersions and Metadata itself (this server leads the one partition).
+So no byte is forwarded, copied or encoded once more for the peer; its path is one handshake shorter than ours. The
+second door goes when raylog has a listener for Kafka clients.
+
+Both send 1 MiB batches with linger 5 ms and wait until all is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import multiprocessing
+import time
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing.connection import Connection as Pipe
+
+import uvloop
+from harness import Benchmark, arguments, cpu_seconds
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v9 import response as metadata
+from producers import SETTINGS, ConfluentKafka, RaylogProducer, megabytes_per_second, random_values
+
+from raylog.actors.apis import fetch, produce
+from raylog.actors.replica_server import ReplicaServer
+from raylog.client.address import ClusterAddress
+from raylog.client.admin import NewTopic
+from raylog.client.sync import AdminClient
+from raylog.testing.in_process import cluster
+from raylog.types import Endpoint
+from raylog.wire.server import Request, Server
+
+METADATA = 3
+METADATA_VERSIONS = range(9, 10)
+NODE = 1
+NO_DELAY = datetime.timedelta(0)
+TOPICS = {100: "hundred-bytes", 1000: "kilobyte"}
+RECORDS = {100: 2_000_000, 1000: 500_000}
+
+
+class ReplicaServerWithSecondDoor(ReplicaServer):
+    """The production server, and a listener for clients that speak plain Kafka."""
+
+    second_door: Endpoint
+
+    async def start(self) -> Endpoint:
+        endpoint = await super().start()
+        door = Server(
+            {produce.KEY: self._produce, fetch.KEY: self._fetch, METADATA: self._metadata},
+            ordered=True,
+            versions={produce.KEY: produce.VERSIONS, fetch.KEY: fetch.VERSIONS, METADATA: METADATA_VERSIONS},
+        )
+        self.second_door = await door.start()
+        return endpoint
+
+    def _metadata(self, request: Request) -> None:
+        partition = metadata.MetadataResponsePartition(
+            error_code=ErrorCode.none,
+            partition_index=0,
+            leader_id=NODE,
+            leader_epoch=-1,
+            replica_nodes=(NODE,),
+            isr_nodes=(NODE,),
+            offline_replicas=(),
+        )
+        topics = tuple(
+            metadata.MetadataResponseTopic(
+                error_code=ErrorCode.none, name=topic.name, is_internal=False, partitions=(partition,)
+            )
+            for topic in request.body.topics or ()
+        )
+        door = metadata.MetadataResponseBroker(
+            node_id=NODE, host=self.second_door.host, port=self.second_door.port, rack=None
+        )
+        request.reply(
+            metadata.MetadataResponse(
+                throttle_time=NO_DELAY, brokers=(door,), cluster_id="bench", controller_id=NODE, topics=topics
+            )
+        )
+
+
+def serve(port: Pipe) -> None:
+    """The server process: a cluster of one broker and a topic per record size."""
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    with cluster(brokers=1) as running:
+        running.launcher.build["replica"] = ReplicaServerWithSecondDoor
+        with AdminClient(running.address) as admin:
+            admin.create_topics([NewTopic(topic, 1, 1) for topic in TOPICS.values()])
+            while any(topic.partitions[0].leader < 0 for topic in admin.describe_topics().values()):
+                time.sleep(0.02)
+            leaders = {name: topic.partitions[0].leader_node for name, topic in admin.describe_topics().items()}
+        doors = {topic: running.launcher.servers[node].second_door for topic, node in leaders.items()}
+        port.send((running.address, doors))
+        with contextlib.suppress(EOFError):
+            port.recv()  # until the script ends
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[tuple[int, ClusterAddress, dict[str, Endpoint]]]:
+    """The server's process id, its address, and the second door of each topic."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield process.pid or 0, *ours.recv()
+    finally:
+        ours.close()
+        process.join(30)
+        process.kill()
+
+
+def compare(bench: Benchmark, pid: int, address: ClusterAddress, door: Endpoint, size: int, count: int) -> float:
+    """Both clients in turns with records of one size; gives the ratio of their medians."""
+    values = random_values(count, size)
+    clients = {
+        "confluent-kafka": ConfluentKafka(str(door), TOPICS[size], values, "1"),
+        "send_batch": RaylogProducer(address, TOPICS[size], values, "1"),
+    }
+    costs: dict[str, list[float]] = {name: [] for name in clients}
+
+    def measured(name: str) -> float:
+        used = cpu_seconds(pid)
+        rate = clients[name].rate()
+        costs[name].append((cpu_seconds(pid) - used) / (count * size / 1e9))
+        return rate / 1e6 if size == 100 else megabytes_per_second(rate, size)
+
+    contestants = {name: partial(measured, name) for name in clients}
+    rates = bench.alternate(f"{size} B", contestants, unit="M records/s" if size == 100 else "MB/s")
+    for name, client in clients.items():
+        client.close()
+        bench.record(f"{size} B, server's CPU", name, costs[name][1:], unit="CPU s/GB")
+    return rates["send_batch"].median / rates["confluent-kafka"].median
+
+
+def main() -> int:
+    quick = arguments().quick
+    bench = Benchmark(
+        "produce_send_batch",
+        "send_batch against confluent-kafka's produce loop, same replica, RF 1, acks=1",
+        settings=SETTINGS | {"records": RECORDS, "acks": 1, "replication.factor": 1},
+        quick=quick,
+    )
+    with serving() as (pid, address, doors):
+        for size, at_least in ((100, 1.0), (1000, 3.0)):
+            count = RECORDS[size] // (20 if quick else 1)
+            ratio = compare(bench, pid, address, doors[TOPICS[size]], size, count)
+            bench.target(f"{size} B: times the rate of confluent-kafka", ratio, at_least=at_least)
+    return bench.finish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,105 @@
+"""raylog as its users run it: an embedded cluster of three brokers, every server a Ray actor, in a folder of its own.
+
+A Ray is started for the script and ends with it; its files and the cluster's lie in one temporary folder. The rest is
+what benchmarks ask about processes: who leads a partition, and under which process id.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import raylog
+from raylog.client.admin import NewTopic
+
+WAIT_S = 60.0
+
+
+class EmbeddedCluster:
+    """A running cluster between ``with`` and its end."""
+
+    def __init__(self, brokers: int = 3) -> None:
+        self.brokers = brokers
+        self.folder = Path(tempfile.mkdtemp(prefix="rlb"))
+        self._ray_folder = os.environ.get("RAY_TMPDIR")
+        self._cluster: raylog.Cluster | None = None
+
+    @property
+    def cluster(self) -> raylog.Cluster:
+        assert self._cluster is not None, "not started"
+        return self._cluster
+
+    def __enter__(self) -> Self:
+        os.environ["RAY_TMPDIR"] = str(self.folder)
+        try:
+            self._cluster = raylog.init(self.folder / "data", brokers=self.brokers, ray_address="local")
+        except BaseException:
+            self._clean()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.cluster.shutdown()
+        finally:
+            self._clean()
+
+    def _clean(self) -> None:
+        if self._ray_folder is None:
+            os.environ.pop("RAY_TMPDIR", None)
+        else:
+            os.environ["RAY_TMPDIR"] = self._ray_folder
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -------------------------------------------------------------- topics
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int = 1,
+        configs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Creates a topic and waits until every partition has a leader and a full ISR."""
+        with self.cluster.admin() as admin:
+            admin.create_topics(NewTopic(topic, partitions, replication_factor, dict(configs or {})))
+        self.await_whole(topic, replication_factor)
+
+    def delete_topic(self, topic: str) -> None:
+        with self.cluster.admin() as admin:
+            admin.delete_topics(topic)
+
+    def await_whole(self, topic: str, replication_factor: int) -> None:
+        """Waits until every partition has a leader and an ISR of that many."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            found = self.partitions(topic, self.cluster.status())
+            if found and all(each["leader"] >= 0 and len(each["isr"]) == replication_factor for each in found):
+                return
+            time.sleep(0.02)
+        raise TimeoutError(f"{topic} did not become whole within {WAIT_S:.0f} s")
+
+    @staticmethod
+    def partitions(topic: str, status: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return next((each["partitions"] for each in status["topics"] if each["name"] == topic), [])
+
+    # -------------------------------------------------------------- processes
+
+    def leader_pid(self, topic: str, partition: int = 0) -> int:
+        """The process that leads a partition now."""
+        status = self.cluster.status()
+        leader = self.partitions(topic, status)[partition]["leader_node"]
+        return next(int(each["pid"]) for each in status["actors"] if each["node_id"] == leader)
+
+    def replica_pids(self) -> list[int]:
+        """The processes that hold replicas."""
+        return [int(each["pid"]) for each in self.cluster.status()["actors"] if each["kind"] == "replicas"]
