@@ -186,7 +186,7 @@ class Checkers:
             raise history.fail(f"{who}: its epochs went back from {memory.leader_epoch}/{memory.partition_epoch}")
         if leader_epoch > history.newest_epoch:
             raise history.fail(f"{who}: no such epoch was committed, the newest is {history.newest_epoch}")
-        loses_to_unclean = history.generation > 0 and not is_leader  # the leader's log is the truth: others are cut to it
+        loses_to_unclean = history.generation > 0 and not is_leader  # its leader's log is the truth
         if leader_epoch == memory.leader_epoch and high_watermark < memory.high_watermark and not loses_to_unclean:
             raise history.fail(f"{who}: the high watermark went back {memory.high_watermark} -> {high_watermark}")
         if start > max(history.deletable_end, history.start) and not history.retention and is_leader:
@@ -205,7 +205,8 @@ class Checkers:
             memory.verified_end = -1
             return
         if became_leader:
-            self._holds_all(history, log, who)
+            if leader_epoch == history.newest_epoch:  # a process that was paused may hear late of an epoch that is over
+                self._holds_all(history, log, who)
             memory.verified_end = min(high_watermark, max(history.end, start))
         self._verify(history, memory, log, who)
 
