@@ -74,6 +74,7 @@ logger = logging.getLogger("raylog.controller")
 METADATA_FOLDER = "__cluster_metadata-0"
 CREATIONS_AT_ONCE = 64
 SHUTDOWN_PATIENCE_S = 30.0
+SHUT_DOWN = "the cluster is shut down"  # what ``ended`` says after a Shutdown request
 
 
 class Launcher(Protocol):
@@ -161,7 +162,7 @@ class ControllerServer:
         """Wait until this server is over of its own; the reason."""
         return await self._over
 
-    async def stop(self) -> None:
+    async def stop(self, reason: str = "stopped") -> None:
         """Stop listening and close the metadata log. Sessions break, and replicas go on without a controller."""
         if self._stopping:
             return
@@ -175,7 +176,7 @@ class ControllerServer:
         await self._loop.run_in_executor(self._writing, self._log.close)
         self._writing.shutdown()
         if not self._over.done():
-            self._over.set_result("stopped")
+            self._over.set_result(reason)
 
     def _open_log(self) -> MetadataLog:
         files, folder = DiskFiles(), os.path.join(self._spec.disk, METADATA_FOLDER)
@@ -257,16 +258,11 @@ class ControllerServer:
             error = None if done.cancelled() else done.exception()
             if error is not None:
                 logger.critical("the metadata log cannot be written, the controller ends: %s", error)
-                self._loop.create_task(self._end(f"the metadata log cannot be written: {error}"))
+                self._loop.create_task(self.stop(f"the metadata log cannot be written: {error}"))
             elif not done.cancelled():
                 self._handle(Persisted(write.number))
 
         future.add_done_callback(written)
-
-    async def _end(self, reason: str) -> None:
-        await self.stop()
-        if not self._over.done():
-            self._over.set_result(reason)
 
     async def _dial(self, effect: Dial) -> None:
         outcome = await dial(
@@ -448,6 +444,11 @@ class ControllerServer:
         """Whether this controller decides: it was elected and has read its log to the end."""
         return self._controller.active is not None
 
+    def directory_ids(self) -> tuple[uuid.UUID, ...]:
+        """The disks of the cluster, the controller's own last."""
+        own = self._disk.directory_id
+        return (*sorted(each for each in self._controller.image.disks if each != own), own)
+
     def live_nodes(self) -> frozenset[int]:
         """The node ids of all processes that have a session."""
         return frozenset(self._sessions[session_id].peer.node_id for session_id in self._said_hello)
@@ -495,7 +496,7 @@ class ControllerServer:
         exits = list(self._sessions.values())
         epoch = self._controller.controller_epoch
         for session in exits:
-            session.send(Exit(epoch, "the cluster is shut down"))
+            session.send(Exit(epoch, SHUT_DOWN))
         deadline = self._loop.time() + SHUTDOWN_PATIENCE_S
         while self._sessions and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
@@ -504,7 +505,7 @@ class ControllerServer:
 
     async def _finish(self) -> None:
         self._stopping = False
-        await self._end("shut down")
+        await self.stop(SHUT_DOWN)
 
 
 def _refuse(request: Request, reply: ControllerReply) -> None:

@@ -69,7 +69,11 @@ class ServerActor:
     async def _end_with(self, server: Server) -> None:
         reason = await server.ended()
         logging.getLogger("raylog").info("process ends: %s", reason)
+        await self._retire(server, reason)
         os._exit(0)
+
+    async def _retire(self, server: Any, reason: str) -> None:
+        """What is left to do on Ray before the process ends."""
 
 
 class PartitionReplicaActor(ServerActor):
@@ -96,6 +100,13 @@ class ControllerActor(ServerActor):
     def __init__(self, spec: ServerSpec) -> None:
         super().__init__(replace(spec, incarnation=new_incarnation()))
         asyncio.get_running_loop().create_task(self.start())
+
+    async def _retire(self, server: Any, reason: str) -> None:
+        from raylog.actors.controller_server import SHUT_DOWN
+        from raylog.actors.ray_launcher import retire
+
+        if reason == SHUT_DOWN:
+            await asyncio.to_thread(retire, server.directory_ids())
 
     async def credentials(self) -> tuple[str, str, int, bytes]:
         """What a client inside this Ray needs: cluster id, host, port, secret. Inside Ray everyone is trusted."""

@@ -8,6 +8,7 @@ placement group of its disk, and takes nothing of a user's runtime environment: 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -15,7 +16,7 @@ import ray
 from raylog.actors.ray_actors import RAY_CLASSES
 from raylog.actors.spec import ServerSpec
 from raylog.placement.disks import encode_id
-from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group
+from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group, remove_group
 from raylog.types import Endpoint
 
 
@@ -27,6 +28,14 @@ def pinned(directory_id: uuid.UUID, *, name: str) -> dict[str, Any]:
     if group is not None:
         return actor_options(directory_id, name=name, group=group)
     return actor_options(directory_id, name=name, node_ip=ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
+def retire(directory_ids: Sequence[uuid.UUID]) -> None:
+    """Called by the controller's own actor, last of all: give the disks' reservations back, and end without being restarted."""
+    me = ray.get_runtime_context().current_actor
+    for directory_id in directory_ids[:-1]:
+        remove_group(directory_id)
+    ray.kill(me, no_restart=True)
 
 
 class RayLauncher:

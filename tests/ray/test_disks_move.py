@@ -116,3 +116,9 @@ def test_a_disk_that_reappears_on_a_new_node_brings_its_replicas(three_nodes: Th
         found: list[Any] = []
         eventually(lambda: found.extend(consumer.consume(2, timeout=1.0)) or len(found) >= 2, "both records")
     assert [record.value for record in found[:2]] == [b"before the node went", b"while it was away"]
+
+
+def test_a_shutdown_leaves_nothing_behind_on_a_ray_that_was_there_before(three_nodes: ThreeNodes) -> None:
+    three_nodes.cluster.shutdown()
+    assert ray.is_initialized()
+    eventually(lambda: not ray.util.list_named_actors(all_namespaces=True), "every server actor has ended for good")
