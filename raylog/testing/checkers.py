@@ -92,6 +92,7 @@ class History:
     batches: dict[int, Seen] = field(default_factory=dict)
     sequences: dict[int, tuple[int, int]] = field(default_factory=dict)  # producer id → (epoch, last sequence)
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)  # epoch → (broker, incarnation)
+    decided_end: dict[int, int] = field(default_factory=dict)  # epoch → ``end`` when it was decided
     newest_epoch: int = -1
     newest_partition_epoch: int = -1
     deletable_end: int = 0  # records below may be gone: a deletion was asked for
@@ -144,6 +145,7 @@ class Checkers:
             history.start = history.end = -1
             history.batches.clear()
             history.sequences.clear()
+        history.decided_end.setdefault(leader_epoch, history.end)
         if leader >= 0:
             self._leads(history, leader_epoch, leader, leader_incarnation)
 
@@ -205,17 +207,20 @@ class Checkers:
             memory.verified_end = -1
             return
         if became_leader:
-            if leader_epoch == history.newest_epoch:  # a process that was paused may hear late of an epoch that is over
-                self._holds_all(history, log, who)
+            self._holds_all(history, log, leader_epoch, who)
             memory.verified_end = min(high_watermark, max(history.end, start))
         self._verify(history, memory, log, who)
 
-    def _holds_all(self, history: History, log: Log, who: str) -> None:
-        """A leader's log has all that was ever below a high watermark."""
-        if history.end > log.log_end_offset:
-            raise history.fail(f"{who} leads with end {log.log_end_offset}: {history.end} was below a high watermark")
+    def _holds_all(self, history: History, log: Log, leader_epoch: int, who: str) -> None:
+        """A leader's log has all that was ever below a high watermark.
+
+        A process that was paused may hear late of an epoch that is over: it has what there was when that epoch was decided.
+        """
+        end = history.end if leader_epoch == history.newest_epoch else history.decided_end.get(leader_epoch, 0)
+        if end > log.log_end_offset:
+            raise history.fail(f"{who} leads with end {log.log_end_offset}: {end} was below a high watermark")
         start = max(log.log_start_offset, history.start)
-        for view in read_batches(log, start, history.end):
+        for view in read_batches(log, start, end):
             self._same(history, view, who)
 
     def _verify(self, history: History, memory: ReplicaMemory, log: Log, who: str) -> None:
