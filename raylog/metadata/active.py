@@ -55,7 +55,16 @@ from raylog.metadata.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.liveness import Liveness
 from raylog.metadata.partition_decisions import FIRST_LEADER, PartitionDecisions
 from raylog.metadata.producer_ids import ProducerIds
-from raylog.metadata.records import ActorDied, ActorRemoved, Record, RemovalConfirmed, TopicConfigChanged, TopicDeleted
+from raylog.metadata.records import (
+    ActorDied,
+    ActorRemoved,
+    PartitionChanged,
+    ProducerIdsAllocated,
+    Record,
+    RemovalConfirmed,
+    TopicConfigChanged,
+    TopicDeleted,
+)
 from raylog.metadata.registrations import decide_register_disk, places
 from raylog.metadata.requests import (
     AllocateProducerIds,
@@ -122,7 +131,7 @@ class ActiveController:
         self._timers = Timers()
         self._ledger = Ledger(image)
         self._sessions = Sessions()
-        self._liveness = Liveness(config, self._timers)
+        self._liveness = Liveness(config, self._timers, first_dial_id=(controller_epoch << 32) + 1)
         self._starts = Starts(config, self._timers)
         self._waits = LeaderWaits(image, self._timers, self._is_live)
         self._announcements = Announcements(image, self._sessions, controller_epoch)
@@ -192,7 +201,7 @@ class ActiveController:
         self._release(decision.held, touched)
         for id in touched:
             self._wake_waiting(id)
-        self._starts.is_due = True
+        self._starts.is_due |= any(_may_create_need(record) for record in decision.records)
         outcome = self._close_event(now_ms)
         assert outcome.decision is None, f"a commit decided {outcome.decision}"
         return outcome.effects
@@ -544,3 +553,14 @@ class ActiveController:
                     assert leader.alive and leader.incarnation == state.leader_incarnation, (
                         f"{topic.name}-{partition} is led by {leader}: {state}"
                     )
+
+
+def _may_create_need(record: Record) -> bool:
+    """Whether a server actor may have to be created because of this record: most records change partitions that exist."""
+    match record:
+        case PartitionChanged():
+            return record.state.partition_epoch == 0
+        case ProducerIdsAllocated() | TopicConfigChanged():
+            return False
+        case _:
+            return True

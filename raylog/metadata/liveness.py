@@ -54,11 +54,12 @@ class Verdicts:
 class Liveness:
     __slots__ = ("_config", "_last_dial_id", "_timers", "_watched")
 
-    def __init__(self, config: ControllerConfig, timers: Timers) -> None:
+    def __init__(self, config: ControllerConfig, timers: Timers, *, first_dial_id: int = 1) -> None:
+        """``first_dial_id`` keeps the answers to another term's dials apart."""
         self._config = config
         self._timers = timers
         self._watched: dict[int, _Watched] = {}
-        self._last_dial_id = 0
+        self._last_dial_id = first_dial_id - 1
 
     def watches(self, node_id: int) -> bool:
         return node_id in self._watched

@@ -1,0 +1,40 @@
+"""Deletion through the real servers: a deleted topic leaves no folder and no process."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from raylog.client.admin import NewTopic
+from raylog.client.sync import AdminClient
+from raylog.testing.in_process import cluster
+
+pytestmark = pytest.mark.core
+
+
+def until(condition, timeout_s=20):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def folders(running, name):
+    return sorted(
+        each for broker in range(3) for each in os.listdir(running.folder / f"broker-{broker}") if each.startswith(name)
+    )
+
+
+def test_a_deleted_topics_folders_and_processes_go(tmp_path):
+    with cluster(brokers=3, folder=tmp_path) as running, AdminClient(running.address) as admin:
+        admin.create_topics([NewTopic("gone", 2, 3), NewTopic("kept", 1, 3)])
+        until(lambda: len(folders(running, "gone-")) == 6 and len(folders(running, "kept-")) == 3)
+        until(lambda: all(p.leader >= 0 for p in admin.describe_topics(["gone"])["gone"].partitions))
+        admin.delete_topics(["gone"])
+        until(lambda: not folders(running, "gone-"))
+        until(
+            lambda: len(running.controller._controller.image.actors) == 3 + 3
+        )  # Brokers, and what holds the other topic
+        assert len(folders(running, "kept-")) == 3
