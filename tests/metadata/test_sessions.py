@@ -177,3 +177,14 @@ def test_a_standby_turns_everybody_away(led):
     assert standby.handle(SessionHello(1, hello), 0) == [CloseSession(1)]
     (reply,) = standby.handle(RequestReceived(7, DescribeCluster()), 0)
     assert isinstance(reply, Reply) and reply.reply.error == ErrorCode.not_controller
+
+
+def test_a_process_that_listens_elsewhere_is_found_there_without_a_new_epoch(led):
+    leader, follower = led.leader(led.p), led.process(led.p, 1)
+    leader.lose_session()
+    leader.endpoint = Endpoint("127.0.0.1", 4)
+    leader.hello()
+    led.run_later()
+    assert led.state(led.p).leader_epoch == 0
+    told = {replica.broker_id: replica.endpoint for replica in follower.told[led.p].replicas}
+    assert told[0] == leader.endpoint
