@@ -55,7 +55,7 @@ def test_what_is_not_built_is_refused_by_name_with_the_reason(name, value, reaso
 @pytest.mark.parametrize("name", sorted(set(KAFKA_CONFIGS) - {n for n, c in KAFKA_CONFIGS.items() if c.refused}))
 def test_each_honoured_config_reaches_somebody_who_honours_it(name):
     elsewhere = {"min.insync.replicas", "unclean.leader.election.enable", "message.downconversion.enable"}
-    samples = {"preallocate": "true", "message.timestamp.type": "LogAppendTime"}
+    samples = {"preallocate": "true", "compression.type": "zstd", "message.timestamp.type": "LogAppendTime"}
     if name not in elsewhere:
         changed = LogConfig.from_topic_configs(
             topic_configs.effective({name: validated(name, samples.get(name, "777"))})
