@@ -95,10 +95,10 @@ class EmbeddedCluster:
     # -------------------------------------------------------------- processes
 
     def leader_pid(self, topic: str, partition: int = 0) -> int:
-        """The process that leads a partition now."""
+        """The process that leads a partition now; 0 while nobody does."""
         status = self.cluster.status()
         leader = self.partitions(topic, status)[partition]["leader_node"]
-        return next(int(each["pid"]) for each in status["actors"] if each["node_id"] == leader)
+        return next((int(each["pid"]) for each in status["actors"] if each["node_id"] == leader), 0)
 
     def replica_pids(self) -> list[int]:
         """The processes that hold replicas."""
