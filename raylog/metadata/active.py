@@ -254,6 +254,8 @@ class ActiveController:
             self._effects.append(SendFrame(session_id, Exit(self._epoch, admission)))
             self._effects.append(CloseSession(session_id))
             self._maybe_remove_exited(node_id, identity.incarnation)
+            if self._is_idle(node_id):
+                self._starts.sent_away(node_id)
             return
         if admission.registration is not None:
             self._ledger.add(admission.registration)

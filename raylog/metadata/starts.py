@@ -8,7 +8,8 @@ a creation blocks).
 a node is   while                                               it leaves this state when
 ==========  ==================================================  ======================================================
 creating    a StartActor is out                                 ActorStarted → expected; ActorStartFailed → resting
-expected    its process was created and has not said hello      a hello → forgotten here; ``hello_timeout_ms`` → resting
+expected    its process was created and has not said hello      a hello → forgotten here; ``hello_timeout_ms`` → resting;
+                                                                sent away, since nothing needs it any more → forgotten
 resting     its creation failed, or it died young               the backoff has passed, and it is still wanted
 ==========  ==================================================  ======================================================
 """
@@ -44,6 +45,7 @@ class _Start:
     since_ms: int
     failures: int = 0  # in a row
     greeted: bool = False  # it said hello before its creation was reported
+    sent_away: bool = False  # it was told to exit before its creation was reported
     reason: str = ""
 
 
@@ -70,6 +72,10 @@ class Starts:
         start = self._starts.get(node_id)
         if start is None or start.stage is not _Stage.CREATING:
             return
+        if start.sent_away:
+            del self._starts[node_id]
+            self.is_due = True
+            return
         start.stage, start.since_ms = (_Stage.UP if start.greeted else _Stage.EXPECTED), now_ms
         if not start.greeted:
             self._timers.set((START, node_id), now_ms + self._config.hello_timeout_ms)
@@ -92,6 +98,18 @@ class Starts:
             start.stage = _Stage.UP
             self._timers.cancel((START, node_id))
         start.since_ms = now_ms
+
+    def sent_away(self, node_id: int) -> None:
+        """Its hello was refused since nothing needs it any more: whoever needs the node next gets a process of its own."""
+        start = self._starts.get(node_id)
+        if start is None:
+            return
+        if start.stage is _Stage.CREATING:
+            start.sent_away = True
+        elif start.stage is _Stage.EXPECTED:
+            del self._starts[node_id]
+            self._timers.cancel((START, node_id))
+            self.is_due = True
 
     def died(self, node_id: int, now_ms: int) -> None:
         """A process that died young counts as a failed start; the first death is made good at once."""
@@ -153,7 +171,8 @@ class Starts:
             if effect is None:
                 continue
             start = self._starts.setdefault(node, _Start(_Stage.CREATING, now_ms))
-            start.stage, start.since_ms, start.greeted = _Stage.CREATING, now_ms, False
+            start.stage, start.since_ms = _Stage.CREATING, now_ms
+            start.greeted = start.sent_away = False
             effects.append(effect)
         return effects
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylog.metadata.events import ActorKind, ActorStarted, ActorStartFailed
-from raylog.metadata.requests import CreateTopics, NewTopic
+from raylog.metadata.requests import CreateTopics, DeleteTopics, NewTopic
 from raylog.types import TopicIdPartition, node_id
 
 
@@ -59,6 +59,22 @@ def test_a_created_process_that_never_says_hello_is_created_again(slow):
     assert len(slow.starts) == 1
     slow.pass_time(3_000)
     assert len(slow.starts) == 2
+
+
+@pytest.mark.parametrize("hello_first", [False, True])
+def test_a_process_that_outlives_its_topic_does_not_keep_the_next_topic_waiting(slow, hello_first):
+    slow.ask(DeleteTopics(("t",)))
+    if hello_first:
+        slow.launch(slow.node)
+        slow.feed(ActorStarted(slow.node))
+    else:
+        slow.start(slow.starts[0])
+    slow.pass_time(100)
+    slow.ask(CreateTopics((NewTopic("u", 1, 1),)))
+    slow.pass_time(1_000)
+    assert [start.node_id for start in slow.starts] == [slow.node, slow.node]
+    slow.start(slow.starts[-1])
+    assert slow.processes[slow.node].session is not None
 
 
 def test_a_hello_that_overtakes_its_creations_report_is_no_missing_hello(slow):
