@@ -217,7 +217,9 @@ def lock_disk(path: Path) -> DiskLock:
     except BlockingIOError:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
-        raise DiskLockedError(f"{path} is in use by process {holder}; stop that one first or give another folder") from None
+        raise DiskLockedError(
+            f"{path} is in use by process {holder}; stop that one first or give another folder"
+        ) from None
     except OSError as error:
         os.close(descriptor)
         raise DiskError(f"{path} can't be locked: {error}") from error

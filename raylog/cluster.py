@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,6 +29,7 @@ from raylog.client.address import ClusterAddress
 from raylog.client.sync import AdminClient, Consumer, Producer, call
 from raylog.errors import ClusterError, DiskError, RayError, RaylogError
 from raylog.placement.disks import Disk, encode_id, format_disk, new_id, open_disk, read_disk, with_controllers
+from raylog.placement.local_ray import is_loopback, running_ray
 from raylog.types import Endpoint
 from raylog.wire.private import ClusterStatus, RegisterDisks, Shutdown
 
@@ -237,7 +238,8 @@ def _ensure_ray(disks: Sequence[Disk], ray_address: str | None, log_to_driver: b
                     raise RayError(f"several Rays run here, say which with ray_address=…: {error}") from error
                 if ray_address is not None:
                     raise RayError(
-                        f"no Ray at {ray_address}: start it with `ray start --head`, or leave ray_address out"
+                        f"no Ray at {ray_address}: start it with `ray start --head`, or leave ray_address out "
+                        "(if it asks for a token: set RAY_AUTH_MODE=token)"
                     ) from error
         if not ray.is_initialized():
             _start_ray(disks, log_to_driver)
@@ -248,8 +250,12 @@ def _ensure_ray(disks: Sequence[Disk], ray_address: str | None, log_to_driver: b
 def _connect_ray(address: str, *, log_to_driver: bool) -> None:
     import ray
 
+    local = running_ray()
+    if address == local:
+        address = "auto"  # only then Ray offers the token that is here
     try:
-        ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging.ERROR)
+        with _loopback_only() if is_loopback(local if address == "auto" and local else address) else nullcontext():
+            ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging.ERROR)
     except ray.exceptions.AuthenticationError as error:
         raise RayError(
             f"the Ray at {address} asks for another token: copy its ~/.ray/auth_token here or set RAY_AUTH_TOKEN ({error})"

@@ -21,10 +21,12 @@ import typer
 
 from raylog.cli.connection import DEFAULT_FOLDER, Address, Folder, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
-from raylog.errors import RayError
+from raylog.errors import ClusterError, RayError
+from raylog.placement.local_ray import running_ray
 
 RAY_NOTE = "ray-started-by-raylog.json"
 RAY_HEAD_PORT = 6379
+END_TIMEOUT_S = 5
 RECONNECT_TIMEOUT_S = 7 * 24 * 3600
 
 
@@ -46,10 +48,9 @@ def up(
 
     with progress_bar(quiet=as_json) as progress:
         task = progress.add_task("Ray", total=2)
-        if address is None and not _ray_runs():
-            _start_ray(folder, brokers, rack)
+        address = address or running_ray() or _start_ray(folder, brokers, rack)
         progress.update(task, advance=1, description="brokers")
-        cluster = init(folder, brokers=brokers, racks=rack, host=host, ray_address=address or "auto")
+        cluster = init(folder, brokers=brokers, racks=rack, host=host, ray_address=address)
         progress.update(task, advance=1)
     state = {
         "cluster_id": cluster.address.cluster_id,
@@ -61,10 +62,12 @@ def up(
         print_json(state)
         return
     live = sum(1 for each in state["brokers"] if each["live"])
+    where, option = ("", "") if folder == DEFAULT_FOLDER else (f" {folder}", f" --folder {folder}")
     print_text(
         f"Cluster {state['cluster_id']} is up: {live} brokers, data in {state['folder']}",
-        "Next:  raylog topics create events --partitions 6 --replication-factor 3",
-        f"       raylog status · raylog down {'' if folder == DEFAULT_FOLDER else folder}".rstrip(),
+        f"Next:  raylog topics create events --partitions 6 --replication-factor 3{option}",
+        f"       raylog status{option}",
+        f"       raylog down{where}",
     )
 
 
@@ -77,15 +80,22 @@ def down(
 
     Ends Ray, too, if `raylog up` started it. Exits with 1 if no cluster runs there.
     """
-    cluster = find_cluster(None if address is not None else folder, address)
-    cluster.shutdown()
-    ended = _end_ray(folder)
-    if as_json:
-        print_json({"cluster_id": cluster.address.cluster_id, "ray_ended": ended})
+    cluster_id = None
+    try:
+        cluster = find_cluster(None if address is not None else folder, address)
+        cluster_id = cluster.address.cluster_id
+        cluster.shutdown()
+    except ClusterError:
+        if not _end_ray(folder):
+            raise
+        ended = True  # its servers were gone already, the Ray that `up` had started was not
     else:
-        print_text(
-            f"Cluster {cluster.address.cluster_id} is down" + (", and the Ray that it had started" if ended else "")
-        )
+        ended = _end_ray(folder)
+    if as_json:
+        print_json({"cluster_id": cluster_id, "ray_ended": ended})
+    else:
+        what = f"Cluster {cluster_id}" if cluster_id else f"What `raylog up` had started for {folder}"
+        print_text(f"{what} is down" + (", and the Ray that it had started" if ended and cluster_id else ""))
 
 
 def status(
@@ -162,15 +172,9 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
         notice(f"{state['unclean_elections']} unclean elections: acknowledged records may be lost")
 
 
-def _ray_runs() -> bool:
-    """Whether an ``address="auto"`` would find a Ray."""
-    if os.environ.get("RAY_ADDRESS"):
-        return True
-    return any(process.info["name"] == "gcs_server" for process in psutil.process_iter(["name"]))
-
-
-def _start_ray(folder: Path, brokers: int, racks: list[str] | None) -> None:
-    from raylog.cluster import OBJECT_STORE_BYTES, prepare_disks
+def _start_ray(folder: Path, brokers: int, racks: list[str] | None) -> str:
+    """Start a Ray on the loopback interface that outlives this command; its address."""
+    from raylog.cluster import OBJECT_STORE_BYTES, RAY_CLUSTERS, prepare_disks
     from raylog.placement.groups import node_resources
 
     disks = prepare_disks(folder, brokers, racks)
@@ -183,14 +187,16 @@ def _start_ray(folder: Path, brokers: int, racks: list[str] | None) -> None:
         *(f"--object-store-memory={OBJECT_STORE_BYTES}",),
         f"--resources={json.dumps(node_resources(disk.path for disk in disks))}",
     ]
-    environment = os.environ | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S)}
+    environment = os.environ | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S), RAY_CLUSTERS: "0"}
     before = _ray_processes()
     done = subprocess.run(command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         reason = (done.stderr or done.stdout).strip().splitlines()
         raise RayError(f"Ray did not start: {reason[-1] if reason else 'no reason given'}; see `raylog doctor`")
     started = {pid: created for pid, created in _ray_processes().items() if before.get(pid) != created}
-    (folder / RAY_NOTE).write_text(json.dumps({"address": f"127.0.0.1:{port}", "processes": started}) + "\n")
+    address = f"127.0.0.1:{port}"
+    (folder / RAY_NOTE).write_text(json.dumps({"address": address, "processes": started}) + "\n")
+    return address
 
 
 def _end_ray(folder: Path) -> bool:
@@ -215,7 +221,7 @@ def _end_ray(folder: Path) -> bool:
     for process in everyone:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, stubborn = psutil.wait_procs(everyone, timeout=10)
+    _, stubborn = psutil.wait_procs(everyone, timeout=END_TIMEOUT_S)
     for process in stubborn:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

@@ -20,8 +20,8 @@ import psutil
 from raylog.cli.checks import RAY_HEAD_PORT, DiskFacts, Facts, RayFacts
 from raylog.errors import DiskError
 from raylog.placement.disks import check_writable, read_disk
+from raylog.placement.local_ray import running_ray
 
-_RAY_CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
 SERVER_ACTORS = ("PartitionReplicaActor", "ControllerActor", "BrokerActor")
 
 
@@ -102,14 +102,9 @@ def _look_at_ray() -> RayFacts:
         installed = version("ray")
     except PackageNotFoundError:
         installed = "0"
-    running = None
-    if _RAY_CURRENT_CLUSTER.is_file():
-        address = _RAY_CURRENT_CLUSTER.read_text().strip()
-        if any(process.info["name"] == "gcs_server" for process in psutil.process_iter(["name"])):
-            running = address or None
     token_files = [Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "")), Path.home() / ".ray" / "auth_token"]
     has_token = bool(os.environ.get("RAY_AUTH_TOKEN")) or any(path.is_file() for path in token_files)
-    return RayFacts(installed, running, _running_version(), os.environ.get("RAY_AUTH_MODE"), has_token)
+    return RayFacts(installed, running_ray(), _running_version(), os.environ.get("RAY_AUTH_MODE"), has_token)
 
 
 def _running_version() -> str | None:

@@ -1,0 +1,90 @@
+"""``raylog up`` and ``down`` as real commands: a cluster that outlives its command, comes back, and leaves nothing running."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def environment() -> Iterator[dict[str, str]]:
+    """An environment in which Ray keeps its notes in a short folder of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="rl-"))
+    kept = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAYLOG_FOLDER")}
+    try:
+        yield kept | {"RAY_TMPDIR": str(folder)}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def raylog(
+    environment: dict[str, str], *arguments: object, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "raylog.cli.main", *map(str, arguments)],
+        env=environment,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_cluster_outlives_up_comes_back_and_goes_down_with_its_ray(environment: dict[str, str]) -> None:
+    folder = Path(environment["RAY_TMPDIR"]) / "data"
+    up = raylog(environment, "up", folder, "--brokers", 2, "--json")
+    started: dict[str, float] = {}
+    try:
+        assert up.returncode == 0, up.stderr
+        started = json.loads((folder / "ray-started-by-raylog.json").read_text())["processes"]
+        assert all(psutil.pid_exists(int(pid)) for pid in started) and started
+        state = json.loads(up.stdout)
+        assert [broker["live"] for broker in state["brokers"]] == [True, True]
+        environment["RAYLOG_FOLDER"] = str(folder)
+        topic = ("events", "--partitions", 1, "--replication-factor", 2)
+        assert raylog(environment, "topics", "create", *topic).returncode == 0
+        assert raylog(environment, "produce", "events", stdin="one\ntwo\n").returncode == 0
+        again = raylog(environment, "up", folder, "--brokers", 2)
+        assert again.returncode == 0 and state["cluster_id"] in again.stdout, again.stderr
+        read = raylog(environment, "consume", "events", "--from-beginning", "--until-end")
+        assert read.stdout == "one\ntwo\n", read.stderr
+        doctor = raylog(environment, "doctor", folder, "--json")
+        scores = {each["check"]: each for each in json.loads(doctor.stdout)["findings"]}["OOM score"]
+        assert scores["level"] == "warning" and "RAY_worker_oom_score_adjustment" in scores["remedy"]
+    finally:
+        down = raylog(environment, "down", folder, "--json")
+    assert down.returncode == 0 and json.loads(down.stdout)["ray_ended"], down.stderr
+    left = [int(pid) for pid in started if psutil.pid_exists(int(pid))]
+    assert not [pid for pid in left if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    assert raylog(environment, "status").returncode == 1
+    assert raylog(environment, "down", folder).returncode == 1
+
+
+def test_the_page_of_use_in_the_readme_runs_as_printed(environment: dict[str, str]) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    program = program.replace("raylog.init(", 'raylog.init(ray_address="local", folder=')
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=environment["RAY_TMPDIR"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    places, rows = run.stdout.splitlines()
+    assert len(eval(places)) == 3 and 1 <= int(rows) <= 4
