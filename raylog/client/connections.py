@@ -58,6 +58,11 @@ class Connections:
         self._closed = False
         self._sweeper: asyncio.TimerHandle | None = None
 
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that everything connected to here belongs to."""
+        return self._address.cluster_id
+
     def peek(self, endpoint: Endpoint) -> Connection | None:
         """The open connection to an endpoint, if there is one."""
         door = self._doors.get(endpoint)

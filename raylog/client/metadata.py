@@ -7,7 +7,7 @@ Of two statements about a partition the one with the higher leader epoch holds, 
 (AWAIT_LEADER, which waits up to 1 s and never names a dead leader). If the connection broke, the same endpoint is
 tried at the same time: a leader that was only cut off is the same process still, and serves on under its old epoch.
 Whichever succeeds first ends the search; if neither does, fresh metadata is the answer. There is one search per
-partition, whoever asks.
+partition, whoever asks. The user reads one line about it (``raylog.client.leader_changes``).
 
 Lives in one event loop; ``cached`` may be read from any thread. Node ids are those of server actors
 (``raylog.types.node_id``).
@@ -23,7 +23,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client import requests
+from raylog.client import leader_changes, requests
 from raylog.client.config import ClientConfig
 from raylog.client.connections import Connections, ControllerLink
 from raylog.client.partitioners import TopicPartitions
@@ -83,6 +83,9 @@ class Metadata:
         self._topics: dict[str, TopicView] = {}
         self._fetches: dict[str, asyncio.Task[TopicView]] = {}
         self._searches: dict[TopicPartition, list[SearchEnded]] = {}
+        self._lost: dict[
+            TopicPartition, tuple[Leader, float]
+        ] = {}  # leaders that failed, and since when one is searched
         self._tasks: set[asyncio.Task[Any]] = set()
         self.nodes: dict[int, Endpoint] = {}
 
@@ -225,6 +228,8 @@ class Metadata:
             waiting.append(on_end)
             return
         self._searches[key] = [on_end]
+        if failed is not None and failed.endpoint is not None:
+            self._lost.setdefault(key, (failed, asyncio.get_running_loop().time()))
         task = asyncio.get_running_loop().create_task(self._search(key, failed, peer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -240,8 +245,25 @@ class Metadata:
         except RaylogError:
             pass  # the controller is away: the caller tries again
         finally:
+            self._report(key, leader, refusal)
             for on_end in self._searches.pop(key, []):
                 on_end(leader, refusal)
+
+    def _report(self, key: TopicPartition, found: Leader | None, refusal: RaylogError | None) -> None:
+        """Tell the user about a new leader; the search goes on where there is none yet."""
+        if key not in self._lost or (refusal is None and (found is None or found.endpoint is None)):
+            return
+        lost, since = self._lost.pop(key)
+        if found is not None and found.epoch > lost.epoch:
+            assert lost.endpoint is not None
+            leader_changes.report(
+                self._connections.cluster_id,
+                key,
+                lost,
+                found,
+                gone=self._connections.peek(lost.endpoint) is None,
+                after_ms=(asyncio.get_running_loop().time() - since) * 1000,
+            )
 
     async def _find(self, key: TopicPartition, failed: Leader | None, peer: Peer | None) -> Leader | None:
         known = self.leader(key)
