@@ -167,12 +167,14 @@ class AsyncAdminClient:
 
     async def list_topics(self, *, internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
-        views = await self._opened().metadata.refresh(None)
+        views = await self._opened().metadata.refresh(None, timeout_ms=self._config.default_api_timeout_ms)
         return sorted(view.name for view in views if internal or not view.is_internal)
 
     async def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicDescription]:
         """Topics by name; all of them if no names are given. Raises UnknownTopicOrPartitionError for one that is not there."""
-        views = await self._opened().metadata.refresh(None if names is None else list(names))
+        views = await self._opened().metadata.refresh(
+            None if names is None else list(names), timeout_ms=self._config.default_api_timeout_ms
+        )
         return {view.name: _description(view) for view in sorted(views, key=lambda view: view.name)}
 
     async def create_partitions(

@@ -126,10 +126,10 @@ class Metadata:
         views = await self.refresh([name])
         return views[0]
 
-    async def refresh(self, topics: Iterable[str] | None) -> list[TopicView]:
+    async def refresh(self, topics: Iterable[str] | None, *, timeout_ms: float | None = None) -> list[TopicView]:
         """Ask the controller about these topics, or all. Raises what it says of the first that it refuses."""
         names = None if topics is None else list(topics)
-        reply = await self._controller.request(requests.metadata(names))
+        reply = await self._controller.request(requests.metadata(names), timeout_ms=timeout_ms)
         self._learn_nodes(reply)
         views = []
         refused: RaylogError | None = None
