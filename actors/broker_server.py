@@ -51,13 +51,13 @@ class BrokerServer:
         """Wait until this server is over of its own; the reason."""
         return await self._over
 
-    async def stop(self) -> None:
+    async def stop(self, reason: str = "stopped") -> None:
         await self._session.stop()
         await self._server.stop()
         if self._lock is not None:
             self._lock.release()
         if not self._over.done():
-            self._over.set_result("stopped")
+            self._over.set_result(reason)
 
     async def crash(self) -> None:
         """End as a SIGKILL would, for clusters in one process."""
@@ -72,7 +72,4 @@ class BrokerServer:
     def _controller_said(self, frame: FromController) -> None:
         if isinstance(frame, Exit):
             logger.info("told to exit: %s", frame.reason)
-            self._exiting = asyncio.get_running_loop().create_task(self._exit(frame.reason))
-
-    async def _exit(self, reason: str) -> None:
-        await self.stop()
+            self._exiting = asyncio.get_running_loop().create_task(self.stop(frame.reason))

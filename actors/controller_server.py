@@ -275,7 +275,9 @@ class ControllerServer:
         self._handle(Dialed(effect.node_id, effect.incarnation, effect.dial_id, DialOutcome(outcome)))
 
     def _start_actor(self, effect: StartActor) -> None:
-        spec = ServerSpec(effect.node_id, effect.directory_id, effect.path, self._spec.host, new_incarnation())
+        known = self._controller.image.actors.get(effect.node_id)
+        incarnation = max(new_incarnation(), known.incarnation + 1 if known is not None else 0)  # a clock may go back
+        spec = ServerSpec(effect.node_id, effect.directory_id, effect.path, self._spec.host, incarnation)
         future = self._loop.run_in_executor(self._creating, self._launcher.launch, _KINDS[effect.kind], spec)
 
         def launched(done: asyncio.Future[Endpoint]) -> None:

@@ -95,6 +95,7 @@ class ReplicaServer:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
         self._over: asyncio.Future[str] | None = None
+        self._stopping = False
         secret = self._disk.secret.encode()
         self._server = Server(
             {
@@ -138,8 +139,9 @@ class ReplicaServer:
         assert self._over is not None, "ended() before start()"
         return await self._over
 
-    async def stop(self) -> None:
-        """Close the session and the listener, then every log cleanly."""
+    async def stop(self, reason: str = "stopped") -> None:
+        """Close the session and the listener, then every log cleanly. ``reason`` is what ``ended`` returns."""
+        self._stopping = True
         await self._session.stop()
         await self._server.stop()
         for leader in self._leaders.values():
@@ -150,10 +152,11 @@ class ReplicaServer:
             await self._loop.run_in_executor(self._threads, _close_cleanly, log)
         self._threads.shutdown(wait=True)
         if self._over is not None and not self._over.done():
-            self._over.set_result("stopped")
+            self._over.set_result(reason)
 
     async def crash(self) -> None:
         """End as a SIGKILL would, for clusters in one process: sockets break, no log is closed cleanly."""
+        self._stopping = True
         await self._session.stop()
         await self._server.stop(grace_s=0)
         for leader in self._leaders.values():
@@ -171,6 +174,10 @@ class ReplicaServer:
     # ------------------------------------------------------------------ the machine
 
     def _handle(self, event: Event) -> None:
+        if self._stopping:  # a closed log takes no answer of a leader, a broken connection causes no other
+            if isinstance(event, LogOpened) and event.log is not None:
+                _close_log(event.log, clean=False)
+            return
         self._run(self._host.handle(event, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))
         self._set_timer()
 
@@ -286,12 +293,8 @@ class ReplicaServer:
                 self._host.admit_controller(frame.controller_epoch)
             case Exit(_, reason):
                 logger.info("told to exit: %s", reason)
-                self._loop.create_task(self._exit(reason))
-
-    async def _exit(self, reason: str) -> None:
-        await self.stop()
-        if self._over is not None and not self._over.done():
-            self._over.set_result(reason)
+                if not self._stopping:
+                    self._exiting = self._loop.create_task(self.stop(reason))
 
     def _removed(self, id: TopicIdPartition, gone: bool) -> None:
         """A log was closed; if its folder is gone, the controller waits to hear it."""

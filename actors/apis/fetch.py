@@ -35,7 +35,10 @@ def event(request: Any, token: int, names: TopicNames, version: int) -> FetchRec
     if version >= 15:
         replica_id, incarnation = request.replica_state.replica_id, request.replica_state.replica_epoch
     else:
-        replica_id, incarnation = request.replica_id, -1
+        replica_id, incarnation = (
+            -1,
+            -1,
+        )  # followers of ours speak a newer version: this is a consumer, whatever it claims
     partitions = []
     for topic in request.topics:
         topic_id = names.id_of(topic)

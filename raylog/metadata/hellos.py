@@ -1,7 +1,8 @@
 """Whether a process that says hello is let in, and how it is registered. Pure.
 
 A process is turned away, with a reason that it can print, if it belongs to another cluster, to a broker or disk that is not
-registered, if nothing is assigned to it, or if a newer process of the same actor has said hello before.
+registered, if nothing is assigned to it, or if a newer process of the same actor has said hello before: one with a higher
+incarnation, or one that took its place.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def admit(image: MetadataImage, hello: Hello) -> Admission | str:
     known = image.actors.get(node_id)
     former: tuple[int, ...] = ()
     if known is not None:
-        if identity.incarnation in known.former:
+        if identity.incarnation in known.former or identity.incarnation < known.incarnation:
             return "a newer process has taken its place"
         former = known.former
         if identity.incarnation != known.incarnation:
