@@ -68,6 +68,7 @@ class InProcessCluster:
         self._thread.start()
         self._disks = _format(folder, brokers)
         self.controller: ControllerServer
+        self._has_controller = False
         self.address: ClusterAddress
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 30) -> T:
@@ -76,20 +77,31 @@ class InProcessCluster:
 
     def start(self) -> None:
         home = self._disks[0]
-        spec = ServerSpec(
-            node_id(home.broker_id, CONTROLLER_SLOT), home.directory_id, str(home.path), "127.0.0.1", new_incarnation()
-        )
-
-        async def controller() -> Endpoint:
-            self.controller = ControllerServer(spec, launcher=self.launcher)
-            return await self.controller.start()
-
-        endpoint = self.run(controller())
+        endpoint = self.start_controller()
         self._disks = [with_controllers(disk, [endpoint]) for disk in self._disks]
         self.address = ClusterAddress("test", "test", home.cluster_id, (endpoint,), home.secret.encode())
         self.await_true(lambda: self.controller.is_active)
         self.run(self.controller.register_disks(RegisterDisks(tuple(map(_registration, self._disks)))))
         self.await_true(lambda: all(node_id(disk.broker_id, 0) in self.controller.live_nodes() for disk in self._disks))
+
+    def start_controller(self) -> Endpoint:
+        """Another controller process on the same metadata log, where the last one listened. That one must have ended."""
+        home = self._disks[0]
+        spec = ServerSpec(
+            node_id(home.broker_id, CONTROLLER_SLOT), home.directory_id, str(home.path), "127.0.0.1", new_incarnation()
+        )
+
+        async def controller() -> Endpoint:
+            controller = ControllerServer(spec, launcher=self.launcher)
+            endpoint = await controller.start()
+            self.controller, self._has_controller = controller, True
+            return endpoint
+
+        return self.run(controller())
+
+    def stop_controller(self) -> None:
+        """End the controller, and nothing else: sessions break, replicas serve on."""
+        self.run(self.controller.stop())
 
     def crash(self, node: int) -> None:
         """End the server of that node id as a SIGKILL would; the controller notices and starts another."""
@@ -112,7 +124,8 @@ class InProcessCluster:
         """Close every log cleanly and end the loop."""
 
         async def end() -> None:
-            await self.controller.stop()
+            if self._has_controller:
+                await self.controller.stop()
             await asyncio.gather(*(server.stop() for server in self.launcher.servers.values()))
             rest = asyncio.all_tasks() - {asyncio.current_task()}
             for task in rest:
