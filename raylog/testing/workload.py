@@ -132,6 +132,7 @@ class Client(Process):
 class Outgoing:
     """A batch until its end. ``values`` are what it carries, ``generation`` the partition's history in which it was made."""
 
+    serial: int
     first_value: int
     values: tuple[bytes, ...]
     data: bytes = b""
@@ -177,6 +178,7 @@ class Producer(Client):
         self.ledger = Ledger(name, id, idempotent, acks)
         self.unsent: deque[Outgoing] = deque()
         self.in_flight: list[Outgoing] = []
+        self._batches_made = 0
         self._producer_id = -1
         self._producer_epoch = -1
         self._next_sequence = 0
@@ -205,18 +207,16 @@ class Producer(Client):
         if self.gone or not self.producing:
             return
         if len(self.unsent) < 20:
-            count = self.scheduler.between(1, 4)
-            self.unsent.append(
-                Outgoing(self.ledger.sent, tuple(self._value(self.ledger.sent + n) for n in range(count)))
-            )
-            self.ledger.sent += count
+            self._make_batch()
             self._send()
         self.later(self.scheduler.skewed_us(self.interval_us), self._produce, f"{self.name} produces")
 
     def _make_batch(self) -> None:
         first = self.ledger.sent
         self.ledger.sent += self.scheduler.between(1, 4)
-        self.unsent.append(Outgoing(first, tuple(self._value(number) for number in range(first, self.ledger.sent))))
+        values = tuple(self._value(number) for number in range(first, self.ledger.sent))
+        self._batches_made += 1
+        self.unsent.append(Outgoing(self._batches_made, first, values))
 
     def _value(self, number: int) -> bytes:
         return f"{self.name}:{number}:".encode() + b"." * self.scheduler.between(0, 60)
@@ -231,7 +231,12 @@ class Producer(Client):
             self.find_leader(self.topic, self.id, newer_than=-1)
             return
         # A leader that knows nothing of a producer takes any sequence number, so the first batch goes alone.
-        while self.unsent and len(self.in_flight) < (IN_FLIGHT_MAX if self._is_known else 1):
+        # Leaders remember five batches: none may leave before the fifth before it is done.
+        while self.unsent:
+            batch = self.unsent[0]
+            oldest = min((each.serial for each in self.in_flight), default=batch.serial)
+            if batch.serial - oldest >= IN_FLIGHT_MAX or (self.in_flight and not self._is_known):
+                break
             self._send_one(self.unsent.popleft(), self.leader)
 
     def _send_one(self, batch: Outgoing, leader: Leader) -> None:
