@@ -131,6 +131,7 @@ def kill_leader(running: EmbeddedCluster, producer: Producer, pacer: Pacer, dice
     deadline = time.monotonic() + NO_REQUEST_S
     while not producer.buffered_bytes:
         assert time.monotonic() < deadline and pacer.error is None, f"nothing is in flight: {pacer.error}"
+        time.sleep(0.0001)  # a busy loop would starve the threads that send
     at = time.perf_counter()
     os.kill(pid, signal.SIGKILL)
     while running.leader_pid(TOPIC) in (0, pid):

@@ -124,7 +124,8 @@ class Benchmark:
         With ``warm_up`` a first round is run and thrown away for everybody alike.
         """
         names = list(contestants)
-        measured = self.cases.setdefault(case, {name: Measurement(unit) for name in names})
+        measured = self.cases.setdefault(case, {})
+        measured |= {name: Measurement(unit) for name in names}
         for number in range(-1 if warm_up else 0, self.rounds):
             turn = number % len(names)
             for name in names[turn:] + names[:turn]:

@@ -61,7 +61,7 @@ class RaylogProducer:
         self._topic = topic
         per_call = max(1, BATCH_BYTES // len(values[0]))
         self._calls = [values[start : start + per_call] for start in range(0, len(values), per_call)]
-        self._count = len(values)
+        self.count = len(values)
         self._producer = Producer(
             address,
             acks=acks,
@@ -79,8 +79,8 @@ class RaylogProducer:
         self._producer.flush()
         took = time.perf_counter() - start
         stored = sum(delivery.result(0).count for delivery in deliveries)
-        assert stored == self._count, f"{stored} of {self._count} records were stored"
-        return self._count / took
+        assert stored == self.count, f"{stored} of {self.count} records were stored"
+        return self.count / took
 
     def close(self) -> None:
         self._producer.close()
