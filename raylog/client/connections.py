@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ from raylog.wire.connection import Connection
 from raylog.wire.handshake import HandshakeError
 
 _IDLE_SWEEP_S = 30.0
+_WARM_MAX = 64  # doors of a handle up to which it opens some ahead
 _NOT_CONTROLLER = kafka_error(ErrorCode.not_controller)
 
 
@@ -88,6 +90,17 @@ class Connections:
                 lambda task: task.cancelled() or task.exception()
             )  # nobody may be waiting any more
         return await asyncio.shield(door.opening)
+
+    def warm(self, endpoints: Iterable[Endpoint]) -> None:
+        """Open and prove connections that may be wanted soon, a few at most; failures are of no consequence."""
+        loop = asyncio.get_running_loop()
+        for endpoint in endpoints:
+            if len(self._doors) >= _WARM_MAX or self._closed:
+                return
+            if endpoint not in self._doors:
+                door = self._doors[endpoint] = _Door()
+                door.opening = loop.create_task(self._open(endpoint, door))
+                door.opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _open(self, endpoint: Endpoint, door: _Door) -> Connection:
         loop = asyncio.get_running_loop()

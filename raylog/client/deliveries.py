@@ -9,6 +9,7 @@ completion it pickles as its plain result.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from raylog.errors import ClientTimeoutError, RaylogError
 
 if TYPE_CHECKING:
     from raylog.client.producer_batch import ProducerBatch
+
+logger = logging.getLogger("raylog.client")
 
 UNKNOWN_OFFSET = -1
 
@@ -70,6 +73,10 @@ def _places(part: ProducedRange) -> Iterator[tuple[int, int]]:
     if part.base_offset < 0:
         return ((part.partition, UNKNOWN_OFFSET) for _ in range(part.count))
     return ((part.partition, part.base_offset + index) for index in range(part.count))
+
+
+OnBatchDelivery = Callable[[BatchResult | None, RaylogError | None], None]
+"""Called on the sender's thread when a whole ``send_batch`` is settled; one of the two is None. It must not block."""
 
 
 class Delivery:
@@ -170,6 +177,24 @@ class BatchDelivery:
             yield from _finished(self._batches).__await__()
         return self._outcome()
 
+    def call_when_done(self, on_delivery: OnBatchDelivery) -> None:
+        """Call back once, when all is settled, on the thread that settles it (or now)."""
+        called = iter((True,))
+
+        def tell() -> None:
+            if not next(called, False):
+                return
+            try:
+                result, error = self._outcome(), None
+            except RaylogError as raised:
+                result, error = None, raised
+            try:
+                on_delivery(result, error)
+            except Exception:
+                logger.exception("the delivery callback %r failed", on_delivery)
+
+        _when_all_done(self._batches, tell)
+
     def _outcome(self) -> BatchResult:
         ranges: list[ProducedRange] = []
         order: list[Sequence[int]] | None = None if self._order is None else []
@@ -228,3 +253,5 @@ def _when_all_done(batches: Sequence[ProducerBatch], callback: Callable[[], None
 
     for batch in batches:
         batch.call_when_done(maybe)
+    if not batches:
+        callback()

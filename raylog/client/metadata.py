@@ -206,6 +206,14 @@ class Metadata:
             return None
         return view.partitions[key.partition].leader
 
+    def successors(self, key: TopicPartition) -> list[Endpoint]:
+        """Where those listen who may lead the partition next, as far as is known."""
+        view = self._topics.get(key.topic)
+        if view is None or key.partition >= len(view.partitions):
+            return []
+        part = view.partitions[key.partition]
+        return [self.nodes[node] for node in part.isr if node != part.leader.node and node in self.nodes]
+
     def learn_leader(self, key: TopicPartition, leader: Leader) -> None:
         """Take over news of a leader, unless something newer is known."""
         view = self._topics.get(key.topic)

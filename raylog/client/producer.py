@@ -36,7 +36,7 @@ from raylog.client.columns import binary_values, column_of, header_lists
 from raylog.client.columns import timestamps_ms as timestamps_of
 from raylog.client.config import ProducerConfig
 from raylog.client.connections import Connections, ControllerLink
-from raylog.client.deliveries import BatchDelivery, Delivery, RecordMetadata
+from raylog.client.deliveries import BatchDelivery, Delivery, OnBatchDelivery, RecordMetadata
 from raylog.client.interceptors import InterceptorChain, ProducerRecord
 from raylog.client.memory import BufferMemory
 from raylog.client.metadata import Metadata, TopicView, unknown_partition
@@ -281,14 +281,10 @@ class ProducerCore:
                 )
         return columns
 
-    def add_part(
-        self, topic: str, part: EncodedPart, on_delivery: Callable[[ProducerBatch], None] | None = None
-    ) -> ProducerBatch:
+    def add_part(self, topic: str, part: EncodedPart) -> ProducerBatch:
         """Hand over one encoded batch for which ``len(part.data)`` bytes of memory were taken."""
         try:
             batch = self.accumulator.encoded_batch(topic, part.partition, part.data, part.record_count)
-            if on_delivery is not None:
-                batch.on_done.append(lambda: on_delivery(batch))
             if self._intercepts:
                 batch.on_done.append(lambda: self._acknowledge_all(batch))
             self.accumulator.add_encoded(batch)
@@ -422,7 +418,7 @@ class AsyncProducer:
         keys: Sequence[Any] | None = None,
         partition: int | None = None,
         timestamps_ms: Sequence[int | None] | None = None,
-        on_delivery: Callable[[ProducerBatch], None] | None = None,
+        on_delivery: OnBatchDelivery | None = None,
     ) -> BatchDelivery:
         """Take many records in few large batches; see ``Producer.send_batch``."""
         if isinstance(values, (pa.Table, pa.RecordBatch)):
@@ -467,18 +463,21 @@ class AsyncProducer:
         core: ProducerCore,
         topic: str,
         parts: Iterator[EncodedPart],
-        on_delivery: Callable[[ProducerBatch], None] | None,
+        on_delivery: OnBatchDelivery | None,
     ) -> BatchDelivery:
         batches: list[ProducerBatch] = []
         orders: list[Sequence[int]] = []
         for part in parts:
             if not core.memory.try_take(len(part.data)):
                 await self._wait_for_room(core, len(part.data))
-            batches.append(core.add_part(topic, part, on_delivery))
+            batches.append(core.add_part(topic, part))
             if part.order is not None:
                 orders.append(part.order)
             await asyncio.sleep(0)  # let the sender write it while the next one is encoded
-        return BatchDelivery(topic, batches, orders or None)
+        delivery = BatchDelivery(topic, batches, orders or None)
+        if on_delivery is not None:
+            delivery.call_when_done(on_delivery)
+        return delivery
 
     async def _wait_for_room(self, core: ProducerCore, size: int) -> None:
         granted = asyncio.Event()

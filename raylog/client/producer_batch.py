@@ -194,10 +194,8 @@ class ProducerBatch:
         self.done = True
         self.data = None
         self.records = None
-        for callback in self._waiting:
-            callback()
         callbacks, self.on_done = self.on_done, []
-        for callback in callbacks:
+        for callback in (*callbacks, *self._waiting):  # a waiter finds the callbacks made
             callback()
         parent = self.parent
         if parent is not None and not parent.done and all(child.done for child in parent.children):

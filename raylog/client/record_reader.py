@@ -45,13 +45,16 @@ class RecordReader:
 
     def next_record(self) -> Record | None:
         """One record, or None if there is none to be had at once. Raises what stands in the way of a partition."""
-        if not self._in_hand() and not self._advance():
-            return None
-        record = self._records[self._next_record]
-        self._next_record += 1
-        assert self._chunk is not None
-        self._chunk.partition.position = record.offset + 1
-        return self._converted([record])[0] if self._converts else record
+        while self._in_hand() or self._advance():
+            record = self._records[self._next_record]
+            self._next_record += 1
+            assert self._chunk is not None
+            self._chunk.partition.position = record.offset + 1
+            if not self._converts:
+                return record
+            if converted := self._converted([record]):
+                return converted[0]
+        return None
 
     def take_records(self, count_max: int) -> list[Record]:
         """Up to so many records, as far as they are to be had at once."""

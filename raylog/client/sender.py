@@ -482,6 +482,7 @@ class Sender:
         async def connect() -> None:
             try:
                 await self._connections.get(endpoint)
+                self._connections.warm(self._metadata.successors(key))
             except RaylogError as error:
                 logger.debug("cannot connect to the leader of %s-%d: %s", key.topic, key.partition, error)
                 self._unreachable(endpoint)

@@ -10,6 +10,8 @@ a handle connects anew.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -32,20 +34,24 @@ from raylog.client.admin import (
 from raylog.client.background import background, notice_fork
 from raylog.client.batch_input import EncodedPart
 from raylog.client.config import AdminConfig, ProducerConfig
-from raylog.client.deliveries import BatchDelivery, Delivery
+from raylog.client.deliveries import BatchDelivery, Delivery, OnBatchDelivery
 from raylog.client.interceptors import ProducerRecord
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import TopicView
 from raylog.client.producer import NO_HEADERS, OnDelivery, ProducerCore
 from raylog.client.producer_batch import ProducerBatch
 from raylog.client.sync_consumer import Consumer
-from raylog.errors import ClosedError
+from raylog.errors import ClosedError, RaylogError
 from raylog.records.record import Header
 from raylog.types import TopicPartition
 
 __all__ = ["AdminClient", "Consumer", "Producer", "call"]
 
+logger = logging.getLogger("raylog.client")
+
 T = TypeVar("T")
+EXIT_FLUSH_S = 5.0
+_open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 class Producer:
@@ -113,14 +119,15 @@ class Producer:
         keys: Sequence[Any] | None = None,
         partition: int | None = None,
         timestamps_ms: Sequence[int | None] | None = None,
-        on_delivery: Callable[[ProducerBatch], None] | None = None,
+        on_delivery: OnBatchDelivery | None = None,
     ) -> BatchDelivery:
         """Take many records in few large batches: the fast way.
 
         ``values`` are bytes (or what ``value.serializer`` takes), objects with ``value`` and optionally ``key``, ``timestamp_ms`` and
         ``headers``, or an Arrow table. ``key`` holds for all, ``keys`` one by one. Without key and partition each batch goes to a
         partition of its own choice. Order is kept per partition. One record that is too large refuses the whole call before
-        anything is sent; later failures concern single batches and show in the delivery.
+        anything is sent; later failures concern single batches and show in the delivery. ``on_delivery(result, error)`` is called
+        once, when all of it is settled.
         """
         if isinstance(values, (pa.Table, pa.RecordBatch)):
             return self.send_arrow(topic, values, partition=partition)
@@ -164,17 +171,20 @@ class Producer:
         core: ProducerCore,
         topic: str,
         parts: Iterator[EncodedPart],
-        on_delivery: Callable[[ProducerBatch], None] | None,
+        on_delivery: OnBatchDelivery | None,
     ) -> BatchDelivery:
         batches: list[ProducerBatch] = []
         orders: list[Sequence[int]] = []
         for part in parts:
             if not core.memory.try_take(len(part.data)):
                 self._wait_for_room(core, len(part.data))
-            batches.append(core.add_part(topic, part, on_delivery))
+            batches.append(core.add_part(topic, part))
             if part.order is not None:
                 orders.append(part.order)
-        return BatchDelivery(topic, batches, orders or None)
+        delivery = BatchDelivery(topic, batches, orders or None)
+        if on_delivery is not None:
+            delivery.call_when_done(on_delivery)
+        return delivery
 
     @property
     def buffered_bytes(self) -> int:
@@ -198,6 +208,7 @@ class Producer:
         """Flush for up to ``timeout`` seconds (None: as long as deliveries may take; 0: drop what waits) and end. Idempotent."""
         self._closed = True
         core, self._live = self._live, None
+        _open_producers.discard(self)
         if self._finalizer is not None:
             self._finalizer.detach()
         if core is not None and self._generation == background_module.generation:
@@ -230,6 +241,7 @@ class Producer:
                 self._finalizer = weakref.finalize(self, _abandon, core, self._generation)
                 self._finalizer.atexit = False
                 self._live = core
+                _open_producers.add(self)
         return self._live
 
     def _fetch_topic(self, core: ProducerCore, topic: str) -> TopicView:
@@ -384,6 +396,22 @@ def call(address: ClusterAddress, request: Any, *, timeout_s: float = 30) -> Any
             await link.close()
 
     return background().run(ask(), timeout_s + 5)
+
+
+def _flush_at_exit() -> None:
+    """The interpreter ends: what producers still hold gets some seconds to leave."""
+    for producer in list(_open_producers):
+        try:
+            if producer.flush(EXIT_FLUSH_S):
+                logger.warning(
+                    "%r still held records when the interpreter ended: call flush() or close() before", producer
+                )
+            producer.close(0)
+        except RaylogError as error:
+            logger.warning("%r could not be closed: %s", producer, error)
+
+
+atexit.register(_flush_at_exit)
 
 
 async def _make(make: Callable[[], T]) -> T:

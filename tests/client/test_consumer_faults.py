@@ -336,6 +336,20 @@ def test_deserializers_and_interceptors_see_every_record(scripted: Any) -> None:
         consumer.poll(5)
 
 
+def test_an_interceptor_may_drop_records(scripted: Any) -> None:
+    class Odd:
+        def on_consume(self, records: list[Record]) -> list[Record]:
+            return [record for record in records if record.offset % 2]
+
+    cluster = scripted()
+    fill(cluster, values(6))
+    with from_start(cluster, interceptor_classes=[Odd]) as consumer:
+        polled = [consumer.poll(5) for _ in range(3)]
+        assert [record and record.offset for record in polled] == [1, 3, 5]
+        consumer.seek_to_beginning()
+        assert [r.offset for r in read(consumer, 3)] == [1, 3, 5]
+
+
 def test_what_is_fetched_ahead_is_bounded(scripted: Any) -> None:
     cluster = scripted()
     for _ in range(100):

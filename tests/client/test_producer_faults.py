@@ -364,3 +364,51 @@ def test_tv_10_a_chain_of_interceptors_prepends_the_time_and_counts(scripted: An
     assert [text for _, text in parts] == [b"message%d" % number for number in range(10)]
     assert all(before <= int(millis) <= time.time_ns() // 1_000_000 for millis, _ in parts)
     assert (count.sent, count.failed, count.closed) == (10, 0, True)
+
+
+def test_a_batchs_callback_comes_once_with_where_all_of_it_landed(scripted: Any) -> None:
+    cluster = scripted()
+    seen: list[Any] = []
+    with Producer(cluster.address, batch_size=200) as producer:
+        producer.send_batch(
+            "t", VALUES, on_delivery=lambda result, error: seen.append((result and result.count, error))
+        )
+        producer.flush()
+        cluster.refuse_produce(ErrorCode.invalid_record)
+        producer.send_batch("t", [b"x"], on_delivery=lambda result, error: seen.append((result, type(error))))
+        producer.send_batch("t", [], on_delivery=lambda result, error: seen.append((result, error)))
+    assert seen == [(50, None), (None, kafka_error(ErrorCode.invalid_record))]
+
+
+def test_connections_to_possible_next_leaders_are_open_before_they_are_needed(scripted: Any) -> None:
+    cluster = scripted(nodes=3)
+    cluster.isr = (0, 1, 2)
+    with Producer(cluster.address) as producer:
+        producer.send("t", b"0").result(10)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and cluster.call(lambda: connected(cluster)) != [1, 1, 1]:
+            time.sleep(0.01)
+        assert cluster.call(lambda: connected(cluster)) == [1, 1, 1]
+
+
+def connected(cluster: ScriptedCluster) -> list[int]:
+    return [len(cluster.servers[node].connections) for node in range(3)]
+
+
+def test_a_program_that_ends_without_close_leaves_nothing_behind(scripted: Any) -> None:
+    import base64
+    import pickle
+    import subprocess
+    import sys
+
+    cluster = scripted()
+    address = base64.b64encode(pickle.dumps(cluster.address)).decode()
+    program = f"""
+import base64, pickle
+from raylog.client.sync import Producer
+producer = Producer(pickle.loads(base64.b64decode("{address}")), linger_ms=60_000)
+for number in range(100):
+    producer.send("t", b"%d" % number)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert cluster.values() == [b"%d" % number for number in range(100)]

@@ -93,6 +93,7 @@ class ScriptedCluster:
         self.servers: dict[int, Server] = {}
         self.endpoints: dict[int, Endpoint] = {}
         self.producer_ids = 0
+        self.isr: tuple[int, ...] = ()
         self.waiting_for_leader: list[Any] = []
         self.on(self._start(nodes))
 
@@ -347,8 +348,8 @@ class ScriptedCluster:
                     partition_index=index,
                     leader_id=log.leader,
                     leader_epoch=log.epoch,
-                    replica_nodes=(log.leader,),
-                    isr_nodes=(log.leader,),
+                    replica_nodes=self.isr or (log.leader,),
+                    isr_nodes=self.isr or (log.leader,),
                     offline_replicas=(),
                 )
                 for index, log in logs
