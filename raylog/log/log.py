@@ -398,12 +398,12 @@ class Log:
         """
         with self._guard:
             self._generation += 1
+            self.log_end_offset = offset
             self.recovery_point = min(self.recovery_point, offset)
         self.log_start_offset = min(self.log_start_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)
         self.checkpoint()
         self._checkpoint_is_behind = not self._flushed_always
-        self.log_end_offset = offset
 
     def _empty_at(self, offset: int, wall_ms: int) -> None:
         """Replace everything by one empty segment that starts at ``offset``; start offset and high watermark stay."""
@@ -474,20 +474,22 @@ class Log:
 
     def flush(self) -> int:
         """Return when everything appended before the call survives a loss of power; returns the offset below which it does."""
-        return self._flush_below(self.log_end_offset)
+        return self._flush(sealed_only=False)
 
     def flush_rolled(self) -> int:
         """The same for the sealed segments only, as Kafka does after each roll: it bounds what recovery has to scan."""
-        return self._flush_below(self.segments.active.base_offset)
+        return self._flush(sealed_only=True)
 
-    def _flush_below(self, end_offset: int) -> int:
+    def _flush(self, *, sealed_only: bool) -> int:
         with self._guard:
             generation = self._generation
+            # The end first: whatever is appended or rolled after this line may be flushed too, but is not counted.
+            end_offset = self.segments.active.base_offset if sealed_only else self.log_end_offset
             waiting = self.segments.not_below(self.recovery_point)
             self._appended_since_flush_ms = None
             names_changed, self.segments.names_changed = self.segments.names_changed, False
         for segment in waiting:
-            if segment.base_offset < end_offset:
+            if not sealed_only or segment.base_offset < end_offset:
                 segment.flush()
         if names_changed:
             self.files.sync_directory(self.directory)
@@ -518,8 +520,10 @@ class Log:
 
     def update_config(self, config: LogConfig) -> None:
         """From here on; segments that exist keep their indexes' size."""
-        self._flushed_always = self._flushed_always and config.flush_messages == 1
         self.config = config
+        if self._flushed_always and config.flush_messages != 1:
+            self._flushed_always = False
+            self.checkpoint(flush=True)  # before an append that no flush covers
 
     def close(self, *, clean: bool = True) -> None:
         """Close the files and release the lock. ``clean``: flush and say so on the disk, so that no recovery is needed."""

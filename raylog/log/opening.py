@@ -152,6 +152,9 @@ def _opened(
     load_producers(producers, snapshots, segments, end_offset)
     for segment in segments[:-1]:
         segment.rest()
+    # Without the page cache, what lies below the high watermark may not be what lay there when it was noted: the leader says it anew.
+    cache_is_lost = report.condition is Condition.SUSPECT and known.boot_id != boot_id
+    high_watermark = start_offset if cache_is_lost else known.high_watermark
     return Opened(
         lock,
         segments,
@@ -161,7 +164,7 @@ def _opened(
         report,
         log_start_offset=start_offset,
         log_end_offset=end_offset,
-        high_watermark=max(start_offset, min(known.high_watermark, end_offset)),
+        high_watermark=max(start_offset, min(high_watermark, end_offset)),
         recovery_point=min(known.recovery_point, end_offset),
     )
 

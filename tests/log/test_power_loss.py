@@ -1,0 +1,43 @@
+"""What a loss of power must not make a log believe, each found by the simulator."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from raylog.metadata.session import Condition
+
+
+def _lose_power(machine: Any, seed: int) -> None:
+    machine.disk.lose_power(random.Random(seed))
+    machine.files = machine.disk.files()
+    machine.boot_id = f"after power loss {seed}"
+
+
+def test_a_suspect_log_forgets_its_high_watermark(machine: Any) -> None:
+    """The high watermark may have been said of other records: those here can be older ones that a lost truncation brought back."""
+    log = machine.open()
+    machine.append(b"old", b"old")
+    log.flush()
+    log.truncate_to(0)
+    machine.append(b"new", b"new", leader_epoch=1)
+    log.high_watermark = 2
+    log.checkpoint(flush=True)
+    _lose_power(machine, 1)
+    log = machine.open()
+    assert log.condition is Condition.SUSPECT and log.high_watermark == log.log_start_offset
+
+
+def test_a_log_that_is_flushed_always_no_more_says_so_before_its_next_append(machine: Any) -> None:
+    outcomes = set()
+    for seed in range(30):
+        machine = type(machine)()
+        log = machine.open(flush_messages=1)
+        machine.append(b"a")
+        log.flush()
+        log.update_config(type(machine.config)(segment_index_bytes=4096))
+        machine.append(b"b")
+        _lose_power(machine, seed)
+        log = machine.open()
+        outcomes.add((log.condition, log.log_end_offset))
+    assert (Condition.WHOLE, 1) not in outcomes and (Condition.SUSPECT, 1) in outcomes, outcomes
