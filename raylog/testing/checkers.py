@@ -72,6 +72,7 @@ class ReplicaMemory:
     log_start_offset: int = -1
     is_leader: bool = False
     partition_epoch: int = -1
+    log: Log | None = None
     verified_end: int = -1  # everything from the log start to here was compared with the history
 
 
@@ -197,6 +198,7 @@ class Checkers:
         if is_leader:
             self._leads(history, leader_epoch, broker, incarnation)
         memory.verified_end = min(memory.verified_end, end)
+        memory.log = log
         memory.leader_epoch = leader_epoch
         memory.partition_epoch = partition_epoch
         memory.high_watermark = high_watermark

@@ -220,6 +220,8 @@ class Simulation:
         for id, replica in process.host.replicas.items():
             if replica.log is not None and replica.role in (Role.LEADER, Role.FOLLOWER):
                 self._check_replica(process, id, replica, replica.log)
+            elif replica.role is Role.OFFLINE:
+                self._check_failed(process, id, replica)
 
     def _check_replica(self, process: ReplicaProcess, id: TopicIdPartition, replica: Replica, log: Log) -> None:
         key = (process.spec.incarnation, id)
@@ -244,6 +246,24 @@ class Simulation:
         if memory.is_leader and (not was_leader or epoch != memory.leader_epoch):
             self.counts["elections"] += 1
             self.trace(f"{process.name} leads {log.where} in epoch {memory.leader_epoch} from {log.log_end_offset}")
+
+    def _check_failed(self, process: ReplicaProcess, id: TopicIdPartition, replica: Replica) -> None:
+        """A replica that failed may have moved its high watermark, and acknowledged by it, in that same event."""
+        memory = self._memories.get((process.spec.incarnation, id))
+        if memory is not None and memory.log is not None:
+            log, memory.log = memory.log, None
+            self.checkers.replica(
+                memory,
+                id,
+                replica.assignment.topic,
+                log,
+                broker=process.host.context.broker_id,
+                incarnation=process.spec.incarnation,
+                is_leader=memory.is_leader,
+                leader_epoch=memory.leader_epoch,
+                partition_epoch=memory.partition_epoch,
+            )
+            memory.log = None
 
     def check_controller(self, process: ControllerProcess) -> None:
         """Every partition whose committed state is another than before."""
