@@ -135,11 +135,11 @@ class TimingWheel(Generic[T]):
         """Raise AssertionError where an invariant is broken."""
         for wheel in self._wheels:
             assert wheel.now_ms % wheel.tick_ms == 0, (wheel.now_ms, wheel.tick_ms)
-            for bucket in wheel.buckets:
-                for timer in bucket.timers if bucket is not None else ():
+            for bucket in filter(None, wheel.buckets):
+                for timer in bucket.timers:
                     assert timer.bucket is bucket, "a timer stands in a bucket that it does not know"
-                    assert bucket is not None and 0 <= timer.deadline_ms - bucket.start_ms < wheel.tick_ms, (
-                        f"a timer for {timer.deadline_ms} stands in the bucket from {bucket and bucket.start_ms}"
+                    assert 0 <= timer.deadline_ms - bucket.start_ms < wheel.tick_ms, (
+                        f"a timer for {timer.deadline_ms} stands in the bucket from {bucket.start_ms}"
                     )
 
     def _place(self, timer: Timer[T]) -> None:
