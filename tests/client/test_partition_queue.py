@@ -126,6 +126,21 @@ def test_a_fenced_producer_asks_for_a_new_producer_id() -> None:
     assert queue.needs_identity
 
 
+def test_a_batch_in_doubt_is_never_more_than_five_batches_behind() -> None:
+    """A leader knows a second copy only among the last five batches, so the sixth waits for the doubt to end."""
+    queue, made = queue_of(12)
+    take_all(queue)
+    for _ in range(3):  # the answer to the first is lost again and again while others get through
+        queue.retry(made[0], ErrorCode.network_exception)
+        for each in list(queue.in_flight):
+            queue.acknowledged(each)
+        take_all(queue)
+        queue.check()
+    assert max(each.stamp[2] for each in made) == made[4].stamp[2] == 8
+    queue.acknowledged(made[0])
+    assert take_all(queue) == made[5:10]
+
+
 def test_a_batch_that_is_too_large_is_split_under_its_own_sequences() -> None:
     queue, made = queue_of(2, records=4)
     take_all(queue)

@@ -1,0 +1,178 @@
+"""How a client finds leaders and controllers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from scripted_cluster import METADATA, ScriptedCluster
+
+from raylog.client.config import AdminConfig
+from raylog.client.link import ClusterLink
+from raylog.client.metadata import Leader
+from raylog.errors import ClusterError, kafka_error
+from raylog.types import Endpoint, TopicPartition
+from raylog.wire.private import AWAIT_LEADER
+
+pytestmark = pytest.mark.core
+KEY = TopicPartition("t", 0)
+
+
+def with_link(cluster: ScriptedCluster, work: Any, **options: Any) -> Any:
+    async def run() -> Any:
+        link = ClusterLink(cluster.address, AdminConfig.parse(options))
+        try:
+            return await work(link)
+        finally:
+            await link.close()
+
+    return asyncio.run(run())
+
+
+async def search(link: ClusterLink, failed: Leader | None, peer: Any = None) -> tuple[Leader | None, Any, float]:
+    started = time.perf_counter()
+    ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    link.metadata.search_leader(
+        KEY, failed, peer=peer, on_end=lambda leader, refusal: ended.set_result((leader, refusal))
+    )
+    leader, refusal = await ended
+    return leader, refusal, time.perf_counter() - started
+
+
+def test_a_newer_leader_ends_the_search_as_soon_as_there_is_one(scripted: Any) -> None:
+    cluster = scripted()
+
+    async def work(link: ClusterLink) -> None:
+        await link.metadata.topic("t")
+        failed = link.metadata.leader(KEY)
+        asyncio.get_running_loop().call_later(
+            0.2, lambda: asyncio.get_running_loop().run_in_executor(None, cluster.move_leader, KEY, 1)
+        )
+        leader, _, seconds = await search(link, failed)
+        assert leader == Leader(1, 1, cluster.endpoints[1]) == link.metadata.leader(KEY)
+        assert 0.15 < seconds < 0.9
+        known, _, seconds = await search(link, failed)  # what is known already is found without asking
+        assert known == leader and seconds < 0.1
+
+    with_link(cluster, work)
+
+
+def test_a_leader_whose_connection_broke_but_who_is_the_same_process_is_found_again_at_once(scripted: Any) -> None:
+    cluster = scripted()
+
+    async def work(link: ClusterLink) -> None:
+        await link.metadata.topic("t")
+        failed = link.metadata.leader(KEY)
+        assert failed is not None and failed.endpoint is not None
+        connection = await link.connections.get(failed.endpoint)
+        peer = connection.peer
+        connection.abort()
+        leader, _, seconds = await search(link, failed, peer)
+        assert leader == failed and seconds < 0.9
+        stranger = dataclasses.replace(peer, incarnation=99)
+        _, _, seconds = await search(link, failed, stranger)  # another process on that port: the controller decides
+        assert seconds > 0.9
+
+    with_link(cluster, work)
+
+
+def test_a_search_without_a_result_ends_with_what_the_controller_knows(scripted: Any) -> None:
+    cluster = scripted()
+
+    async def work(link: ClusterLink) -> None:
+        await link.metadata.topic("t")
+        failed = link.metadata.leader(KEY)
+        leader, refusal, seconds = await search(link, failed)
+        assert leader == failed and refusal is None and 0.9 < seconds < 5
+
+    with_link(cluster, work)
+
+
+def test_a_topic_that_is_gone_ends_the_search_for_good(scripted: Any) -> None:
+    cluster = scripted()
+
+    async def work(link: ClusterLink) -> None:
+        await link.metadata.topic("t")
+        failed = link.metadata.leader(KEY)
+        cluster.call(lambda: cluster.logs.pop(KEY))
+        cluster.fail_next(AWAIT_LEADER, refuse)
+        leader, refusal, _ = await search(link, failed)
+        assert leader is None and refusal.code is ErrorCode.unknown_topic_or_partition
+        assert link.metadata.cached("t") is None
+
+    def refuse(cluster: ScriptedCluster, request: Any) -> bool:
+        raise kafka_error(ErrorCode.unknown_topic_or_partition)("gone")
+
+    with_link(cluster, work)
+
+
+def test_older_news_of_a_leader_do_not_replace_newer(scripted: Any) -> None:
+    cluster = scripted()
+
+    async def work(link: ClusterLink) -> None:
+        await link.metadata.topic("t")
+        newer = Leader(1, 7, cluster.endpoints[1])
+        link.metadata.learn_leader(KEY, newer)
+        link.metadata.learn_leader(KEY, Leader(0, 6, cluster.endpoints[0]))
+        await link.metadata.refresh(["t"])  # the controller's answer still says epoch 0
+        assert link.metadata.leader(KEY) == newer
+
+    with_link(cluster, work)
+
+
+def test_many_who_ask_for_a_topic_cause_one_request(scripted: Any) -> None:
+    cluster = scripted()
+
+    async def work(link: ClusterLink) -> None:
+        await asyncio.gather(*(link.metadata.topic("t") for _ in range(20)))
+
+    with_link(cluster, work)
+    assert sum(type(body).__name__ == "MetadataRequest" for body in cluster.requests) == 1
+
+
+def test_the_next_controller_endpoint_is_tried_when_one_is_dead_or_a_standby(scripted: Any) -> None:
+    cluster = scripted()
+    dead = Endpoint("127.0.0.1", 1)
+    address = dataclasses.replace(cluster.address, bootstrap=(dead, *cluster.address.bootstrap))
+
+    def standby(cluster: ScriptedCluster, request: Any) -> bool:
+        import importlib
+
+        module = importlib.import_module("kio.schema.metadata.v12.response")
+        topic = module.MetadataResponseTopic(
+            error_code=ErrorCode.not_controller, name="t", topic_id=None, is_internal=False, partitions=()
+        )
+        reply = module.MetadataResponse(
+            throttle_time=importlib.import_module("datetime").timedelta(0), brokers=(), topics=(topic,)
+        )
+        request.reply(reply)
+        return True
+
+    cluster.fail_next(METADATA, standby)
+
+    async def work() -> None:
+        link = ClusterLink(address, AdminConfig.parse())
+        started = time.perf_counter()
+        view = await link.metadata.topic("t")
+        assert len(view.partitions) == 1 and time.perf_counter() - started < 5
+        assert link.controller.endpoint == cluster.endpoints[-1]
+        await link.close()
+
+    asyncio.run(work())
+
+
+def test_a_stranger_with_another_secret_is_named(scripted: Any) -> None:
+    cluster = scripted()
+    address = dataclasses.replace(cluster.address, secret=b"wrong")
+
+    async def work() -> None:
+        link = ClusterLink(address, AdminConfig.parse({"request.timeout.ms": 300}))
+        with pytest.raises(ClusterError, match=r"is not cluster 'scripted' .*raylog\.connect"):
+            await link.metadata.topic("t")
+        await link.close()
+
+    asyncio.run(work())
