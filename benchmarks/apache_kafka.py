@@ -204,6 +204,12 @@ class ApacheKafka:
         if self._own_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def stop_broker(self, broker: int) -> None:
+        """Ends one broker cleanly; its data stays."""
+        process = self._processes[broker]
+        process.send_signal(signal.SIGTERM)
+        process.wait(STOP_TIMEOUT_S)
+
     def kill(self, broker: int) -> None:
         """SIGKILL, and waits for the process to be gone."""
         process = self._processes[broker]
