@@ -285,7 +285,7 @@ def test_log_behaves_like_a_list_through_crashes_and_losses_of_power() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         LogAgainstList,
         settings=settings(
-            max_examples=8, stateful_step_count=30, deadline=None, derandomize=True,
+            max_examples=40, stateful_step_count=25, deadline=None, derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip
@@ -296,6 +296,6 @@ def test_log_behaves_like_a_list_in_many_more_histories() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         LogAgainstList,
         settings=settings(
-            max_examples=400, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
