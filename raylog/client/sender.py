@@ -24,6 +24,7 @@ import asyncio
 import logging
 import random
 import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -72,6 +73,7 @@ class Sender:
         controller: ControllerLink,
     ) -> None:
         self._config = config
+        self._idempotent = config.idempotent
         self._accumulator = accumulator
         self._memory = memory
         self._metadata = metadata
@@ -156,7 +158,7 @@ class Sender:
             return
         now = self._now_ms()
         self._expire(now)
-        if self._config.idempotent and self._identity is None and self._accumulator.active:
+        if self._idempotent and self._identity is None and self._accumulator.active:
             self._fetch_identity(now)
             if self._identity is None:
                 self._look_again_at(self._next_deadline())
@@ -173,7 +175,9 @@ class Sender:
         """The queues with something to send, by leader; and when to look again at the others."""
         later = float("inf")
         by_leader: dict[tuple[Endpoint, Connection], list[PartitionQueue]] = {}
-        hurry = self._flushing > 0 or self._accumulator.closed or self._memory.has_waiters
+        hurry = (
+            self._config.linger_ms == 0 or self._flushing > 0 or self._accumulator.closed or self._memory.has_waiters
+        )
         with self._accumulator.lock:
             active = list(self._accumulator.active.items())
         for key, queue in active:
@@ -193,7 +197,7 @@ class Sender:
             if queue.needs_identity:
                 self._renew_identity(queue)
                 continue
-            if self._config.idempotent and self._identity is None and queue.identity is None:
+            if self._idempotent and self._identity is None and queue.identity is None:
                 continue
             leader = self._metadata.leader(key)
             if leader is None or leader.endpoint is None:
@@ -429,7 +433,7 @@ class Sender:
             self._timer = None
         self._timer_at = at_ms
         if at_ms != float("inf"):
-            self._timer = self._loop.call_at(at_ms / 1000 + 0.0005, self._timer_fired)
+            self._timer = self._loop.call_later(max(0.0, at_ms - self._now_ms()) / 1000 + 0.0005, self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None
@@ -437,7 +441,9 @@ class Sender:
         self._run()
 
     def _now_ms(self) -> float:
-        return self._loop.time() * 1000
+        return (
+            time.monotonic() * 1000
+        )  # not the loop's time, which may lag behind that of the threads that make batches
 
     # -------------------------------------------------------------- leaders, connections, identity
 

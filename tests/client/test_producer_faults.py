@@ -237,6 +237,17 @@ def test_linger_gathers_and_a_flush_does_not_wait_for_it(scripted: Any) -> None:
         assert 0.045 < time.perf_counter() - started < 5
 
 
+def test_without_linger_a_record_leaves_at_once_whatever_the_clocks_say(scripted: Any) -> None:
+    cluster = scripted()
+    with Producer(cluster.address) as producer:
+        producer.send("t", b"0").result(10)
+        assert producer._live is not None
+        producer._live.accumulator._clock = lambda: time.monotonic() + 5  # a thread's clock ahead of the loop's
+        started = time.perf_counter()
+        producer.send("t", b"1").result(10)
+        assert time.perf_counter() - started < 4
+
+
 def test_acks_0_asks_for_no_answer_and_knows_no_offset(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address, acks=0) as producer:
