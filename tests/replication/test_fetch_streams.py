@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kio.schema.errors import ErrorCode
 
 from raylog.replication.context import HostConfig
 from raylog.replication.events import FetchAnswered, FetchFailed, FetchPartitionResult, SendFetch
+from raylog.replication.follower import Step
 from raylog.testing.replica_hosts import P0, Hosts, batch
 from raylog.types import TopicIdPartition
 
@@ -165,3 +168,29 @@ def test_the_order_of_partitions_rotates_behind_those_that_had_records() -> None
     answer(hosts, fetch, FetchPartitionResult(P0, 0, 0, 0, 0, None, batch(b"x")))
     (following,) = sent(hosts)
     assert [part.id for part in following.partitions] == [P1, P0]
+
+
+def test_a_follower_takes_no_answer_to_a_question_of_another_epoch_or_offset() -> None:
+    hosts = one_follower()
+    (fetch,) = sent(hosts)
+    hosts.assign(1, (1, 2), epoch=1, to=(2,), run=False)
+    follower = hosts.replica(2).follower
+    assert follower is not None
+    old = fetch.partitions[0]
+    result = FetchPartitionResult(P0, 0, 0, 0, 0, None, batch(b"old"))
+    assert follower.take(old, result, 0, 0) is Step.STALE
+    assert follower.take(replace(old, current_leader_epoch=1, fetch_offset=7), result, 0, 0) is Step.STALE
+    assert hosts.log(2).log_end_offset == 0
+    assert follower.take(replace(old, current_leader_epoch=1), result, 0, 0) is Step.FETCH
+
+
+def test_a_follower_that_catches_up_in_small_steps_knows_no_high_watermark_beyond_its_end() -> None:
+    hosts = Hosts((1, 2), HostConfig(replica_fetch_max_bytes=1))
+    hosts.assign(1, (1,), to=(1,))
+    for number in range(5):
+        hosts.produce(1, b"%d" % number)
+    hosts.assign(1, (1,), to=(2,), run=False)
+    seen = set()
+    while hosts.step():
+        seen.add((hosts.log(2).log_end_offset, hosts.log(2).high_watermark))
+    assert seen == {(end, end) for end in range(6)}

@@ -209,3 +209,29 @@ def test_three_hosts_shrink_and_heal() -> None:
     hosts.advance(600)
     assert tuple(member for member, _ in hosts.asked(1)[-1].isr) == (1, 2, 3)
     assert hosts.log(3).high_watermark == 1
+
+
+def test_a_follower_below_the_epochs_start_is_not_asked_in_though_the_high_watermark_lags() -> None:
+    hosts, followers = scripted(isr=(1, 3), brokers=(1, 2, 3))
+    for number in range(3):
+        hosts.produce(1, b"%d" % number, acks=1)
+    hosts.assign(1, (1, 3), epoch=1, to=(1,))
+    assert hosts.log(1).high_watermark == 0
+    fetch(hosts, followers[2], 2)
+    assert hosts.asked(1) == []
+    fetch(hosts, followers[2], 3)
+    assert len(hosts.asked(1)) == 1
+
+
+def test_what_a_lost_session_left_open_is_settled_even_if_nothing_else_is_wanted() -> None:
+    hosts, followers = scripted(isr=(1,))
+    fetch(hosts, followers[2], 0)
+    hosts.handle(1, ControlSessionChanged(False))
+    waiting = hosts.produce(1, b"m0")
+    hosts.advance(LAG_MS + 1)  # it stopped fetching: nobody wants it in the ISR any more
+    hosts.handle(1, ControlSessionChanged(True))
+    request = hosts.asked(1)[1]
+    assert request.isr == ((1, hosts.processes[1].incarnation),)
+    assert maximal(hosts) == (1, 2) and hosts.produced(waiting) is None
+    answer(hosts, request)
+    assert maximal(hosts) == (1,) and hosts.produced(waiting) is not None
