@@ -11,6 +11,11 @@ Input: ``{"ray_address", "disks": [folder, …], "controller_disk", "host"}``.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from raylog.actors.spared_imports import spare_imports
+
+    spare_imports()
+
 import json
 import logging
 import os

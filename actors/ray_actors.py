@@ -7,14 +7,14 @@ exit, or replaced) ends the process.
 
 from __future__ import annotations
 
-import sys
+from raylog.actors.spared_imports import spare_imports_in_servers
 
-# kio registers test strategies wherever hypothesis is installed: 0.2 s and 15 MB that no server process needs.
-sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+spare_imports_in_servers()
 
 import asyncio
 import logging
 import os
+import sys
 from dataclasses import replace
 from typing import Any, Protocol
 

@@ -34,6 +34,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raylog.errors import ClusterError, DiskError
 from raylog.placement.disks import encode_id, open_disk
+from raylog.types import SERVER_PROCESS
 
 NAMESPACE = "raylog"
 DISK_CAPACITY = 1000
@@ -147,7 +148,7 @@ def actor_options(
         "namespace": NAMESPACE,
         "lifetime": "detached",
         "num_cpus": 0,
-        "runtime_env": {"env_vars": {"RAY_worker_niceness": "0"}},
+        "runtime_env": {"env_vars": {"RAY_worker_niceness": "0", SERVER_PROCESS: "1"}},
     }
     if node_ip is not None:
         return options | {"resources": {f"node:{node_ip}": ADDRESS_SHARE}, "scheduling_strategy": "DEFAULT"}

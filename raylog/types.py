@@ -19,6 +19,9 @@ CONTROLLER_SLOT = 1
 FIRST_REPLICA_SLOT = 2
 SLOTS_PER_BROKER = 1 << 16
 
+SERVER_PROCESS = "RAYLOG_SERVER_PROCESS"
+"""An environment variable that says: this process is a server actor of raylog's."""
+
 
 class TopicPartition(NamedTuple):
     """A partition as people name it."""
