@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raylog.metadata.requests import (
+    AllocateProducerIds,
     ClusterStatus,
     ConfigChange,
     ConfigOperation,
@@ -20,6 +21,8 @@ from raylog.metadata.requests import (
     DescribeCluster,
     DescribeConfigs,
     DescribeTopics,
+    ElectionType,
+    ElectLeaders,
     IncrementalAlterConfigs,
     NewTopic,
     PartitionGrowth,
@@ -87,8 +90,10 @@ class Administration:
                 self._configure_some,
                 self._delete_records,
                 self._ask,
+                self._elect,
+                self._ask_nonsense,
             ),
-            (2, 1, 1, 3, 2, 3),
+            (2, 1, 1, 3, 2, 3, 2, 1),
         )[0]
         change()
         self._later()
@@ -215,6 +220,40 @@ class Administration:
         changes = ResourceChanges(ResourceType.TOPIC, name, (ConfigChange(key, operation, value),))
         self.administrator.request(IncrementalAlterConfigs((changes,)), lambda reply: None)
 
+    def _elect(self) -> None:
+        """Leaders move to the preferred replicas; now and then somebody accepts a loss."""
+        self.elect(ElectionType.UNCLEAN if self.scheduler.chance(0.1) else ElectionType.PREFERRED)
+
+    def elect(self, type: ElectionType) -> None:
+        self.simulation.trace(f"elect {type}")
+        self.administrator.request(ElectLeaders(type), lambda reply: None)
+
+    def _ask_nonsense(self) -> None:
+        """Requests that have to be refused, each by its own error, and change nothing."""
+        name = self.scheduler.rng.choice(sorted(self.topics) or ["a"])
+        unknown = self.simulation.new_uuid()
+        change = ConfigChange(self.scheduler.rng.choice(("no.such.config", "segment.bytes")), ConfigOperation.SET, "-5")
+        request = self.scheduler.rng.choice(
+            (
+                CreateTopics(
+                    (NewTopic(name, 1, 1), NewTopic("no/name", 1, 1), NewTopic("d", 1, 9), NewTopic("e", 0, 1))
+                ),
+                CreateTopics((NewTopic("d", assignment=((0, (1, 1)),)), NewTopic("e", assignment=((0, (77,)),)))),
+                CreateTopics((NewTopic("d", assignment=((0, (1, 2)), (1, (2, 1)))),), validate_only=True),
+                CreatePartitions((PartitionGrowth(name, 1), PartitionGrowth("nobody", 5), PartitionGrowth(name, 1))),
+                DeleteTopics(names=("nobody",), topic_ids=(unknown,)),
+                IncrementalAlterConfigs((ResourceChanges(ResourceType.TOPIC, name, (change,)),)),
+                IncrementalAlterConfigs((ResourceChanges(ResourceType.TOPIC, "nobody", (change,)),)),
+                DescribeTopics(topic_ids=(unknown,)),
+                DescribeConfigs((ConfigQuery(ResourceType.TOPIC, "nobody"), ConfigQuery(ResourceType.BROKER, "77"))),
+                RegisterDisk("another cluster", 1, unknown, "/elsewhere"),
+                RegisterDisk(self.simulation.cluster_id, 2, self.simulation.directory_ids[0], "/moved"),
+                ElectLeaders(ElectionType.PREFERRED, (("nobody", 0),)),
+                AllocateProducerIds(),
+            )
+        )
+        self.administrator.request(request, lambda reply: None)
+
     # ---------------------------------------------------------------- questions, and deletions of records
 
     def _some_leader(self) -> Producer | None:
@@ -246,3 +285,4 @@ class Administration:
         if producer is not None and producer.leader is not None:
             timestamp = self.scheduler.rng.choice((-1, -2, -3, self.simulation.client_machine.wall_ms() - 1_000))
             self.administrator.list_offsets(producer.id, producer.leader.endpoint, timestamp)
+            self.administrator.ask_epoch(producer.id, producer.leader.endpoint, producer.leader.epoch)

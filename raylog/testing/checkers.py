@@ -150,6 +150,17 @@ class Checkers:
         if leader >= 0:
             self._leads(history, leader_epoch, leader, leader_incarnation)
 
+    def assigned(
+        self, id: TopicIdPartition, topic: str, *, leader: int, leader_incarnation: int, leader_epoch: int
+    ) -> None:
+        """What a controller tells a replica."""
+        history = self.history(id, topic)
+        if leader_epoch > history.newest_epoch:
+            history.newest_epoch = leader_epoch
+            history.decided_end.setdefault(leader_epoch, history.end)
+        if leader >= 0 and leader_incarnation:
+            self._leads(history, leader_epoch, leader, leader_incarnation)
+
     def _leads(self, history: History, epoch: int, broker: int, incarnation: int) -> None:
         known = history.leaders.setdefault(epoch, (broker, incarnation))
         if known != (broker, incarnation):

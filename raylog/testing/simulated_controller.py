@@ -42,7 +42,8 @@ from raylog.metadata.metadata_log import MetadataLog
 from raylog.metadata.quorum import Quorum
 from raylog.metadata.quorum_messages import QuorumConfig, QuorumWrite, bootstrap_snapshot
 from raylog.metadata.requests import Request
-from raylog.metadata.session import Hello
+from raylog.metadata.session import Assignment, FromController, Hello
+from raylog.metadata.session_frames import from_controller, to_frame
 from raylog.placement.planner import plan_replicas
 from raylog.testing.checkers import Violation
 from raylog.testing.messages import Answer, Call, Handshake, HandshakeDone
@@ -211,9 +212,13 @@ class ControllerProcess(Process):
         if self._sessions.pop(session_id, None) is not None:
             self.handle(SessionClosed(session_id))
 
-    def _send(self, session_id: int, frame: object) -> None:
+    def _send(self, session_id: int, frame: FromController) -> None:
+        if isinstance(frame, Assignment):
+            self.simulation.assigned(frame)
         end = self._sessions.get(session_id)
         if end is not None and end.link is not None:
+            if self.scheduler.chance(0.05):  # once in a while as bytes, as on a real link
+                frame = from_controller(to_frame(frame))
             self.simulation.trace_event(f"{self.name}>{end.link.opener.name}", frame)
             end.link.send(self, frame)
 

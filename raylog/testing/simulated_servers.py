@@ -29,6 +29,7 @@ from raylog.metadata.session import (
     ReplicaStatus,
     Welcome,
 )
+from raylog.metadata.session_frames import from_actor, to_frame
 from raylog.replication.events import (
     AlterPartitionAnswered,
     Assigned,
@@ -161,7 +162,8 @@ class ServerProcess(Process):
     def send(self, frame: FromActor) -> None:
         """Dropped while there is no session, because the next hello says what it said."""
         if self.session is not None and self.is_welcome:
-            self.session.send(self, frame)
+            # Once in a while as bytes, as on a real link.
+            self.session.send(self, from_actor(to_frame(frame)) if self.scheduler.chance(0.05) else frame)
 
     def _lose(self, link: Link) -> None:
         if link is self.session:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from typing import Any
 from raylog.log.log import Log
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.records import PartitionState
+from raylog.metadata.requests import ElectionType
 from raylog.metadata.session import Assignment, Condition
 from raylog.replication.context import HostConfig
 from raylog.replication.replica import Replica, Role
@@ -77,6 +79,7 @@ class Simulation:
             session_timeout_ms=rng.choice((2_000, 4_000, 9_000)),
             hello_timeout_ms=5_000,
             start_backoff_max_ms=3_000,
+            snapshot_bytes=rng.choice((1_000, 5_000, 20 << 20)),
             stable_after_ms=3_000,
         )
         brokers = rng.choice((3, 3, 3, 4))
@@ -98,6 +101,7 @@ class Simulation:
         self._producer_ids: set[int] = set()
         self._deleted: set[TopicIdPartition] = set()
         self._healing = False
+        self._person_due_ms = 0
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         format_controller(self)
@@ -201,7 +205,7 @@ class Simulation:
 
     def trace_event(self, name: str, event: object) -> None:
         if self.tracing:
-            text = repr(event)
+            text = re.sub(" at 0x[0-9a-f]+", "", repr(event))
             self.trace(f"{name} {text if len(text) < 400 else text[:400] + '…'}")
 
     # ---------------------------------------------------------------- what an event touched is checked after it
@@ -279,6 +283,17 @@ class Simulation:
                     states[id] = state
                     if known != state:
                         self._decided(id, topic.name, known, state)
+
+    def assigned(self, assignment: Assignment) -> None:
+        """The controller says so, hence it is committed, though a later decision may already stand in its image."""
+        leader = next((each for each in assignment.replicas if each.broker_id == assignment.leader), None)
+        self.checkers.assigned(
+            assignment.id,
+            assignment.topic,
+            leader=assignment.leader,
+            leader_incarnation=leader.incarnation if leader is not None else 0,
+            leader_epoch=assignment.leader_epoch,
+        )
 
     def _decided(self, id: TopicIdPartition, topic: str, known: PartitionState | None, state: PartitionState) -> None:
         if known is not None:
@@ -376,23 +391,23 @@ class Simulation:
             return "no active controller"
         for id, topic, state in self._partitions():
             if state.leader < 0 or len(state.isr) != len(state.replicas):
-                if self._waits_for_a_person(state):
-                    continue
+                if (
+                    state.leader < 0
+                    and not state.isr
+                    and not state.elr
+                    and self._person_due_ms <= self.scheduler.now_ms
+                ):
+                    # Everything is gone and unclean election is off: only a person can decide to go on (DESIGN §6).
+                    self._person_due_ms = self.scheduler.now_ms + 1_000
+                    self.administration.elect(ElectionType.UNCLEAN)
                 return f"{topic}-{id.partition} has leader {state.leader}, isr {state.isr}, elr {state.elr}"
         return None
 
-    def _waits_for_a_person(self, state: PartitionState) -> bool:
-        """Everything is gone, and unclean election is off: nothing that the cluster could do (DESIGN §6)."""
-        return state.leader < 0 and not state.isr and not state.elr
-
     def _unfinished(self) -> str | None:
         for producer in self.producers:
-            if not producer.is_idle and not self._is_lost(producer.id):
+            if not producer.is_idle:
                 return f"{producer.name} still waits for {len(producer.unsent)} + {len(producer.in_flight)} batches"
         return None
-
-    def _is_lost(self, id: TopicIdPartition) -> bool:
-        return any(each == id and self._waits_for_a_person(state) for each, _, state in self._partitions())
 
     def _replicas_of(self, id: TopicIdPartition) -> list[tuple[ReplicaProcess, Replica]]:
         return [
@@ -406,8 +421,6 @@ class Simulation:
         if reason is not None:
             return reason
         for id, topic, state in self._partitions():
-            if self._waits_for_a_person(state):
-                continue
             logs = [replica.open_log() for _, replica in self._replicas_of(id)]
             if len(logs) != len(state.replicas):
                 return f"{topic}-{id.partition}: {len(logs)} of {len(state.replicas)} replicas are open"
@@ -420,8 +433,6 @@ class Simulation:
 
     def _compare(self) -> None:
         for id, _, state in self._partitions():
-            if self._waits_for_a_person(state):
-                continue
             replicas = self._replicas_of(id)
             logs = [(process.host.context.broker_id, replica.open_log()) for process, replica in replicas]
             self.checkers.identical(id, logs)

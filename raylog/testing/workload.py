@@ -31,12 +31,14 @@ from raylog.replication.events import (
     DeleteRecordsPartition,
     DeleteRecordsReceived,
     DeleteRecordsReply,
+    EpochEndPartition,
     FetchPartition,
     FetchReceived,
     FetchReply,
     ListOffsetsPartition,
     ListOffsetsReceived,
     ListOffsetsReply,
+    OffsetForLeaderEpochReceived,
     ProducePartition,
     ProduceReceived,
     ProduceReply,
@@ -473,3 +475,8 @@ class Administrator(Client):
                 self.checkers.listed(id, generation, reply.partitions[0].offset)
 
         self.ask(endpoint, ListOffsetsReceived(0, -1, 0, (ListOffsetsPartition(id, timestamp),)), answered)
+
+    def ask_epoch(self, id: TopicIdPartition, endpoint: Endpoint, epoch: int) -> None:
+        asked = self.scheduler.between(0, max(0, epoch))
+        request = OffsetForLeaderEpochReceived(0, -1, (EpochEndPartition(id, asked, epoch),))
+        self.ask(endpoint, request, lambda reply: None)
