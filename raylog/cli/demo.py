@@ -118,6 +118,9 @@ def _run(folder: Path, progress: Progress, console: Console) -> tuple[Story, Ver
     from raylog.cluster import init
 
     story = Story()
+    reading = progress.add_task("reading the flights of 2013", total=None)
+    flights = read_flights()
+    progress.update(reading, total=len(flights), completed=len(flights))
     starting = progress.add_task("starting three brokers", total=None)
     began = time.perf_counter()
     cluster = init(folder, brokers=BROKERS, ray_address="local")
@@ -126,7 +129,6 @@ def _run(folder: Path, progress: Progress, console: Console) -> tuple[Story, Ver
             configs = {"min.insync.replicas": MIN_ISR}
             admin.create_topics([NewTopic(TOPIC, PARTITIONS, BROKERS, configs)])
             progress.update(starting, total=BROKERS, completed=BROKERS, description="three brokers are up")
-            flights = read_flights()
             _await_replicas(admin, progress)
             story.start_s = time.perf_counter() - began
             with cluster.producer(acks="all") as producer:

@@ -93,11 +93,9 @@ def test_a_log_that_breaks_its_word_fails_the_demo(
     assert "Proof failed" in out and words in out
 
 
-@pytest.mark.core
 def test_a_demo_without_its_data_says_what_to_install(
-    served: InProcessCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "read_flights", flights.read_flights)
     monkeypatch.setattr(flights, "PACKAGE", "no_such_package_of_flights")
     assert demo.main() == 1
     assert "pip install no_such_package_of_flights" in " ".join(capsys.readouterr().out.split())
