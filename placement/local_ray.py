@@ -10,6 +10,8 @@ import os
 import socket
 from pathlib import Path
 
+import psutil
+
 
 def running_ray() -> str | None:
     """``host:port`` of the Ray that RAY_ADDRESS names or ``ray start`` left running here; None if there is none.
@@ -32,3 +34,24 @@ def running_ray() -> str | None:
 def is_loopback(address: str) -> bool:
     """Whether that Ray listens on the loopback interface only."""
     return address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
+
+
+def may_listen(address: str) -> bool:
+    """False where nothing listens at a ``host:port``. Asked before Ray is: Ray ends the program when it finds nobody."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        return True  # a name that Ray resolves itself
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def is_child_of_raylet(pid: int) -> bool:
+    """Whether the Ray that started this process of this machine still lives: Ray's processes are children of its raylet."""
+    try:
+        parent = psutil.Process(pid).parent()
+        return parent is not None and parent.name() == "raylet"
+    except psutil.Error:
+        return False

@@ -4,7 +4,7 @@
 use. It uses the Ray that runs, or starts a small one on the loopback interface, then has a process of its own
 (``raylog.actors.launch``) create the controller; the controller creates everything else. The folder is the truth:
 ``init`` on it after a stop, a crash or on a new Ray brings the data back. Calling it again in the same process returns
-the same cluster.
+the same cluster, and in another process attaches to it.
 
 ``connect`` finds a running cluster through Ray and returns the same kind of handle; nothing is started.
 """
@@ -27,9 +27,9 @@ from typing import Any
 
 from raylog.client.address import ClusterAddress
 from raylog.client.sync import AdminClient, Consumer, Producer, call
-from raylog.errors import ClusterError, DiskError, RayError, RaylogError
+from raylog.errors import ClosedError, ClusterError, DiskError, RayError, RaylogError
 from raylog.placement.disks import Disk, encode_id, format_disk, new_id, open_disk, read_disk, with_controllers
-from raylog.placement.local_ray import is_loopback, running_ray
+from raylog.placement.local_ray import is_child_of_raylet, is_loopback, may_listen, running_ray
 from raylog.types import Endpoint
 from raylog.wire.private import ClusterStatus, RegisterDisks, Shutdown
 
@@ -39,17 +39,31 @@ RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Ray's switch for listening
 STARTUPS_AT_ONCE = "16"  # Ray warns on the terminal at four times this many processes, and there is one per replica
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # raylog keeps nothing there; Ray refuses less than 75 MB
 
+logging.getLogger("ray.widgets").setLevel(logging.ERROR)  # in a notebook it asks for a package that nothing here needs
+
 _clusters: dict[Path, Cluster] = {}
 _lock = threading.Lock()
 
 
 class Cluster:
-    """A running cluster. Cheap, picklable (the folder and Ray's ownership stay behind), usable from any thread."""
+    """A running cluster. Cheap, picklable (the folder and Ray's ownership stay behind), usable from any thread.
 
-    def __init__(self, address: ClusterAddress, *, folder: Path | None = None, owns_ray: bool = False) -> None:
+    As a context manager it is shut down at the end by the process that started it; others leave it running.
+    """
+
+    def __init__(
+        self,
+        address: ClusterAddress,
+        *,
+        folder: Path | None = None,
+        owns_ray: bool = False,
+        is_started_here: bool = False,
+    ) -> None:
         self.address = address
         self.folder = folder
         self._owns_ray = owns_ray
+        self._is_started_here = is_started_here
+        self._is_shut_down = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Cluster, (self.address,))
@@ -63,28 +77,35 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.shutdown()
+        if self._is_started_here:
+            self.shutdown()
 
     def producer(self, **config: Any) -> Producer:
         """A producer; Kafka's configuration names with ``_`` for ``.``."""
-        return Producer(self.address, **config)
+        return Producer(self._live_address(), **config)
 
     def consumer(self, **config: Any) -> Consumer:
         """A consumer; Kafka's configuration names with ``_`` for ``.``."""
-        return Consumer(self.address, **config)
+        return Consumer(self._live_address(), **config)
 
     def admin(self, **config: Any) -> AdminClient:
         """An admin client."""
-        return AdminClient(self.address, **config)
+        return AdminClient(self._live_address(), **config)
 
     def status(self, timeout_s: float = 10) -> dict[str, Any]:
         """What the controller knows: ``brokers``, ``actors`` (with process ids), ``topics``, ``controller``. Plain values."""
-        reply = call(self.address, ClusterStatus(), timeout_s=timeout_s)
+        reply = call(self._live_address(), ClusterStatus(), timeout_s=timeout_s)
         status: dict[str, Any] = reply.status
         return status
 
     def shutdown(self, timeout_s: float = 60) -> None:
-        """End every server cleanly and, if ``init`` started Ray, Ray too. Data stays; ``init`` on the folder brings it back."""
+        """End every server cleanly and, if ``init`` started Ray, Ray too. Data stays; ``init`` on the folder brings it back.
+
+        Idempotent. Afterwards this handle refuses everything with ClosedError.
+        """
+        if self._is_shut_down:
+            return
+        self._is_shut_down = True
         with _lock:
             if self.folder is not None:
                 _clusters.pop(self.folder, None)
@@ -97,6 +118,14 @@ class Cluster:
             import ray
 
             ray.shutdown()
+
+    def _live_address(self) -> ClusterAddress:
+        if self._is_shut_down:
+            again = f"raylog.init({str(self.folder)!r})" if self.folder is not None else "raylog.init() or `raylog up`"
+            raise ClosedError(
+                f"cluster {self.address.cluster_id} was shut down: {again} starts it again, with its data"
+            )
+        return self.address
 
 
 def init(
@@ -112,6 +141,7 @@ def init(
 ) -> Cluster:
     """An embedded cluster of logical brokers on this machine, its data under ``folder``; started if it does not run.
 
+    Called again it returns the same cluster; in another process it returns a handle to the cluster that runs on the folder.
     ``racks`` gives each broker a rack. ``ray_address``: None takes a Ray that runs on this machine or starts one (loopback only, no
     dashboard, a small object store), "local" always starts one, anything else is Ray's address. A Ray started here prints nothing of
     its workers unless ``log_to_driver``. Raises DiskError for a folder that can't be used, RayError for a Ray that
@@ -119,14 +149,15 @@ def init(
     """
     home = Path(folder).expanduser().resolve()
     with _lock:
-        existing = _clusters.get(home)
-        if existing is not None and _ray_is_up() and _answers(existing):
-            return existing
+        running = _running(home, name, brokers)
+        if running is not None:
+            existing = _clusters.get(home)
+            return existing if existing is not None and existing.address == running.address else running
         disks = prepare_disks(home, brokers, racks)
         owns_ray, gcs_address = _ensure_ray(disks, ray_address, log_to_driver)
         controller = _launch(gcs_address, disks, host, timeout_s)
         disks = [with_controllers(disk, [controller]) for disk in disks]
-        cluster = Cluster(_address(name, disks[0]), folder=home, owns_ray=owns_ray)
+        cluster = Cluster(_address(name, disks[0]), folder=home, owns_ray=owns_ray, is_started_here=True)
         call(cluster.address, RegisterDisks(tuple(_registration(disk, host) for disk in disks)), timeout_s=timeout_s)
         _await_brokers(cluster, {disk.broker_id for disk in disks}, timeout_s)
         _clusters[home] = cluster
@@ -161,6 +192,23 @@ def connect(name: str = DEFAULT_NAME, *, folder: str | Path | None = None, ray_a
     actor: Any = ray.get_actor(controllers[0], namespace=NAMESPACE)
     cluster_id, host, port, secret = ray.get(actor.credentials.remote())
     return Cluster(ClusterAddress(name, NAMESPACE, cluster_id, (Endpoint(host, port),), secret))
+
+
+def _running(home: Path, name: str, brokers: int) -> Cluster | None:
+    """The cluster that this process or another one has started on the folder, if it lives and has that many brokers.
+
+    What a killed program leaves behind may answer for a moment longer than its Ray lives; it is waited for, not used.
+    """
+    disks = _existing(home)
+    if len(disks) < brokers or not all(disk.controllers for disk in disks):
+        return None
+    cluster = Cluster(_address(name, disks[0]), folder=home)
+    try:
+        status = cluster.status(timeout_s=2)
+    except RaylogError:
+        return None
+    all_live = {broker["id"] for broker in status["brokers"] if broker["live"]} >= {disk.broker_id for disk in disks}
+    return cluster if all_live and is_child_of_raylet(status["controller"]["pid"]) else None
 
 
 # ------------------------------------------------------------------ disks
@@ -218,30 +266,19 @@ def _registration(disk: Disk, host: str) -> dict[str, Any]:
 # ------------------------------------------------------------------ Ray
 
 
-def _ray_is_up() -> bool:
-    import ray
-
-    return bool(ray.is_initialized())
-
-
 def _ensure_ray(disks: Sequence[Disk], ray_address: str | None, log_to_driver: bool) -> tuple[bool, str]:
     """Connect to Ray or start one; returns whether it was started here, and its address."""
+    logging.getLogger("ray.widgets").setLevel(
+        logging.ERROR
+    )  # in a notebook it asks for a package that nothing here needs
     import ray
 
     owns = False
     if not ray.is_initialized():
-        if ray_address != "local":
-            try:
-                _connect_ray(ray_address or "auto", log_to_driver=log_to_driver)
-            except ConnectionError as error:
-                if "multiple active Ray" in str(error):
-                    raise RayError(f"several Rays run here, say which with ray_address=…: {error}") from error
-                if ray_address is not None:
-                    raise RayError(
-                        f"no Ray at {ray_address}: start it with `ray start --head`, or leave ray_address out "
-                        "(if it asks for a token: set RAY_AUTH_MODE=token)"
-                    ) from error
-        if not ray.is_initialized():
+        address = ray_address or running_ray()  # not "auto": that also finds Rays that live in other programs
+        if address is not None and address != "local":
+            _connect_ray(address, log_to_driver=log_to_driver)
+        else:
             _start_ray(disks, log_to_driver)
             owns = True
     return owns, str(ray.get_runtime_context().gcs_address)
@@ -250,6 +287,8 @@ def _ensure_ray(disks: Sequence[Disk], ray_address: str | None, log_to_driver: b
 def _connect_ray(address: str, *, log_to_driver: bool) -> None:
     import ray
 
+    if not may_listen(address):
+        raise RayError(f"no Ray at {address}: start it with `ray start --head`, or leave ray_address out")
     local = running_ray()
     if address == local:
         address = "auto"  # only then Ray offers the token that is here
@@ -259,6 +298,13 @@ def _connect_ray(address: str, *, log_to_driver: bool) -> None:
     except ray.exceptions.AuthenticationError as error:
         raise RayError(
             f"the Ray at {address} asks for another token: copy its ~/.ray/auth_token here or set RAY_AUTH_TOKEN ({error})"
+        ) from error
+    except ConnectionError as error:
+        if "multiple active Ray" in str(error):
+            raise RayError(f"several Rays run here, say which with ray_address=…: {error}") from error
+        raise RayError(
+            f"no Ray at {address} answers: start it with `ray start --head`, or leave ray_address out "
+            "(if it asks for a token: set RAY_AUTH_MODE=token)"
         ) from error
     except RuntimeError as error:
         if "ersion mismatch" in str(error):
@@ -273,7 +319,11 @@ def _start_ray(disks: Sequence[Disk], log_to_driver: bool) -> None:
 
     from raylog.placement.groups import node_resources
 
-    with _loopback_only(), _environment({"RAY_worker_maximum_startup_concurrency": STARTUPS_AT_ONCE}):
+    quiet = {
+        "RAY_worker_maximum_startup_concurrency": STARTUPS_AT_ONCE,
+        "RAY_USAGE_STATS_ENABLED": "0",  # Ray's notice about its reports would not be seen
+    }
+    with _loopback_only(), _environment(quiet):
         ray.init(
             address="local",
             include_dashboard=False,
