@@ -1,0 +1,189 @@
+"""raylog on a Ray that was there before, which asks for a token: programs that start a cluster and leave, and Rays that cannot be used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from driver_scripts import Run, run_script
+from ray_clusters import eventually, isr_is_whole, kill, partition_of, pid_of
+
+import raylog
+from raylog import TopicPartition
+
+pytestmark = pytest.mark.ray
+
+TOKEN = "0123456789abcdef" * 4
+
+
+@dataclass(frozen=True)
+class RunningRay:
+    """A Ray that runs on its own, as ``ray start`` leaves it."""
+
+    address: str
+    environment: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def running_ray(short_folder: Path) -> Iterator[RunningRay]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
+    command += ["--include-dashboard=false", "--num-cpus=2", "--object-store-memory=80000000"]
+    command += ["--node-ip-address=127.0.0.1"]
+    with (short_folder / "ray.log").open("w") as log:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    address = f"127.0.0.1:{port}"
+    eventually(lambda: _answers(process, port, short_folder / "ray.log"), "Ray's head answers")
+    yield RunningRay(address, environment)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for each in psutil.wait_procs(family, timeout=10)[1]:
+        each.kill()
+
+
+def _answers(process: subprocess.Popen[bytes], port: int, log: Path) -> bool:
+    assert process.poll() is None, log.read_text()
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0 and "Ray runtime started" in log.read_text()
+
+
+# ------------------------------------------------------------------ programs that start a cluster and leave
+
+LEAVING_PROGRAM = """
+import ray
+folder, address, mode = sys.argv[1:]
+if mode == "working_dir":
+    mine = {"working_dir": ".", "env_vars": {"OF_THE_DRIVER": "1"}}
+    ray.init(address=address, runtime_env=mine, logging_level="ERROR", log_to_driver=False)
+cluster = raylog.init(folder, ray_address=address)
+make(cluster, "left")
+with cluster.producer(acks="all") as producer:
+    note(offset=producer.send("left", b"by a program that is gone", partition=0).result(60).offset)
+if mode == "uv":
+    note(hook=os.environ.get("RAY_RUNTIME_ENV_HOOK"), uv=[name for name in os.environ if name.startswith("UV")])
+"""
+
+
+def assert_a_killed_replica_comes_back(folder: Path, forbidden: bytes) -> None:
+    """The servers live on without the program that made them, and hold nothing of its environment."""
+    with raylog.connect(folder=folder / "data") as cluster:
+        leader = partition_of(cluster, "left")["leader_node"]
+        before = pid_of(cluster, leader)
+        kill(before)
+        eventually(lambda: partition_of(cluster, "left")["leader_node"] != leader, "another leader")
+        eventually(lambda: isr_is_whole(cluster, "left"), "the killed replica is back and in sync")
+        pids = {each["pid"] for each in cluster.status()["actors"]} | {cluster.status()["controller"]["pid"]}
+        assert len(pids) == 7 and before not in pids  # three brokers, three replicas, a controller
+        for pid in sorted(pids):
+            assert "working_dir" not in os.readlink(f"/proc/{pid}/cwd")
+            assert forbidden not in Path(f"/proc/{pid}/environ").read_bytes()
+        with cluster.consumer() as consumer:
+            consumer.assign([TopicPartition("left", 0)])
+            consumer.seek_to_beginning()
+            found = eventually(lambda: consumer.consume(1, timeout=1.0), "the record")
+        assert found[0].value == b"by a program that is gone"
+        cluster.shutdown()
+
+
+def leave(short_folder: Path, running_ray: RunningRay, mode: str, command: list[str] | None = None) -> Path:
+    folder = short_folder / mode
+    folder.mkdir()
+    done = run_script(
+        folder,
+        LEAVING_PROGRAM,
+        str(folder / "data"),
+        running_ray.address,
+        mode,
+        command=command,
+        **running_ray.environment,
+    )
+    assert done.code == 0, done.stdout + done.stderr
+    assert done.facts["offset"] == 0
+    return folder
+
+
+def test_servers_take_nothing_of_a_drivers_runtime_env(short_folder: Path, running_ray: RunningRay) -> None:
+    folder = leave(short_folder, running_ray, "working_dir")
+    shutil.rmtree(folder / "program.py", ignore_errors=True)
+    assert_a_killed_replica_comes_back(folder, b"OF_THE_DRIVER")
+
+
+def test_servers_take_nothing_of_uv_run(short_folder: Path, running_ray: RunningRay) -> None:
+    uv = Path(sys.executable).parent / "uv"
+    if not uv.exists():
+        pytest.skip("uv is not installed: pip install uv")
+    command = [str(uv), "run", "--no-project", "--offline", "--python", sys.executable]
+    folder = leave(short_folder, running_ray, "uv", command)
+    assert_a_killed_replica_comes_back(folder, b"no such text in any environment")
+
+
+# ------------------------------------------------------------------ Rays that cannot be used
+
+REFUSED_PROGRAM = """
+folder, address, version = sys.argv[1:]
+import ray
+if version:
+    ray.__version__ = version  # what a program with another Ray would tell the head of itself
+started = time.monotonic()
+try:
+    raylog.init(folder, ray_address=address or None)
+except raylog.errors.RayError as error:
+    note(error=str(error), seconds=time.monotonic() - started)
+"""
+
+
+def refused(folder: Path, address: str, version: str = "", **environment: str) -> Run:
+    folder.mkdir(exist_ok=True)
+    done = run_script(folder, REFUSED_PROGRAM, str(folder / "data"), address, version, **environment)
+    assert done.code == 0 and "error" in done.facts, done.stdout + done.stderr
+    return done
+
+
+def test_a_ray_of_another_token_is_named_with_the_fix(short_folder: Path, running_ray: RunningRay) -> None:
+    other = {**running_ray.environment, "RAY_AUTH_TOKEN": "f" * 64}
+    error = refused(short_folder / "token", running_ray.address, **other).facts["error"]
+    assert running_ray.address in error and "token" in error and "RAY_AUTH_TOKEN" in error
+
+
+def test_a_ray_of_another_version_is_named_with_the_fix(short_folder: Path, running_ray: RunningRay) -> None:
+    error = refused(short_folder / "version", running_ray.address, "2.1.0", **running_ray.environment).facts["error"]
+    assert running_ray.address in error and ray.__version__ in error and "2.1.0" in error
+
+
+def test_a_ray_that_is_not_there_is_a_clear_error_at_once(short_folder: Path) -> None:
+    facts = refused(short_folder / "nobody", "127.0.0.1:1").facts
+    assert facts["error"].startswith("no Ray at 127.0.0.1:1: start it with `ray start --head`")
+    assert facts["seconds"] < 10
+
+
+def test_connect_names_a_ray_that_is_not_there_too() -> None:
+    started = time.monotonic()
+    with pytest.raises(raylog.errors.RayError, match=r"no Ray at 127\.0\.0\.1:1"):
+        raylog.connect(ray_address="127.0.0.1:1")
+    assert time.monotonic() - started < 10
