@@ -295,16 +295,16 @@ def _connect_ray(address: str, *, log_to_driver: bool) -> None:
     try:
         with _loopback_only() if is_loopback(local if address == "auto" and local else address) else nullcontext():
             ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging.ERROR)
-    except ray.exceptions.AuthenticationError as error:
-        raise RayError(
-            f"the Ray at {address} asks for another token: copy its ~/.ray/auth_token here or set RAY_AUTH_TOKEN ({error})"
-        ) from error
-    except ConnectionError as error:
+    except (ray.exceptions.AuthenticationError, ConnectionError) as error:
         if "multiple active Ray" in str(error):
             raise RayError(f"several Rays run here, say which with ray_address=…: {error}") from error
+        if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):
+            raise RayError(
+                f"the Ray at {address} asks for another token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to its own, or copy its "
+                "~/.ray/auth_token here"
+            ) from error
         raise RayError(
-            f"no Ray at {address} answers: start it with `ray start --head`, or leave ray_address out "
-            "(if it asks for a token: set RAY_AUTH_MODE=token)"
+            f"no Ray at {address} answers: start it with `ray start --head`, or leave ray_address out"
         ) from error
     except RuntimeError as error:
         if "ersion mismatch" in str(error):
