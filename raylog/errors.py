@@ -90,7 +90,9 @@ def _subclass(code: ErrorCode) -> type[KafkaError]:
     return type(name, (KafkaError,), {"code": code, "retriable": code.retriable, "__module__": __name__})
 
 
-_BY_CODE: dict[ErrorCode, type[KafkaError]] = {code: _subclass(code) for code in ErrorCode if code is not ErrorCode.none}
+_BY_CODE: dict[ErrorCode, type[KafkaError]] = {
+    code: _subclass(code) for code in ErrorCode if code is not ErrorCode.none
+}
 for _class in _BY_CODE.values():
     globals()[_class.__name__] = _class  # so that they pickle and can be caught by name
 

@@ -27,7 +27,6 @@ Knows nothing of roles and messages. After a failed ``store`` what the disk hold
 from __future__ import annotations
 
 import json
-import os.path
 import struct
 import uuid
 from dataclasses import dataclass
