@@ -1,0 +1,31 @@
+"""How much of the machines the simulator alone reaches, measured on some seeds in a process of its own, printed at the end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import summary
+
+pytestmark = pytest.mark.sim
+
+SEEDS = 40
+FLOOR_PERCENT = 80
+PACKAGES = ("raylog/replication", "raylog/metadata")
+
+
+def test_the_simulator_alone_covers_the_machines(tmp_path: Path) -> None:
+    coverage = [sys.executable, "-m", "coverage"]
+    source = ",".join(package.replace("/", ".") for package in PACKAGES)
+    replay = ["-m", "raylog.testing.replay", "--seed", "1", "--seeds", str(SEEDS), "--keep-going"]
+    subprocess.run([*coverage, "run", f"--source={source}", *replay], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run([*coverage, "json", "-q", "-o", "report.json"], cwd=tmp_path, check=True)
+    files = json.loads((tmp_path / "report.json").read_text())["files"]
+    for package in PACKAGES:
+        parts = [entry["summary"] for name, entry in files.items() if package in name]
+        percent = 100 * sum(part["covered_lines"] for part in parts) / sum(part["num_statements"] for part in parts)
+        summary.further.append(f"line coverage of {package} by {SEEDS} seeds of the simulator alone: {percent:.1f} %")
+        assert percent >= FLOOR_PERCENT, package
