@@ -219,5 +219,6 @@ cluster.shutdown()
     )
     assert again.facts["found"] == [str(number) for number in range(20)]
     assert again.facts["next"] == 20
+    print("init after the kill:", again.facts["seconds"])
     assert again.facts["seconds"] < 60
     assert again.stderr == ""
