@@ -8,6 +8,7 @@
     boot_id <id of the kernel's boot>
     flushed_always <0|1>          flush.messages was 1 since the log was opened
     clean <0|1>                   closed by a clean stop; nothing was written since
+    suspect <0|1>                 found suspect or missing, and not known yet to hold again all that was committed
     crc <8 hex digits>            CRC-32C of the lines above
 
 A damaged or missing file costs nothing but trust: the whole log is scanned and the replica is suspect. Apache Kafka keeps
@@ -40,6 +41,7 @@ class ReplicaCheckpoint:
     boot_id: str = ""
     flushed_always: bool = False
     clean: bool = False
+    suspect: bool = False
 
 
 def encode(checkpoint: ReplicaCheckpoint) -> bytes:
@@ -52,6 +54,7 @@ def encode(checkpoint: ReplicaCheckpoint) -> bytes:
         f"boot_id {checkpoint.boot_id}\n"
         f"flushed_always {int(checkpoint.flushed_always)}\n"
         f"clean {int(checkpoint.clean)}\n"
+        f"suspect {int(checkpoint.suspect)}\n"
     ).encode()
     return text + b"crc %08x\n" % crc32c.crc32c(text)
 
@@ -78,6 +81,7 @@ def decode(data: bytes, *, path: str = FILE_NAME) -> ReplicaCheckpoint:
         boot_id=fields["boot_id"],
         flushed_always=fields["flushed_always"] == "1",
         clean=fields["clean"] == "1",
+        suspect=fields["suspect"] == "1",
     )
 
 

@@ -87,6 +87,7 @@ class Log:
         "directory",
         "files",
         "high_watermark",
+        "is_suspect",
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
@@ -163,6 +164,7 @@ class Log:
         self.recovery_point = found.recovery_point
         self._guard = threading.Lock()  # recovery_point and _generation against a flush in another thread
         self._generation = 0  # raised by every truncation: a flush that began before it proves nothing
+        self.is_suspect = found.report.condition in (Condition.SUSPECT, Condition.MISSING)
         self._flushed_always = config.flush_messages == 1
         self._checkpoint_is_behind = False  # the recovery point on the disk may be above the real one
         self._appended_since_flush_ms: int | None = None
@@ -513,10 +515,21 @@ class Log:
                 boot_id=self.boot_id,
                 flushed_always=self._flushed_always,
                 clean=clean,
+                suspect=self.is_suspect,
             ),
             flush=flush,
         )
         self._checkpoint_is_behind = self._checkpoint_is_behind and not flush
+
+    def trust(self) -> None:
+        """A leader's log has been copied up to its end, or this log leads: what was lost is here again, or lost for everybody.
+
+        Until then each opening finds the log suspect, so that a process that dies before the controller has heard of the loss
+        cannot make it forgotten. ``condition`` stays what was found at this opening.
+        """
+        if self.is_suspect:
+            self.is_suspect = False
+            self.checkpoint()
 
     def update_config(self, config: LogConfig) -> None:
         """From here on; segments that exist keep their indexes' size."""

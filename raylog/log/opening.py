@@ -138,6 +138,8 @@ def _opened(
         report=report,
     )
     known = checkpoint or ReplicaCheckpoint()
+    if known.suspect:
+        report.condition = Condition.SUSPECT
     start_offset = max(known.log_start_offset, segments[0].base_offset)
     if start_offset > end_offset:
         start_offset = segments[0].base_offset  # the log was cut below its start: nothing else is left to go by

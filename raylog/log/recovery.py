@@ -16,7 +16,7 @@ The verdict (DESIGN §6, "Who may lead")::
     clean     closed by a clean stop, and the log still ends where it ended then
     whole     the page cache cannot have been lost (same boot), or every append was flushed; and the scan cut at most one incomplete batch
               at the very end, nothing below the checkpointed high watermark
-    suspect   everything else
+    suspect   everything else; and whatever was suspect or missing at an earlier opening, until ``Log.trust``
 """
 
 from __future__ import annotations

@@ -132,7 +132,19 @@ class FetchStream:
                 self.streams.drop(result.id)
             elif len(result.records) and len(self.followed) > 1:
                 self.followed[result.id] = self.followed.pop(result.id)
+        if not any(len(result.records) for result in results):
+            self._nothing_more(asked, results)
         self.fetch(now_ms)
+
+    def _nothing_more(
+        self, asked: dict[TopicIdPartition, FetchPartition], results: tuple[FetchPartitionResult, ...]
+    ) -> None:
+        """No records for anybody, so it was not the size of the answer that kept any back."""
+        refused = {result.id for result in results if result.error or result.diverging_epoch is not None}
+        for id, request in asked.items():
+            replica = self.followed.get(id)
+            if replica is not None and replica.follower is not None and id not in refused:
+                replica.follower.caught_up(request)
 
     def failed(self, now_ms: int) -> None:
         config = self.context.config

@@ -9,7 +9,9 @@ is ever cut by the high watermark (TV-21, TV-22).
 
 A fetch offset promises that everything below is appended, so a fetch leaves only after the append, and where
 ``flush.messages`` demands a flush, after that. After each answer the high watermark is min(log end, leader's high
-watermark), never going back, and the log start follows the leader's.
+watermark), never going back, and the log start follows the leader's. A log that was found suspect or missing is trusted
+again (``Log.trust``) when it is known to hold all that was committed: it has a record of this epoch and reaches the
+leader's high watermark, or the leader has nothing more.
 
 The leader's answers, and what they lead to::
 
@@ -88,6 +90,8 @@ class Follower:
                 log.append_as_follower(result.records, wall_ms=wall_ms)
                 self.replica.flushing.appended(now_ms)
             self._follow_offsets(result)
+            if log.is_suspect and self._holds_all(result.high_watermark):
+                log.trust()
         except KafkaError:  # what came is damaged: fetch it again
             return self._pause(now_ms)
         except OSError as error:
@@ -104,6 +108,21 @@ class Follower:
         start = min(result.log_start_offset, log.high_watermark)
         if start > log.log_start_offset:
             log.advance_log_start(start)
+
+    def _holds_all(self, leader_high_watermark: int) -> bool:
+        """All that is committed is here. With a record of this epoch it has what the leader had when the epoch began."""
+        log = self.log
+        return log.leader_epochs.latest_epoch == self.leader_epoch and log.log_end_offset >= leader_high_watermark
+
+    def caught_up(self, request: FetchPartition) -> None:
+        """The leader had nothing behind ``request``: if the log still ends there, it has all that the leader has."""
+        log = self.log
+        is_current = request.current_leader_epoch == self.leader_epoch and request.fetch_offset == log.log_end_offset
+        if log.is_suspect and is_current and not self.truncating:
+            try:
+                log.trust()
+            except OSError as error:
+                self.replica.fail(f"checkpoint: {error}")
 
     def _take_error(self, result: FetchPartitionResult, now_ms: int) -> Step:
         if result.error != OFFSET_OUT_OF_RANGE or result.log_start_offset < 0:

@@ -25,6 +25,7 @@ election).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -139,7 +140,8 @@ class Replica:
         elif self.role is not Role.OPENING:
             if assignment.config != known.config:
                 self._configure()
-            self._take_role(now_ms)
+            if self.log is not None:
+                self._take_role(now_ms)
         return True
 
     def log_opened(self, log: Log, now_ms: int) -> None:
@@ -162,6 +164,8 @@ class Replica:
             self._enter(Role.LEADER)
             log = self.open_log()
             log.high_watermark = max(log.high_watermark, log.log_start_offset)
+            if not self._on_disk(log.trust):
+                return
             self.leader = Leader(self, assignment, now_ms)
             self.watchers.wake_all()
             return
@@ -222,8 +226,18 @@ class Replica:
             self.log = None
 
     def _configure(self) -> None:
-        self.open_log().update_config(LogConfig.from_topic_configs(dict(self.assignment.config)))
-        self.flushing.configured()
+        config = LogConfig.from_topic_configs(dict(self.assignment.config))
+        if self._on_disk(lambda: self.open_log().update_config(config)):
+            self.flushing.configured()
+
+    def _on_disk(self, work: Callable[[], None]) -> bool:
+        """Do ``work``; an IO error takes the replica offline, and the answer is False."""
+        try:
+            work()
+        except OSError as error:
+            self.fail(str(error))
+            return False
+        return True
 
     # -------------------------------------------------------------- events
 

@@ -29,6 +29,7 @@ class Machine:
     files: SimulatedFiles = field(init=False)
     log: Log = field(init=False)
     wall_ms: int = 1_000_000
+    trusts: bool = True  # as a leader does at once
 
     def __post_init__(self) -> None:
         self.files = self.disk.files()
@@ -48,6 +49,8 @@ class Machine:
             now_ms=self.wall_ms,
             boot_id=self.boot_id,
         )
+        if self.trusts:
+            self.log.trust()
         return self.log
 
     def crash(self) -> None:

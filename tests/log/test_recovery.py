@@ -245,6 +245,20 @@ def test_another_boot_is_suspect_unless_every_append_was_flushed(machine: Any) -
     assert machine.recover().condition is Condition.SUSPECT, "flush.messages=1 was not in force all the time"
 
 
+@pytest.mark.parametrize("stop", ["recover", "reopen"])
+def test_suspicion_outlives_the_process_until_somebody_trusts_the_log(machine: Any, stop: str) -> None:
+    machine.trusts = False
+    assert machine.open().condition is Condition.MISSING
+    assert getattr(machine, stop)().condition is Condition.SUSPECT
+    machine.log.trust()
+    assert machine.log.condition is Condition.SUSPECT, "it says what was found"
+    assert getattr(machine, stop)().condition in (Condition.WHOLE, Condition.CLEAN)
+    machine.append(b"a")
+    machine.boot_id = "boot-2"
+    assert machine.recover().condition is Condition.SUSPECT
+    assert machine.recover().condition is Condition.SUSPECT
+
+
 def test_a_missing_or_damaged_checkpoint_is_suspect(machine: Any) -> None:
     _fill(machine)
     machine.files.remove(machine.path("replica.checkpoint"))

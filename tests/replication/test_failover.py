@@ -6,7 +6,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.metadata.session import Condition
-from raylog.testing.replica_hosts import Hosts, contents
+from raylog.replication.context import HostConfig
+from raylog.testing.replica_hosts import P0, Hosts, contents
 
 
 def test_a_new_leader_knows_the_producers_and_acknowledges_a_duplicate_with_its_first_offset() -> None:
@@ -91,3 +92,55 @@ def test_a_killed_process_comes_back_whole_with_all_it_had() -> None:
     status = hosts.opened(2)[0].status
     assert (status.condition, status.log_end_offset, status.last_epoch) == (Condition.WHOLE, 1, 0)
     assert hosts.read(2) == [b"m0"]
+
+
+def reopened(hosts: Hosts, broker: int) -> Condition:
+    hosts.kill(broker)
+    hosts.start(broker)
+    hosts.assign(hosts.assignments[P0].leader, hosts.assignments[P0].isr, run=False)
+    return hosts.opened(broker)[-1].status.condition
+
+
+def test_a_log_that_was_missing_stays_suspect_until_it_has_all_that_the_leader_has() -> None:
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1,), to=(1,))
+    hosts.produce(1, b"m0")
+    hosts.cut = {2}
+    hosts.assign(1, (1,), to=(2,), run=False)
+    assert hosts.opened(2)[-1].status.condition is Condition.MISSING
+    assert reopened(hosts, 2) is Condition.SUSPECT
+    hosts.cut = set()
+    hosts.run()
+    assert hosts.log(2).log_end_offset == 1
+    assert reopened(hosts, 2) is Condition.WHOLE
+
+
+def test_an_empty_partition_is_trusted_when_the_leader_has_nothing() -> None:
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1, 2))
+    hosts.advance(600)
+    assert not hosts.log(2).is_suspect
+    assert reopened(hosts, 2) is Condition.WHOLE
+
+
+def test_a_suspect_log_of_older_records_is_trusted_only_at_the_leaders_end() -> None:
+    hosts = Hosts((1, 2), HostConfig(replica_fetch_max_bytes=1))
+    hosts.assign(1, (1,), to=(1,))
+    for number in range(3):
+        hosts.produce(1, b"%d" % number)
+    hosts.assign(1, (1,), epoch=1, to=(1, 2), run=False)
+    states = []
+    for _ in range(9):
+        hosts.step()
+        states.append((hosts.log(2).log_end_offset, hosts.log(2).is_suspect))
+    hosts.advance(600)
+    assert all(suspect for end, suspect in states if end < 3)
+    assert (hosts.log(2).log_end_offset, hosts.log(2).is_suspect) == (3, False)
+
+
+def test_a_refused_fetch_is_no_reason_to_trust() -> None:
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1,), to=(1,))
+    hosts.assign(1, (1,), epoch=1, to=(2,), run=False)  # the leader has not heard of its new epoch
+    hosts.advance(50)
+    assert hosts.log(2).is_suspect
