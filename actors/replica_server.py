@@ -354,8 +354,8 @@ class ReplicaServer:
         except OSError as error:
             self._handle(LogFailed(effect.id, str(error)))
             return
-        if effect.retention:
-            self._in_thread(lambda: effect.log.delete_renamed_files(wall_ms), _ignore)
+        if effect.retention or effect.log.has_rolled_unflushed:
+            self._in_thread(lambda: _tidy(effect, wall_ms), lambda failed: self._handle(failed) if failed else None)
 
     # ------------------------------------------------------------------ leaders
 
@@ -465,5 +465,12 @@ def _flush(effect: Flush) -> FlushCompleted:
     return FlushCompleted(effect.id, effect.log_end_offset)
 
 
-def _ignore(_: Any) -> None:
+def _tidy(effect: RunHousekeeping, wall_ms: int) -> LogFailed | None:
+    """What of housekeeping waits for the disk: flush rolled segments (recovery need not scan them then), unlink deleted ones."""
+    try:
+        if effect.log.has_rolled_unflushed:
+            effect.log.flush_rolled()
+        effect.log.delete_renamed_files(wall_ms)
+    except OSError as error:
+        return LogFailed(effect.id, str(error))
     return None

@@ -14,7 +14,8 @@ Directory (beside each segment's ``.log``, ``.index``, ``.timeindex``)::
     replica.checkpoint        raylog's own facts                 raylog/log/checkpoint.py
     replica.lock              held for the log's life
 
-Threads: everything in one, except ``flush`` and ``flush_rolled``, which may run in another while the log is written.
+Threads: everything in one, except ``flush``, ``flush_rolled`` and ``delete_renamed_files``, which may run in others while the log
+is written.
 
 Invariants (``check``): log_start_offset ≤ high_watermark ≤ log_end_offset; recovery_point ≤ log_end_offset; no leader epoch starts
 behind the end; the producers' states are as of the end.
@@ -81,6 +82,7 @@ class Log:
         "_generation",
         "_guard",
         "_lock",
+        "_one_flush",
         "_unflushed_since_ms",
         "boot_id",
         "config",
@@ -163,6 +165,7 @@ class Log:
         self.high_watermark = found.high_watermark
         self.recovery_point = found.recovery_point
         self._guard = threading.Lock()  # recovery_point and _generation against a flush in another thread
+        self._one_flush = threading.Lock()  # a second flush must not return before what the first one took over is done
         self._generation = 0  # raised by every truncation: a flush that began before it proves nothing
         self.is_suspect = found.report.condition in (Condition.SUSPECT, Condition.MISSING)
         self._flushed_always = config.flush_messages == 1
@@ -483,10 +486,16 @@ class Log:
         return self._flush(sealed_only=True)
 
     def _flush(self, *, sealed_only: bool) -> int:
+        with self._one_flush:
+            return self._flushed(sealed_only)
+
+    def _flushed(self, sealed_only: bool) -> int:
         with self._guard:
             generation = self._generation
             # The end first: whatever is appended or rolled after this line may be flushed too, but is not counted.
-            end_offset = self.segments.active.base_offset if sealed_only else self.log_end_offset
+            end_offset = self.log_end_offset
+            if sealed_only:  # the active segment may be one that a truncation is about to remove
+                end_offset = min(end_offset, self.segments.active.base_offset)
             waiting = self.segments.not_below(self.recovery_point)
             self._appended_since_flush_ms = None
             names_changed, self.segments.names_changed = self.segments.names_changed, False

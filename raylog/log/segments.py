@@ -9,7 +9,9 @@ Invariants: never empty; base offsets ascend strictly; all segments but the last
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from raylog.log.config import LogConfig
@@ -26,6 +28,7 @@ class Segments:
         "_directory",
         "_files",
         "_open",
+        "_removing",
         "_renamed",
         "_roll_jitter",
         "active",
@@ -41,7 +44,8 @@ class Segments:
         self._directory = directory
         self._roll_jitter = roll_jitter
         self._open: list[Segment] = []  # sealed, with open files; the longest open first
-        self._renamed: list[tuple[int, str]] = []  # since when, path
+        self._renamed: deque[tuple[int, str]] = deque()  # since when, path
+        self._removing = threading.Lock()
         self.names_changed = False  # files were created since the directory was last synced
         self._set(segments)
 
@@ -140,12 +144,14 @@ class Segments:
         return [segment.base_offset for segment in gone]
 
     def remove_renamed(self, wall_ms: int, delay_ms: int) -> int:
-        """Remove the files that were renamed at least ``delay_ms`` ago; returns how many."""
-        due = [path for since, path in self._renamed if wall_ms - since >= delay_ms]
-        for path in due:
-            self._files.remove(path)
-        self._renamed = self._renamed[len(due) :]
-        return len(due)
+        """Remove the files that were renamed at least ``delay_ms`` ago; returns how many. May run in another thread."""
+        count = 0
+        with self._removing:
+            while self._renamed and wall_ms - self._renamed[0][0] >= delay_ms:
+                self._files.remove(self._renamed[0][1])
+                self._renamed.popleft()
+                count += 1
+        return count
 
     def _unlink(self, segments: list[Segment]) -> None:
         for segment in reversed(segments):

@@ -164,6 +164,7 @@ def test_raylog_goes_on_with_a_folder_that_apache_kafka_wrote(kafka: ModuleType,
     assert {offset: (key, value) for offset, key, value in records_of(log)} == sent
     found = log.offset_for_timestamp(0)
     assert found is not None and found[1] == 0
+    log.trust()
     epoch = log.leader_epochs.latest_epoch + 1
     more = codec.encode_values([b"raylog goes on"] * 3_000, timestamp_ms=WALL_MS)
     assert log.append_as_leader(more, leader_epoch=epoch, wall_ms=WALL_MS).base_offset == 10_000

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 
@@ -22,17 +23,13 @@ from raylog.records.codec import encode_values
 FILES = DiskFiles()
 
 
-def _open(directory: Path, boot_id: str = "b") -> Log:
-    return Log.open(
-        str(directory),
-        files=FILES,
-        config=LogConfig(),
-        topic="t",
-        partition=0,
-        topic_id=uuid.UUID(int=5),
-        now_ms=1,
+def _open(directory: Path, boot_id: str = "b", **config: int) -> Log:
+    log = Log.open(
+        str(directory), files=FILES, config=LogConfig(**config), topic="t", partition=0, topic_id=uuid.UUID(int=5), now_ms=1,
         boot_id=boot_id,
-    )
+    )  # fmt: skip
+    log.trust()
+    return log
 
 
 def test_positioned_writes_take_any_number_of_buffers(tmp_path: Path) -> None:
@@ -119,3 +116,36 @@ def test_a_vanished_folder_is_an_os_error(tmp_path: Path) -> None:
         log.checkpoint()
     assert caught.value.errno == errno.ENOENT
     log.close(clean=False)
+
+
+def test_flushes_in_other_threads_run_beside_appends_rolls_and_cuts(tmp_path: Path) -> None:
+    log = _open(tmp_path / "t-0", segment_bytes=3000, retention_ms=0, file_delete_delay_ms=0)
+    stop, failures = threading.Event(), []
+
+    def flush_on() -> None:
+        while not stop.is_set():
+            try:
+                assert log.flush() >= 0 and log.flush_rolled() >= 0 and log.delete_renamed_files(1 << 40) >= 0
+            except Exception as error:  # whatever it is, the test shall see it
+                failures.append(error)
+                return
+
+    threads = [threading.Thread(target=flush_on) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    batch = encode_values([b"x" * 200] * 3, timestamp_ms=1)
+    for number in range(300):
+        log.append_as_leader(batch, leader_epoch=0, wall_ms=1)
+        if number % 50 == 20:
+            log.truncate_to(max(log.log_start_offset, log.log_end_offset - 25))
+        if number % 50 == 40:
+            log.high_watermark = log.log_end_offset - 30
+            log.delete_old_segments(1 << 40)
+        log.check()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert log.flush() == log.log_end_offset == log.recovery_point
+    log.close(clean=False)
+    assert _open(tmp_path / "t-0").condition is Condition.WHOLE

@@ -73,6 +73,7 @@ class LogAgainstList(RuleBasedStateMachine):
             boot_id=f"boot-{self.boots}",
         )  # fmt: skip
         assert self.log.condition in expected, (self.log.condition, self.log.recovery)
+        self.log.trust()
 
     # ------------------------------------------------------------------ writing
 
