@@ -76,7 +76,7 @@ class Accumulator:
         deadline_ms = now_ms + self._delivery_timeout_ms
         return ProducerBatch(topic, partition, created_ms=now_ms, deadline_ms=deadline_ms, compression=self.compression)
 
-    def encoded_batch(self, topic: str, partition: int, data: bytes, record_count: int) -> ProducerBatch:
+    def encoded_batch(self, topic: str, partition: int, data: bytes | bytearray, record_count: int) -> ProducerBatch:
         now_ms = self._clock() * 1000
         return ProducerBatch.of_bytes(
             topic,

@@ -32,7 +32,7 @@ class EncodedPart:
     """One batch to be. ``order`` holds the input index of each record where they are not simply the next ones."""
 
     partition: int
-    data: bytes
+    data: bytes | bytearray
     record_count: int
     order: Sequence[int] | None
 
@@ -119,11 +119,11 @@ def encoded_parts(
     """The batches that carry these columns, at most ``bytes_max`` bytes each (one larger record alone: up to ``request_bytes_max``)."""
     refuse_large(columns, request_bytes_max)
     default = isinstance(partitioner, DefaultPartitioner)
-    if columns.is_plain and (default or partition is not None) and not any(value is None for value in columns.values):
+    if columns.is_plain and (default or partition is not None) and None not in columns.values:
         for values in cut_values(columns.values, bytes_max):  # type: ignore[arg-type]
-            data = encode_values(values, timestamp_ms=now_ms, compression=compression)
-            target = partition if partition is not None else partitioner.sticky(cluster, len(data))  # type: ignore[attr-defined]
-            yield EncodedPart(target, data, len(values), None)
+            batch = encode_values(values, timestamp_ms=now_ms, compression=compression)
+            target = partition if partition is not None else partitioner.sticky(cluster, len(batch))  # type: ignore[attr-defined]
+            yield EncodedPart(target, batch, len(values), None)
         return
     records = _raw_records(columns, now_ms)
     for target, indexes in _scattered(columns, cluster, partitioner, partition, bytes_max):
@@ -134,13 +134,10 @@ def encoded_parts(
 
 def refuse_large(columns: BatchInput, request_bytes_max: int) -> None:
     """Raise MessageTooLargeError if some record is larger than any batch may be."""
-    largest = max(len(value or b"") for value in columns.values)
-    if (
-        columns.keys is None
-        and columns.headers is None
-        and largest + HEADER_SIZE + RECORD_OVERHEAD_MAX <= request_bytes_max
-    ):
-        return
+    if columns.keys is None and columns.headers is None:
+        values = columns.values if None not in columns.values else [value or b"" for value in columns.values]
+        if max(map(len, values)) + HEADER_SIZE + RECORD_OVERHEAD_MAX <= request_bytes_max:  # type: ignore[arg-type]
+            return
     for index, value in enumerate(columns.values):
         key = columns.keys[index] if columns.keys is not None else None
         headers = columns.headers[index] if columns.headers is not None else NO_HEADERS

@@ -11,13 +11,14 @@ parent's records in order. Completion happens on one thread (the sender's), wait
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from crc32c import crc32c
 
 from raylog.errors import RaylogError
-from raylog.records.batch import CRC_POSITION, CRC_START, HEADER, HEADER_SIZE, NO_SEQUENCE, BatchView
+from raylog.records.batch import CRC_POSITION, CRC_START, HEADER, HEADER_SIZE, NO_SEQUENCE, BatchView, write_crc
 from raylog.records.codec import RECORD_OVERHEAD_MAX, decode, encode
 from raylog.records.record import Header
 
@@ -28,6 +29,9 @@ Stamp = tuple[int, int, int]
 """Producer id, producer epoch, base sequence."""
 
 NO_STAMP: Stamp = (-1, -1, NO_SEQUENCE)
+
+_STAMP = struct.Struct(">qhi")
+_STAMP_POSITION = 43
 
 
 class ProducerBatch:
@@ -72,7 +76,7 @@ class ProducerBatch:
         self.open = True
         self.being_encoded = False
         self.records: list[RawRecord] | None = []
-        self.data: bytes | None = None
+        self.data: bytes | bytearray | None = None
         self.record_count = 0
         self.size_bytes = HEADER_SIZE  # uncompressed while open
         self.held_bytes = 0  # of buffer.memory, until done
@@ -95,7 +99,7 @@ class ProducerBatch:
         cls,
         topic: str,
         partition: int,
-        data: bytes,
+        data: bytes | bytearray,
         record_count: int,
         *,
         created_ms: float,
@@ -132,11 +136,17 @@ class ProducerBatch:
             self.data = encode(self.records, compression=self.compression)
             self.records = None
 
-    def stamped_bytes(self) -> bytes:
-        """The bytes with the present producer stamp in the header and the CRC over it."""
+    def stamped_bytes(self) -> bytes | bytearray:
+        """The bytes with the present producer stamp in the header and the CRC over it.
+
+        The first stamp goes in where they are; later ones into a copy, since a connection may still hold what was sent.
+        """
         assert self.data is not None
         if self.stamp != self._stamped:
-            self.data = stamped(self.data, self.stamp)
+            if isinstance(self.data, bytearray) and self._stamped == NO_STAMP:
+                stamp_in_place(self.data, self.stamp)
+            else:
+                self.data = stamped(self.data, self.stamp)
             self._stamped = self.stamp
         return self.data
 
@@ -232,7 +242,13 @@ class ProducerBatch:
         return f"<batch {self.serial} of {self.topic}-{self.partition}: {self.record_count} records, stamp {self.stamp}, {state}>"
 
 
-def stamped(data: bytes, stamp: Stamp) -> bytes:
+def stamp_in_place(data: bytearray, stamp: Stamp) -> None:
+    """Put the batch under another producer stamp where it is. Nobody else may be reading it."""
+    _STAMP.pack_into(data, _STAMP_POSITION, *stamp)
+    write_crc(data)
+
+
+def stamped(data: bytes | bytearray, stamp: Stamp) -> bytes:
     """The same batch under another producer stamp."""
     fields: list[Any] = list(HEADER.unpack_from(data))
     fields[9:12] = stamp

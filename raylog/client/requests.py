@@ -44,7 +44,7 @@ def by_topic(values: Mapping[TopicPartition, T]) -> dict[str, list[tuple[int, T]
     return topics
 
 
-def produce(records: Mapping[TopicPartition, bytes], *, acks: int, timeout_ms: float) -> Request:
+def produce(records: Mapping[TopicPartition, bytes | bytearray], *, acks: int, timeout_ms: float) -> Request:
     """Produce v9."""
     schema = _schema("produce.v9")
     return schema.ProduceRequest(

@@ -262,6 +262,42 @@ def set_log_append_time(batch: bytearray | memoryview, log_append_time_ms: int, 
         _CRC.pack_into(batch, position + CRC_POSITION, crc32c(covered))
 
 
+def header_of(
+    records_size: int,
+    *,
+    record_count: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int = 0,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytearray:
+    """The header of a batch with so many bytes of records; its CRC is still 0."""
+    header = bytearray(HEADER_SIZE)
+    HEADER.pack_into(
+        header,
+        0,
+        base_offset,
+        HEADER_SIZE - LOG_OVERHEAD + records_size,
+        leader_epoch,
+        CURRENT_MAGIC,
+        0,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    return header
+
+
 def assemble(
     records: Buffer,
     *,
@@ -277,23 +313,24 @@ def assemble(
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes:
     """A whole batch around the encoded (and, if the attributes say so, compressed) records."""
-    header = bytearray(HEADER_SIZE)
-    HEADER.pack_into(
-        header,
-        0,
-        base_offset,
-        HEADER_SIZE - LOG_OVERHEAD + len(records),
-        leader_epoch,
-        CURRENT_MAGIC,
-        0,
-        attributes,
-        last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        record_count,
+    header = header_of(
+        len(records),
+        record_count=record_count,
+        last_offset_delta=last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        attributes=attributes,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
     )
     _CRC.pack_into(header, CRC_POSITION, crc32c(records, crc32c(bytes(header[CRC_START:]))))
     return b"".join((header, records))
+
+
+def write_crc(batch: bytearray) -> None:
+    """Compute the CRC of a batch that is alone in its buffer."""
+    with memoryview(batch) as view, view[CRC_START:] as covered:
+        _CRC.pack_into(batch, CRC_POSITION, crc32c(covered))

@@ -12,8 +12,9 @@ every varint ends at once), and whatever the decoder raises for such bytes becom
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import accumulate, chain, repeat
 from typing import Protocol
 
 from aiokafka.errors import CorruptRecordException
@@ -35,6 +36,8 @@ from raylog.records.batch import (
     TRANSACTIONAL_MASK,
     BatchView,
     assemble,
+    header_of,
+    write_crc,
 )
 from raylog.records.compression import INFLATED_BYTES_MAX, Compression, compress, decompress
 from raylog.records.corrupt import CorruptBatch
@@ -196,6 +199,7 @@ class _Pieces(dict[int, bytes]):
 
 _OFFSET_VARINT_SIZES_MAX = 5
 _NULL_KEY = encode_varint(-1)
+_HEADER_ROOM = bytes(HEADER_SIZE)
 
 
 def _start_piece(offset_varint_size: int) -> Callable[[int], bytes]:
@@ -226,9 +230,10 @@ def encode_values(
     base_sequence: int = NO_SEQUENCE,
     is_transactional: bool = False,
     max_bytes: int = BATCH_BYTES_MAX,
-) -> bytes:
+) -> bytearray:
     """One batch of values of one timestamp, without keys and headers: the same bytes that ``encode`` gives, in a fraction of its time.
 
+    They are copied once, into a bytearray of the caller's own, which may be given another header in place.
     Values are bytes-like and not None. Raises MESSAGE_TOO_LARGE if the batch, compressed as asked, has more than ``max_bytes``.
     """
     count = len(values)
@@ -249,7 +254,7 @@ def encode_values(
             parts[where] = map(starts.__getitem__, lengths[run])
         else:
             parts[where] = repeat(starts[uniform], run.stop - run.start)
-    parts[0] = parts[0][1:]  # no record comes before the first
+    parts[0] = _HEADER_ROOM + parts[0][1:]  # no record comes before the first
     parts[1 : 4 * count : 4] = _offsets[:count]
     if uniform is None:
         parts[2 : 4 * count : 4] = map(_value_lengths.__getitem__, lengths)
@@ -257,19 +262,20 @@ def encode_values(
         parts[2 : 4 * count : 4] = repeat(_value_lengths[uniform], count)
     parts[3 : 4 * count : 4] = values
     parts[-1] = b"\x00"
-    records = b"".join(parts)
-    if len(records) > BATCH_BYTES_MAX - HEADER_SIZE:
-        raise _too_large(len(records) + HEADER_SIZE, max_bytes)
+    batch = bytearray().join(parts)
+    if len(batch) > BATCH_BYTES_MAX:
+        raise _too_large(len(batch), max_bytes)
     attributes = TRANSACTIONAL_MASK if is_transactional else 0
     if compression != Compression.NONE:
-        compressed = compress(compression, records)
-        if len(compressed) < len(records):
-            records = compressed
+        with memoryview(batch) as view, view[HEADER_SIZE:] as records:
+            compressed = compress(compression, records)
+        if len(compressed) < len(batch) - HEADER_SIZE:
+            batch[HEADER_SIZE:] = compressed
             attributes |= compression
-    if len(records) + HEADER_SIZE > max_bytes:
-        raise _too_large(len(records) + HEADER_SIZE, max_bytes)
-    return assemble(
-        records,
+    if len(batch) > max_bytes:
+        raise _too_large(len(batch), max_bytes)
+    batch[:HEADER_SIZE] = header_of(
+        len(batch) - HEADER_SIZE,
         record_count=count,
         last_offset_delta=count - 1,
         base_timestamp=timestamp_ms,
@@ -279,6 +285,8 @@ def encode_values(
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
     )
+    write_crc(batch)
+    return batch
 
 
 def encoded_size(key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> int:
@@ -377,17 +385,18 @@ def cut_values(values: Sequence[bytes], max_bytes: int) -> Iterator[Sequence[byt
 
     A value that is too large on its own is a run of its own; encoding it is refused then.
     """
-    start = 0
-    used = HEADER_SIZE
-    for index, length in enumerate(map(len, values)):
-        size = length + RECORD_OVERHEAD_MAX
-        if used + size > max_bytes and index > start:
-            yield values[start:index]
-            start = index
-            used = HEADER_SIZE
-        used += size
-    if start < len(values):
-        yield values[start:]
+    lengths = list(map(len, values))
+    room = max_bytes - HEADER_SIZE
+    if lengths and lengths.count(lengths[0]) == len(lengths):
+        step = max(1, room // (lengths[0] + RECORD_OVERHEAD_MAX))
+        yield from (values[start : start + step] for start in range(0, len(values), step))
+        return
+    sizes = list(accumulate([length + RECORD_OVERHEAD_MAX for length in lengths]))  # up to and with each value
+    start = before = 0
+    while start < len(sizes):
+        end = max(bisect_right(sizes, before + room, start), start + 1)
+        yield values[start:end]
+        start, before = end, sizes[end - 1]
 
 
 __all__ = [

@@ -291,6 +291,7 @@ class Hosts:
                     fetch.max_bytes,
                     0,
                     fetch.partitions,
+                    fetch.wants_all,
                 ),
             )
 
@@ -406,13 +407,15 @@ def batch(
 ) -> bytes:
     """One record batch."""
     producer_id, producer_epoch, base_sequence = producer
-    return encode_values(
-        list(values),
-        timestamp_ms=timestamp_ms,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        **options,
+    return bytes(
+        encode_values(
+            list(values),
+            timestamp_ms=timestamp_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            **options,
+        )
     )
 
 
