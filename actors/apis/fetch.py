@@ -2,7 +2,7 @@
 
 Followers use version 17: it carries their broker id and their incarnation (``replica_epoch``, KIP-903) and is answered with a
 diverging epoch (KIP-595). Fetch sessions are not kept: every answer says session 0, which every client understands as "send the
-whole list each time". Version 16 adds KIP-951's leader hints.
+whole list each time"; a follower of ours says by session epoch 0 that it may have missed an answer. Version 16 adds KIP-951's leader hints.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from raylog.types import TopicIdPartition
 KEY = 1
 VERSIONS = range(4, 18)
 FOLLOWER_VERSION = 17
+SESSIONLESS = -1
+WANTS_ALL = 0  # in Kafka: "the full list, for a new session"
 
 
 def event(request: Any, token: int, names: TopicNames, version: int) -> FetchReceived:
@@ -62,6 +64,7 @@ def event(request: Any, token: int, names: TopicNames, version: int) -> FetchRec
         request.max_bytes,
         request.isolation_level,
         tuple(partitions),
+        version >= 7 and request.session_epoch == WANTS_ALL,
     )
 
 
@@ -139,6 +142,8 @@ def follower_request(fetch: SendFetch) -> Any:
         min_bytes=fetch.min_bytes,
         max_bytes=fetch.max_bytes,
         isolation_level=0,
+        session_id=0,
+        session_epoch=WANTS_ALL if fetch.wants_all else SESSIONLESS,
         topics=tuple(
             module.FetchTopic(topic_id=topic_id, partitions=tuple(items)) for topic_id, items in topics.items()
         ),

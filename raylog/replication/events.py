@@ -85,7 +85,10 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchReceived:
-    """``replica_id`` is the follower's broker id, −1 for a consumer; ``replica_incarnation`` its process."""
+    """``replica_id`` is the follower's broker id, −1 for a consumer; ``replica_incarnation`` its process.
+
+    ``wants_all``: the follower may have missed an answer, so what it was last told counts for nothing.
+    """
 
     token: Token
     replica_id: int
@@ -95,6 +98,7 @@ class FetchReceived:
     max_bytes: int
     isolation_level: int
     partitions: tuple[FetchPartition, ...]
+    wants_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +353,7 @@ class SendFetch:
     min_bytes: int
     max_bytes: int
     partitions: tuple[FetchPartition, ...]
+    wants_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)

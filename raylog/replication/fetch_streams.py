@@ -41,6 +41,7 @@ class FetchStream:
         "renewing",
         "streams",
         "timer",
+        "wants_all",
     )
 
     def __init__(self, streams: FetchStreams, node: int, incarnation: int, endpoint: Endpoint) -> None:
@@ -54,6 +55,7 @@ class FetchStream:
         self.fetch_id = 0
         self.failures = 0
         self.paused_until_ms = 0
+        self.wants_all = True  # an answer may have been missed: the next fetch says so
         self.renewing = False  # a fetch was given up; the timer sends the next
         self.timer: Deadline | None = None
 
@@ -70,6 +72,7 @@ class FetchStream:
                 self.fetch(now_ms)
             return
         self.in_flight = None
+        self.wants_all = True
         self.renewing = True
         self._arm(now_ms + COLLECT_MS)
 
@@ -114,8 +117,10 @@ class FetchStream:
                 config.replica_fetch_min_bytes,
                 config.replica_fetch_response_max_bytes,
                 tuple(requests.values()),
+                self.wants_all,
             )
         )
+        self.wants_all = False
 
     def answered(self, results: tuple[FetchPartitionResult, ...], now_ms: int, wall_ms: int) -> None:
         """The fetch in flight was answered. Partitions that the answer leaves out have no news."""
@@ -149,6 +154,7 @@ class FetchStream:
     def failed(self, now_ms: int) -> None:
         config = self.context.config
         self.in_flight = None
+        self.wants_all = True
         pause_ms = min(config.replica_fetch_backoff_first_ms << min(self.failures, 16), config.replica_fetch_backoff_ms)
         self.failures += 1
         self.paused_until_ms = now_ms + pause_ms
@@ -208,6 +214,7 @@ class FetchStreams:
             self.by_node[leader.node_id] = stream
         stream.incarnation = leader.incarnation
         stream.endpoint = leader.endpoint
+        stream.wants_all = True
         stream.followed[replica.id] = replica
         self.node_of[replica.id] = (leader.node_id, follower.leader_epoch)
         stream.renew(now_ms)

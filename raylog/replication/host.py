@@ -213,6 +213,8 @@ class ReplicaHost:
             replica = self.replicas.get(part.id)
             if replica is not None and replica.leader is not None:
                 progress = replica.follower_progress(event)
+                if progress is not None and event.wants_all:
+                    progress.forget_sent()
                 if progress is not None and replica.validate_fetch(part, follower=True) is None:
                     replica.leader.count_fetch(progress, part, now_ms)
 

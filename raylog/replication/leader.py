@@ -71,6 +71,10 @@ class FollowerProgress:
         self.log_start_offset = UNKNOWN
         self.fetched_at_ms = LONG_AGO_MS
         self.fetched_leader_end = 1 << 62
+        self.forget_sent()
+
+    def forget_sent(self) -> None:
+        """The follower may not have got what it was sent."""
         self.sent_high_watermark = UNKNOWN
         self.sent_log_start_offset = UNKNOWN
 

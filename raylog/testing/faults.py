@@ -21,7 +21,7 @@ from raylog.testing.scheduler import Timer
 if TYPE_CHECKING:
     from raylog.testing.simulation import Simulation
 
-Ending = Callable[[], None]
+Ending = Callable[[], object]
 
 
 class Faults:
@@ -47,6 +47,7 @@ class Faults:
             "isolate a machine": (self._isolate, 1.0),
             "break links": (self._break_links, 3.0),
             "slow the network": (self._slow_network, 0.7),
+            "slow a machine": (self._slow_machine, 1.5),
             "fail a disk": (self._sicken_disk, 0.6),
             "fill a disk": (self._fill_disk, 0.4),
             "write back": (self._write_back, 2.0),
@@ -210,6 +211,12 @@ class Faults:
             network.slow = 1
 
         self._lasting(100, 5_000, end)
+
+    def _slow_machine(self) -> None:
+        slow_machines = self.simulation.network.slow_machines
+        name = self.scheduler.rng.choice(self.simulation.machines).name
+        slow_machines[name] = self.scheduler.rng.choice((30, 300, 2_000))
+        self._lasting(100, 5_000, lambda: slow_machines.pop(name, None))
 
     # ---------------------------------------------------------------- disks
 

@@ -20,6 +20,8 @@ from raylog.testing.processes import Machine, Process
 from raylog.testing.scheduler import Scheduler
 from raylog.types import Endpoint
 
+LONGEST_DELAY_US = 1_000_000
+
 
 class End(Protocol):
     """What a process does with its end of a link. The accepting side hears neither ``opened`` nor ``refused``."""
@@ -166,7 +168,8 @@ class Link:
 
     def _schedule_arrival(self, side: int) -> None:
         network = self.network
-        at_us = max(self._ready_us[side], network.scheduler.now_us + network.delay_us())
+        delay_us = network.delay_us(*self.machines)
+        at_us = max(self._ready_us[side], network.scheduler.now_us + delay_us)
         self._ready_us[side] = at_us
         network.scheduler.at_us(at_us, lambda: self._arrive(side), self.label)
 
@@ -223,12 +226,13 @@ class _Pending:
 
 
 class Network:
-    """All links. ``typical_delay_us`` is one way; faults stretch it (``slow``)."""
+    """All links. ``typical_delay_us`` is one way; faults stretch it for all (``slow``) or for a machine."""
 
     def __init__(self, scheduler: Scheduler, *, typical_delay_us: int = 300) -> None:
         self.scheduler = scheduler
         self.typical_delay_us = typical_delay_us
         self.slow = 1
+        self.slow_machines: dict[str, int] = {}  # by name: how many times slower than others
         self._listeners: dict[Endpoint, tuple[Process, Listener]] = {}
         self._machines: dict[str, Machine] = {}
         self._cuts: set[tuple[str, str]] = set()
@@ -257,7 +261,7 @@ class Network:
         self._numbers += 1
         link = Link(self, self._numbers, opener, end, self._machines[endpoint.host])
         self._links[link.number] = link
-        self.scheduler.after_us(self.delay_us(), lambda: self._knock(link, endpoint), "knock")
+        self.scheduler.after_us(self.delay_us(*link.machines), lambda: self._knock(link, endpoint), "knock")
         return link
 
     def _knock(self, link: Link, endpoint: Endpoint) -> None:
@@ -265,12 +269,15 @@ class Network:
         if machine.is_on and not self.is_cut(link.opener.machine, machine):
             process, listener = self._listeners.get(endpoint, (None, None))
             if process is None or listener is None or not process.alive:
-                self.scheduler.after_us(self.delay_us(), link.refuse, "refused")
+                self.scheduler.after_us(self.delay_us(*link.machines), link.refuse, "refused")
             else:
                 link.accept(process, listener)
 
-    def delay_us(self) -> int:
-        return self.scheduler.skewed_us(self.typical_delay_us) * self.slow
+    def delay_us(self, first: Machine, second: Machine) -> int:
+        delay_us = self.scheduler.skewed_us(self.typical_delay_us) * self.slow
+        if self.slow_machines:
+            delay_us *= max(self.slow_machines.get(first.name, 1), self.slow_machines.get(second.name, 1))
+        return min(delay_us, LONGEST_DELAY_US)
 
     # ---------------------------------------------------------------- faults
 

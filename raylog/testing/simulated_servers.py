@@ -313,6 +313,7 @@ class ReplicaProcess(ServerProcess):
             effect.max_bytes,
             0,
             effect.partitions,
+            effect.wants_all,
         )
         self.simulation.trace_event(self.name, effect)
         caller.call(request, lambda reply: self._fetched(effect, reply), timeout_ms=effect.max_wait_ms + 3_000)

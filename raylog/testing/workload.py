@@ -243,12 +243,14 @@ class Producer(Client):
 
     def _send_one(self, batch: Outgoing, leader: Leader) -> None:
         if not batch.data:
-            batch.data = encode_values(
-                batch.values,
-                timestamp_ms=self.machine.wall_ms(),
-                producer_id=self._producer_id,
-                producer_epoch=self._producer_epoch,
-                base_sequence=self._next_sequence if self.idempotent else -1,
+            batch.data = bytes(
+                encode_values(
+                    batch.values,
+                    timestamp_ms=self.machine.wall_ms(),
+                    producer_id=self._producer_id,
+                    producer_epoch=self._producer_epoch,
+                    base_sequence=self._next_sequence if self.idempotent else -1,
+                )
             )
             batch.crc = BatchView(batch.data).crc
             self._next_sequence += len(batch.values)
@@ -415,16 +417,17 @@ class Consumer(Client):
             return
         elif len(result.records):
             views = list(batches(result.records))
-            self._read(views, generation, from_follower)
+            self._read(views, generation, -1 if from_follower or leader is None else leader.epoch)
             self.offset = views[-1].next_offset
             self.records_read += sum(view.record_count for view in views)
         self._poll_later()
 
-    def _read(self, views: list[BatchView], generation: int, from_follower: bool) -> None:
+    def _read(self, views: list[BatchView], generation: int, leader_epoch: int) -> None:
         if not views[0].base_offset <= self.offset < views[0].next_offset:
             raise Violation(f"{self.name} asked for {self.offset} and got {views[0].base_offset}")
-        if from_follower and self.checkers.history(self.id).generation:
-            return  # it may not have heard of the unclean election
+        history = self.checkers.history(self.id)
+        if history.generation and leader_epoch < history.first_epoch:
+            return  # who answered may not have heard of the unclean election
         self.checkers.consumed(self.id, generation, views)
 
     def _lost(self, leader: Leader | None, from_follower: bool) -> None:

@@ -7,7 +7,16 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from raylog.replication.context import HostConfig
-from raylog.replication.events import FetchAnswered, FetchFailed, FetchPartitionResult, SendFetch
+from raylog.replication.events import (
+    FetchAnswered,
+    FetchFailed,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchReceived,
+    FetchReply,
+    Reply,
+    SendFetch,
+)
 from raylog.replication.follower import Step
 from raylog.testing.replica_hosts import P0, Hosts, batch
 from raylog.types import TopicIdPartition
@@ -194,3 +203,32 @@ def test_a_follower_that_catches_up_in_small_steps_knows_no_high_watermark_beyon
     while hosts.step():
         seen.add((hosts.log(2).log_end_offset, hosts.log(2).high_watermark))
     assert seen == {(end, end) for end in range(6)}
+
+
+def test_after_an_answer_that_may_be_lost_the_follower_asks_to_be_told_everything() -> None:
+    hosts = one_follower(P0)
+    (first,) = sent(hosts)
+    assert first.wants_all, "nothing was told yet"
+    answer(hosts, first)
+    (second,) = sent(hosts)
+    assert not second.wants_all
+    fail(hosts, second)
+    hosts.cut = {1, 2}
+    hosts.advance(10)
+    (third,) = sent(hosts)
+    assert third.wants_all, "the answer may have been lost with the connection"
+
+
+def test_a_high_watermark_that_was_lost_with_an_answer_is_told_again() -> None:
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1, 2))
+    hosts.produce(1, b"x")
+    hosts.run()
+    assert hosts.log(2).high_watermark == 1
+    asked = FetchReceived(
+        999, 2, hosts.assigned(2).incarnation, 500, 1, 1 << 20, 0, (FetchPartition(P0, 1, 1 << 20, 0),)
+    )
+    assert hosts.handle(1, asked) == [], "it knows all: the fetch is parked"
+    (reply,) = hosts.handle(1, replace(asked, token=1_000, wants_all=True))
+    assert isinstance(reply, Reply) and isinstance(reply.reply, FetchReply)
+    assert [result.high_watermark for result in reply.reply.partitions] == [1]
