@@ -10,6 +10,7 @@ What is checked, per partition::
     a replica's high watermark stays within its log and never goes back within an epoch (except below an unclean election's leader)
     what is below any high watermark (``History.batches``) is the same, batch by batch, wherever it is seen again: below every other high
         watermark, in the whole log of every later leader, in what consumers read
+    who joins the ISR holds all that is below any high watermark
     an acknowledgement of acks=all names a batch that is below a high watermark at that moment
     an idempotent producer's batches are there in the order of their sequence numbers, none missing, none twice
     a log starts where it did, unless somebody deleted records or retention did
@@ -160,6 +161,14 @@ class Checkers:
             history.decided_end.setdefault(leader_epoch, history.end)
         if leader >= 0 and leader_incarnation:
             self._leads(history, leader_epoch, leader, leader_incarnation)
+
+    def joined(self, id: TopicIdPartition, topic: str, broker: int, log: Log) -> None:
+        """A broker's log when the decision that it is in sync was committed."""
+        history = self.history(id, topic)
+        if log.log_end_offset < history.end:
+            raise history.fail(
+                f"broker {broker} joined the ISR with end {log.log_end_offset}: {history.end} was below a high watermark"
+            )
 
     def _leads(self, history: History, epoch: int, broker: int, incarnation: int) -> None:
         known = history.leaders.setdefault(epoch, (broker, incarnation))

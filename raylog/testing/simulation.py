@@ -27,6 +27,7 @@ from typing import Any
 
 from raylog.log.log import Log
 from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import PartitionState
 from raylog.metadata.requests import ElectionType
 from raylog.metadata.session import Assignment, Condition
@@ -283,6 +284,8 @@ class Simulation:
                     states[id] = state
                     if known != state:
                         self._decided(id, topic.name, known, state)
+                        if known is not None and state.unclean_elections == known.unclean_elections:
+                            self._check_joined(id, topic.name, image, known, state)
 
     def assigned(self, assignment: Assignment) -> None:
         """The controller says so, hence it is committed, though a later decision may already stand in its image."""
@@ -313,6 +316,20 @@ class Simulation:
             partition_epoch=state.partition_epoch,
             unclean_elections=state.unclean_elections,
         )
+
+    def _check_joined(
+        self, id: TopicIdPartition, topic: str, image: MetadataImage, known: PartitionState, state: PartitionState
+    ) -> None:
+        """Who joins the ISR holds all that is below any high watermark: the process that is registered, not one before it."""
+        for slot in state.replicas:
+            if slot.broker_id in state.isr and slot.broker_id not in known.isr:
+                actor = image.actors.get(slot.node_id)
+                for process in self.replica_processes():
+                    replica = process.host.replicas.get(id)
+                    if actor is None or process.spec.incarnation != actor.incarnation or replica is None:
+                        continue
+                    if replica.log is not None:
+                        self.checkers.joined(id, topic, slot.broker_id, replica.log)
 
     def check_everything(self) -> None:
         for process in self.replica_processes():
