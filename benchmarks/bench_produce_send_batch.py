@@ -26,7 +26,7 @@ import uvloop
 from harness import Benchmark, arguments, cpu_seconds
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9 import response as metadata
-from producers import SETTINGS, ConfluentKafka, RaylogProducer, megabytes_per_second, random_values
+from producers import SETTINGS, ConfluentKafka, RaylogProducer, megabytes_per_second, random_values, written_bytes
 
 from raylog.actors.apis import fetch, produce
 from raylog.actors.replica_server import ReplicaServer
@@ -134,7 +134,8 @@ def compare(bench: Benchmark, pid: int, address: ClusterAddress, door: Endpoint,
         return rate / 1e6 if size == 100 else megabytes_per_second(rate, size)
 
     contestants = {name: partial(measured, name) for name in clients}
-    rates = bench.alternate(f"{size} B", contestants, unit="M records/s" if size == 100 else "MB/s")
+    unit = "M records/s" if size == 100 else "MB/s"
+    rates = bench.alternate(f"{size} B", contestants, unit=unit, written_bytes=written_bytes(count, size))
     for name, client in clients.items():
         client.close()
         bench.record(f"{size} B, server's CPU", name, costs[name][1:], unit="CPU s/GB")

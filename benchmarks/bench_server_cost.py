@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from harness import Benchmark, arguments, cpu_seconds
-from producers import SETTINGS, RaylogProducer, random_values
+from producers import SETTINGS, RaylogProducer, random_values, written_bytes
 from replica_processes import ReplicaProcesses, replica_processes
 
 from raylog.client.sync import Consumer
@@ -79,9 +79,15 @@ def main() -> int:
             return own
 
         unit = "CPU s/GB"
-        bench.alternate("RF 1", {"produce, acks=1": lambda: cost(partial(produce, single), single_pid)}, unit=unit)
+        once, thrice = written_bytes(count, SIZE), written_bytes(count, SIZE, 3)
+        bench.alternate(
+            "RF 1",
+            {"produce, acks=1": lambda: cost(partial(produce, single), single_pid)},
+            unit=unit,
+            written_bytes=once,
+        )
         bench.alternate("RF 1", {"fetch": lambda: cost(partial(fetch, running, count), single_pid)}, unit=unit)
-        bench.alternate("RF 3", {"produce, acks=all: leader": replicated_cost}, unit=unit)
+        bench.alternate("RF 3", {"produce, acks=all: leader": replicated_cost}, unit=unit, written_bytes=thrice)
         bench.record("RF 3", "produce, acks=all: each follower", shares[1:], unit=unit)
         decoded = running.decoded_batches()
         lookup_by_time(running)

@@ -20,7 +20,15 @@ from functools import partial
 from apache_kafka import VERSION, ApacheKafka
 from embedded import EmbeddedCluster
 from harness import Benchmark, arguments, cpu_seconds
-from producers import SETTINGS, ConfluentKafka, RaylogProducer, megabytes_per_second, perf_test_rate, random_values
+from producers import (
+    SETTINGS,
+    ConfluentKafka,
+    RaylogProducer,
+    megabytes_per_second,
+    perf_test_rate,
+    random_values,
+    written_bytes,
+)
 
 RAYLOG, CONFLUENT, PERF_TEST = "raylog send_batch", "Kafka, confluent-kafka", "Kafka, perf-test"
 RECORDS = {(100, 1): 2_000_000, (100, 3): 1_000_000, (1000, 1): 500_000, (1000, 3): 250_000}
@@ -34,6 +42,7 @@ class Case:
         self.ours = ours
         self.theirs = theirs
         self.size = size
+        self.replicas = replicas
         self.count = RECORDS[size, replicas] // (20 if quick else 1)
         self.acks = "1" if replicas == 1 else "all"
         self.name = f"{size} B, RF {replicas}, acks={self.acks}"
@@ -57,6 +66,7 @@ class Case:
                 PERF_TEST: partial(self._measured, PERF_TEST, self._perf_test),
             },
             unit=self.unit,
+            written_bytes=written_bytes(self.count, self.size, self.replicas),
         )
         for client, values in self.costs.items():
             bench.record(f"{self.name}, all servers' CPU", client, values[1:], unit="CPU s/GB")

@@ -54,6 +54,11 @@ def megabytes_per_second(records_per_second: float, size: int) -> float:
     return records_per_second * size / 1e6
 
 
+def written_bytes(count: int, size: int, replicas: int = 1) -> int:
+    """What so many records take on the disks, roughly."""
+    return replicas * count * (size + 20)
+
+
 class RaylogProducer:
     """``send_batch``, over and over."""
 
