@@ -424,7 +424,7 @@ def _await_brokers(cluster: Cluster, wanted: set[int], timeout_s: float) -> None
         missing = wanted - live
         if not missing:
             return
-        time.sleep(0.02)
+        time.sleep(0.1)  # asking is work for the very processes that are waited for
     raise ClusterError(
         f"after {timeout_s:.0f} s broker {', '.join(map(str, sorted(missing)))} does not serve yet: "
         "see Ray's logs of the BrokerActor, or `raylog doctor`"
