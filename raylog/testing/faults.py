@@ -45,6 +45,7 @@ class Faults:
             "cut one way": (self._cut_one_way, 2.0),
             "cut both ways": (self._cut_both_ways, 2.0),
             "isolate a machine": (self._isolate, 1.0),
+            "delay last words": (self._last_words, 1.5),
             "break links": (self._break_links, 3.0),
             "slow the network": (self._slow_network, 0.7),
             "slow a machine": (self._slow_machine, 1.5),
@@ -190,6 +191,17 @@ class Faults:
     def _cut_both_ways(self) -> None:
         first, second = self._two_machines()
         self._cut([(first, second), (second, first)])
+
+    def _last_words(self) -> None:
+        """What a machine said just before its power went arrives when it is back: from a process that is no more."""
+        speaker, listener = self.scheduler.rng.sample(self.simulation.broker_machines, 2)
+        self._cut([(speaker, listener)])
+
+        def fall_silent() -> None:
+            if speaker.is_on and self.simulation.network.is_cut(speaker, listener):
+                speaker.lose_power()
+
+        self.scheduler.after_ms(self.scheduler.between(5, 300), fall_silent, "last words")
 
     def _isolate(self) -> None:
         alone = self.scheduler.rng.choice(self.simulation.all_machines)

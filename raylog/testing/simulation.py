@@ -320,16 +320,30 @@ class Simulation:
     def _check_joined(
         self, id: TopicIdPartition, topic: str, image: MetadataImage, known: PartitionState, state: PartitionState
     ) -> None:
-        """Who joins the ISR holds all that is below any high watermark: the process that is registered, not one before it."""
-        for slot in state.replicas:
-            if slot.broker_id in state.isr and slot.broker_id not in known.isr:
-                actor = image.actors.get(slot.node_id)
-                for process in self.replica_processes():
-                    replica = process.host.replicas.get(id)
-                    if actor is None or process.spec.incarnation != actor.incarnation or replica is None:
-                        continue
-                    if replica.log is not None:
-                        self.checkers.joined(id, topic, slot.broker_id, replica.log)
+        """Who joins the ISR holds all that is below any high watermark, in the process that is registered; and its leader counts it."""
+        history = self.checkers.history(id, topic)
+        leading = self._replica_in(image, id, state, state.leader)
+        for broker in (broker for broker in state.isr if broker not in known.isr):
+            replica = self._replica_in(image, id, state, broker)
+            if replica is not None and replica.role is Role.OPENING:
+                raise history.fail(f"broker {broker} joined the ISR before its process had opened the log")
+            if replica is not None and replica.log is not None:
+                self.checkers.joined(id, topic, broker, replica.log)
+            leader = leading.leader if leading is not None else None
+            if leader is not None and leader.leader_epoch == state.leader_epoch and broker not in leader.isr.maximal:
+                raise history.fail(
+                    f"broker {broker} joined the ISR, but leader {state.leader} counts {leader.isr.maximal}"
+                )
+
+    def _replica_in(
+        self, image: MetadataImage, id: TopicIdPartition, state: PartitionState, broker: int
+    ) -> Replica | None:
+        """The replica of a broker in its registered process; None if that one is dead or has not heard of it."""
+        actor = image.actors.get(state.node_of(broker))
+        for process in self.replica_processes():
+            if actor is not None and process.spec.incarnation == actor.incarnation:
+                return process.host.replicas.get(id)
+        return None
 
     def check_everything(self) -> None:
         for process in self.replica_processes():

@@ -19,7 +19,7 @@ from raylog.testing.simulation import Simulation
 
 pytestmark = pytest.mark.sim
 
-SEEDS_MAX = 100
+SEEDS_MAX = 300
 FIRST_SEED = 10_000
 
 Patch = Callable[[pytest.MonkeyPatch], None]
