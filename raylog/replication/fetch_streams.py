@@ -148,8 +148,10 @@ class FetchStream:
         refused = {result.id for result in results if result.error or result.diverging_epoch is not None}
         for id, request in asked.items():
             replica = self.followed.get(id)
-            if replica is not None and replica.follower is not None and id not in refused:
-                replica.follower.caught_up(request)
+            if replica is None or replica.follower is None or id in refused:
+                continue
+            if not replica.follower.caught_up(request):
+                self.streams.drop(id)
 
     def failed(self, now_ms: int) -> None:
         config = self.context.config

@@ -114,8 +114,11 @@ class Follower:
         log = self.log
         return log.leader_epochs.latest_epoch == self.leader_epoch and log.log_end_offset >= leader_high_watermark
 
-    def caught_up(self, request: FetchPartition) -> None:
-        """The leader had nothing behind ``request``: if the log still ends there, it has all that the leader has."""
+    def caught_up(self, request: FetchPartition) -> bool:
+        """The leader had nothing behind ``request``: if the log still ends there, it has all that the leader has.
+
+        False if the disk failed.
+        """
         log = self.log
         is_current = request.current_leader_epoch == self.leader_epoch and request.fetch_offset == log.log_end_offset
         if log.is_suspect and is_current and not self.truncating:
@@ -123,6 +126,8 @@ class Follower:
                 log.trust()
             except OSError as error:
                 self.replica.fail(f"checkpoint: {error}")
+                return False
+        return True
 
     def _take_error(self, result: FetchPartitionResult, now_ms: int) -> Step:
         if result.error != OFFSET_OUT_OF_RANGE or result.log_start_offset < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
@@ -18,6 +19,7 @@ from raylog.replication.events import (
     SendFetch,
 )
 from raylog.replication.follower import Step
+from raylog.replication.replica import Role
 from raylog.testing.replica_hosts import P0, Hosts, batch
 from raylog.types import TopicIdPartition
 
@@ -232,3 +234,22 @@ def test_a_high_watermark_that_was_lost_with_an_answer_is_told_again() -> None:
     (reply,) = hosts.handle(1, replace(asked, token=1_000, wants_all=True))
     assert isinstance(reply, Reply) and isinstance(reply.reply, FetchReply)
     assert [result.high_watermark for result in reply.reply.partitions] == [1]
+
+
+def test_a_disk_that_fails_while_a_log_is_being_trusted_takes_the_replica_out_of_its_stream() -> None:
+    hosts = one_follower(P0, P1)
+    hosts.cut = {1, 2}
+    hosts.advance(1)
+    *_, fetch = sent(hosts)
+    assert hosts.log(2).is_suspect, "it was missing"
+
+    def fault(operation: str, path: str) -> None:
+        if operation == "write" and "-0/" in path:
+            raise OSError(errno.EIO, "injected", path)
+
+    hosts.disks[2].fault = fault
+    answer(hosts, fetch, FetchPartitionResult(P0, 0, 0, 0, 0), FetchPartitionResult(P1, 0, 0, 0, 0))
+    hosts.host(2).check()
+    assert hosts.replica(2).role is Role.OFFLINE and hosts.replica(2, P1).role is Role.FOLLOWER
+    (after,) = sent(hosts)
+    assert [part.id for part in after.partitions] == [P1]
