@@ -253,3 +253,13 @@ def test_a_disk_that_fails_while_a_log_is_being_trusted_takes_the_replica_out_of
     assert hosts.replica(2).role is Role.OFFLINE and hosts.replica(2, P1).role is Role.FOLLOWER
     (after,) = sent(hosts)
     assert [part.id for part in after.partitions] == [P1]
+
+
+def test_a_new_partition_ends_the_pause_of_a_stream_that_failed() -> None:
+    hosts = one_follower(P0)
+    (fetch,) = sent(hosts)
+    fail(hosts, fetch)
+    assert sent(hosts) == []
+    hosts.assign(1, (1, 2), to=(2,), id=P1, run=False)
+    (again,) = sent(hosts)
+    assert [part.id for part in again.partitions] == [P0, P1]
