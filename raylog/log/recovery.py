@@ -145,8 +145,9 @@ def load_segments(
         whole = number == first or config.compacts or segment.base_offset <= recovery_point or not 0 < gap <= _GAP_MAX
         if whole:
             end_offset = max(end_offset, segment.base_offset)
-            end_offset, whole = _scan(segment, end_offset, config=config, epochs=epochs, report=report)
             number += 1
+            next_base = segments[number].base_offset if number < len(segments) else None
+            end_offset, whole = _scan(segment, end_offset, next_base, config=config, epochs=epochs, report=report)
         else:
             report.cut_reason = f"{segment.path}.log does not begin where the segment before it ends, at {end_offset}"
         if not whole:
@@ -207,11 +208,20 @@ def _finish_indexes(segment: Segment) -> None:
 
 
 def _scan(
-    segment: Segment, expected: int, *, config: LogConfig, epochs: LeaderEpochs, report: RecoveryReport
+    segment: Segment,
+    expected: int,
+    next_base: int | None,
+    *,
+    config: LogConfig,
+    epochs: LeaderEpochs,
+    report: RecoveryReport,
 ) -> tuple[int, bool]:
-    """Check every batch of a segment, build its indexes, cut at the first bad one: (end offset, nothing was cut)."""
+    """Check every batch of a segment, build its indexes, cut at the first bad one: (end offset, the log goes on behind it).
+
+    What reaches the next segment's base was cut off before that one was made; a loss of power has brought it back.
+    """
     segment.start_indexes(_room_for_indexes(segment, config))
-    end, last_epoch, reason = 0, -1, None
+    end, last_epoch, reason, is_back = 0, -1, None, False
     try:
         for position, batch in segment.scan():
             if not batch.has_valid_crc():
@@ -220,6 +230,8 @@ def _scan(
                 reason = f"offset {batch.base_offset} comes again"
             elif batch.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                 reason = f"offset {batch.last_offset} is too far from the segment's base"
+            elif next_base is not None and batch.last_offset >= next_base:
+                reason, is_back = f"offset {batch.last_offset} belongs to the next segment", True
             elif 0 <= batch.partition_leader_epoch < last_epoch:
                 reason = f"leader epoch {batch.partition_leader_epoch} after {last_epoch}"
             if reason is not None:
@@ -246,7 +258,7 @@ def _scan(
         segment.size = end
         reason = reason if tail else None
     _finish_indexes(segment)
-    return expected, reason is None
+    return expected, reason is None or is_back
 
 
 def _bytes_before_zeros(segment: Segment, start: int) -> int:

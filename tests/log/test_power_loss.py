@@ -41,3 +41,26 @@ def test_a_log_that_is_flushed_always_no_more_says_so_before_its_next_append(mac
         log = machine.open()
         outcomes.add((log.condition, log.log_end_offset))
     assert (Condition.WHOLE, 1) not in outcomes and (Condition.SUSPECT, 1) in outcomes, outcomes
+
+
+def test_a_truncation_that_was_lost_does_not_reach_into_the_next_segment(machine: Any) -> None:
+    name = machine.path(f"{0:020d}.log")
+    for keep_the_new in (True, False):
+        machine = type(machine)()
+        log = machine.open()
+        for _ in range(3):
+            machine.append(b"old", b"old")
+        before = machine.files.read_file(name)
+        log.truncate_to(2)
+        log.roll(machine.wall_ms)
+        machine.append(b"new", b"new", leader_epoch=1)
+        machine.crash()
+        machine.files.write_file(name, before)
+        if not keep_the_new:
+            machine.files.write_file(machine.path(f"{2:020d}.log"), b"")
+        machine.boot_id = "after a power loss"
+        log = machine.open()
+        log.check()
+        assert log.log_end_offset == (4 if keep_the_new else 2)
+        assert all(len(log.read(offset, 1 << 20).records) for offset in range(log.log_end_offset))
+        assert machine.append(b"next", leader_epoch=2) == log.log_end_offset - 1
