@@ -181,11 +181,9 @@ class Administration:
         if len(self.topics) > 1:
             name = self.scheduler.rng.choice(sorted(self.topics))
             topic = self.topics.pop(name)
-            for partition in topic.partitions:
-                assert topic.topic_id is not None
-                self.simulation.deleted(TopicIdPartition(topic.topic_id, partition.partition))
-            self.simulation.trace(f"delete {name}")
             assert topic.topic_id is not None
+            self.simulation.deleted_topics.add(topic.topic_id)
+            self.simulation.trace(f"delete {name}")
             request = DeleteTopics(topic_ids=(topic.topic_id,))
             self.administrator.request(request, lambda reply: self._describe())
 

@@ -147,6 +147,7 @@ class Checkers:
             history.start = history.end = -1
             history.batches.clear()
             history.sequences.clear()
+            history.decided_end.clear()
         history.decided_end.setdefault(leader_epoch, history.end)
         if leader >= 0:
             self._leads(history, leader_epoch, leader, leader_incarnation)

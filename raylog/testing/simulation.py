@@ -100,7 +100,7 @@ class Simulation:
         self._memories: dict[tuple[int, TopicIdPartition], ReplicaMemory] = {}
         self._states: dict[TopicIdPartition, PartitionState] = {}
         self._producer_ids: set[int] = set()
-        self._deleted: set[TopicIdPartition] = set()
+        self.deleted_topics: set[uuid.UUID] = set()
         self._healing = False
         self._person_due_ms = 0
         self.producers: list[Producer] = []
@@ -184,11 +184,8 @@ class Simulation:
         holders = [process for process in self.replica_processes() if id in process.host.replicas]
         return self.scheduler.rng.choice(holders).endpoint if holders else None
 
-    def deleted(self, id: TopicIdPartition) -> None:
-        self._deleted.add(id)
-
     def is_deleted(self, id: TopicIdPartition) -> bool:
-        return id in self._deleted
+        return id.topic_id in self.deleted_topics
 
     def producer_id_assigned(self, producer_id: int) -> None:
         if producer_id in self._producer_ids:
