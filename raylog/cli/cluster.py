@@ -188,14 +188,12 @@ def _start_ray(folder: Path, brokers: int, racks: list[str] | None) -> str:
         f"--resources={json.dumps(node_resources(disk.path for disk in disks))}",
     ]
     environment = os.environ | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S), RAY_CLUSTERS: "0"}
-    before = _ray_processes()
     done = subprocess.run(command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         reason = (done.stderr or done.stdout).strip().splitlines()
         raise RayError(f"Ray did not start: {reason[-1] if reason else 'no reason given'}; see `raylog doctor`")
-    started = {pid: created for pid, created in _ray_processes().items() if before.get(pid) != created}
     address = f"127.0.0.1:{port}"
-    (folder / RAY_NOTE).write_text(json.dumps({"address": address, "processes": started}) + "\n")
+    (folder / RAY_NOTE).write_text(json.dumps({"address": address, "processes": _ray_processes(address)}) + "\n")
     return address
 
 
@@ -229,12 +227,12 @@ def _end_ray(folder: Path) -> bool:
     return bool(roots)
 
 
-def _ray_processes() -> dict[int, float]:
-    """Ray's own processes on this machine: id and time of start."""
+def _ray_processes(address: str) -> dict[int, float]:
+    """The processes of the Ray with that address which name it on their command line: id and time of start."""
+    named = (f"--gcs-address={address}", f"--address={address}", f"--gcs_server_port={address.rpartition(':')[2]}")
     found = {}
-    for process in psutil.process_iter(["name", "cmdline", "create_time"]):
-        command = " ".join(process.info["cmdline"] or ())
-        if process.info["name"] in ("gcs_server", "raylet") or "ray/_private" in command or "ray/dashboard" in command:
+    for process in psutil.process_iter(["cmdline", "create_time"]):
+        if any(word in named for word in process.info["cmdline"] or ()):
             found[process.pid] = process.info["create_time"]
     return found
 

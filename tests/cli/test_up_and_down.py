@@ -48,9 +48,11 @@ def test_a_cluster_outlives_up_comes_back_and_goes_down_with_its_ray(environment
     folder = Path(environment["RAY_TMPDIR"]) / "data"
     up = raylog(environment, "up", folder, "--brokers", 2, "--json")
     started: dict[str, float] = {}
+    address = "nowhere"
     try:
         assert up.returncode == 0, up.stderr
-        started = json.loads((folder / "ray-started-by-raylog.json").read_text())["processes"]
+        note = json.loads((folder / "ray-started-by-raylog.json").read_text())
+        started, address = note["processes"], note["address"]
         assert all(psutil.pid_exists(int(pid)) for pid in started) and started
         state = json.loads(up.stdout)
         assert [broker["live"] for broker in state["brokers"]] == [True, True]
@@ -70,6 +72,12 @@ def test_a_cluster_outlives_up_comes_back_and_goes_down_with_its_ray(environment
     assert down.returncode == 0 and json.loads(down.stdout)["ray_ended"], down.stderr
     left = [int(pid) for pid in started if psutil.pid_exists(int(pid))]
     assert not [pid for pid in left if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    naming = [
+        each.info["cmdline"]
+        for each in psutil.process_iter(["cmdline"])
+        if address in " ".join(each.info["cmdline"] or ())
+    ]
+    assert not naming, "processes of the Ray that up started outlive down"
     assert raylog(environment, "status").returncode == 1
     assert raylog(environment, "down", folder).returncode == 1
 

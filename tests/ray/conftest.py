@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray_clusters import PATIENCE_S
+from ray_clusters import PATIENCE_S, kept_environment
 
 import raylog
 
@@ -18,13 +18,9 @@ import raylog
 def short_folder() -> Iterator[Path]:
     """A folder with a short name (Ray's sockets live below it), Ray's temporary folder while the module runs."""
     folder = Path(tempfile.mkdtemp(prefix="rl"))
-    before = os.environ.get("RAY_TMPDIR")
-    os.environ["RAY_TMPDIR"] = str(folder)
-    yield folder
-    if before is None:
-        del os.environ["RAY_TMPDIR"]
-    else:
-        os.environ["RAY_TMPDIR"] = before
+    with kept_environment("RAY_TMPDIR", "RAY_AUTH_MODE"):
+        os.environ["RAY_TMPDIR"] = str(folder)
+        yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -13,7 +13,7 @@ import ray
 from ray.cluster_utils import Cluster as RayCluster
 from ray.util.placement_group import placement_group_table
 from ray.util.state import list_actors
-from ray_clusters import PATIENCE_S, eventually, isr_is_whole, partition_of
+from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kept_environment, partition_of
 
 import raylog
 from raylog import NewTopic, TopicPartition
@@ -52,7 +52,8 @@ def three_nodes(short_folder: Path) -> Iterator[ThreeNodes]:
     head = {**small, "resources": resources[0], "include_dashboard": True, "dashboard_port": free_port()}
     ray_cluster = RayCluster(initialize_head=True, head_node_args=head)
     nodes = {broker: ray_cluster.add_node(**small, resources=resources[broker]) for broker in (1, 2)}
-    cluster = raylog.init(folder, ray_address=ray_cluster.address, timeout_s=PATIENCE_S)
+    with kept_environment("RAY_AUTH_MODE"):  # a node that is added later has to be like the others
+        cluster = raylog.init(folder, ray_address=ray_cluster.address, timeout_s=PATIENCE_S)
     cluster.admin().create_topics([NewTopic("moves", 1, 3, configs={"min.insync.replicas": "2"})])
     eventually(lambda: isr_is_whole(cluster, "moves"), "all replicas of moves in sync")
     yield ThreeNodes(ray_cluster, nodes, folder, cluster)

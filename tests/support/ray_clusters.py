@@ -5,12 +5,27 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import raylog
 
 PATIENCE_S = 120.0
+
+
+@contextmanager
+def kept_environment(*names: str) -> Iterator[None]:
+    """Those environment variables as they were, afterwards. Connecting to a Ray sets RAY_AUTH_MODE for all that this process starts."""
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def eventually(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
