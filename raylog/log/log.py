@@ -86,6 +86,7 @@ class Log:
         "_unflushed_since_ms",
         "boot_id",
         "config",
+        "cut_is_unflushed",
         "directory",
         "files",
         "high_watermark",
@@ -169,6 +170,9 @@ class Log:
         self._generation = 0  # raised by every truncation: a flush that began before it proves nothing
         self.is_suspect = found.report.condition in (Condition.SUSPECT, Condition.MISSING)
         self._flushed_always = config.flush_messages == 1
+        self.cut_is_unflushed = (
+            found.report.cut_bytes > 0
+        )  # a loss of power may bring back what the active segment lost
         self._checkpoint_is_behind = False  # the recovery point on the disk may be above the real one
         self._appended_since_flush_ms: int | None = None
         self._unflushed_since_ms = wall_ms if found.log_end_offset > found.recovery_point else None
@@ -300,6 +304,10 @@ class Log:
         """Start a new segment at the log's end, or at ``at_offset`` behind it. Nothing happens if an empty one starts there."""
         base_offset = max(at_offset, self.log_end_offset)
         if base_offset > self.segments.active.base_offset:
+            if self.cut_is_unflushed:
+                # Or what was cut could be back in front of the new segment, with nothing to tell that it does not belong there.
+                self.segments.active.flush()
+                self.cut_is_unflushed = False
             if self._checkpoint_is_behind:
                 self.checkpoint(flush=True)
             self.producers.end_offset = base_offset
@@ -381,6 +389,7 @@ class Log:
             # Or a loss of power would bring back a segment behind the cut, and with it a hole in the log.
             self.files.sync_directory(self.directory)
         self.segments.active.truncate_to(offset)
+        self.cut_is_unflushed = not self._flushed_always
         if self._flushed_always:
             self.segments.active.flush()
         self.leader_epochs.truncate_from_end(end_offset)
@@ -506,6 +515,8 @@ class Log:
             self.files.sync_directory(self.directory)
         self.leader_epochs.flush()
         with self._guard:
+            if self._generation == generation and not sealed_only:
+                self.cut_is_unflushed = False
             if self._generation == generation and end_offset > self.recovery_point:
                 self.recovery_point = end_offset
                 self._unflushed_since_ms = self._appended_since_flush_ms if end_offset < self.log_end_offset else None

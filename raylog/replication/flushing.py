@@ -49,6 +49,7 @@ class Flushing:
         self.flush_ms = log.config.flush_ms
         self.completed_end = log.recovery_point
         self.appended(0)
+        self._flush_cut()
 
     def configured(self) -> None:
         """The topic's configuration changed: it counts from the next append."""
@@ -71,6 +72,7 @@ class Flushing:
         covered = log_end_offset if self.in_flight_end is None else min(log_end_offset, self.in_flight_end)
         self.in_flight_end = None
         if not self.held:
+            self._flush_cut()
             return False
         before = self.completed_end
         end = self.log.log_end_offset
@@ -92,6 +94,7 @@ class Flushing:
             self.held = self.completed_end < end
         else:
             self.completed_end = end
+        self._flush_cut()
 
     def close(self) -> None:
         if self.timer is not None:
@@ -108,6 +111,11 @@ class Flushing:
         if self.in_flight_end is None:
             self.in_flight_end = self.log.log_end_offset
             self.context.effects.append(Flush(self.id, self.log, self.in_flight_end))
+
+    def _flush_cut(self) -> None:
+        """What was cut shall not come back with a loss of power. Nobody waits for this, unless the log rolls before it is done."""
+        if self.log.cut_is_unflushed:
+            self._flush()
 
     def _flush_ms_passed(self, now_ms: int, wall_ms: int) -> None:
         self.timer = None

@@ -64,3 +64,22 @@ def test_a_truncation_that_was_lost_does_not_reach_into_the_next_segment(machine
         assert log.log_end_offset == (4 if keep_the_new else 2)
         assert all(len(log.read(offset, 1 << 20).records) for offset in range(log.log_end_offset))
         assert machine.append(b"next", leader_epoch=2) == log.log_end_offset - 1
+
+
+def test_old_records_never_come_back_in_front_of_newer_segments(machine: Any) -> None:
+    """The leader's epochs could not tell: what follows them is of the newest epoch."""
+    for seed in range(200):
+        machine = type(machine)()
+        log = machine.open()
+        machine.append(b"kept", b"kept")
+        machine.append(b"old", b"old")
+        log.flush()
+        log.truncate_to(2)
+        machine.append(b"new", b"new", leader_epoch=1)
+        log.roll(machine.wall_ms)
+        machine.append(b"new", b"new", leader_epoch=1)
+        machine.files.sync_directory(machine.directory)
+        _lose_power(machine, seed)
+        log = machine.open()
+        epochs = [log.leader_epochs.epoch_at(offset) for offset in range(log.log_end_offset)]
+        assert epochs in ([0, 0, 1, 1, 1, 1], [0, 0, 1, 1], [0, 0], [0, 0, 0, 0]), (seed, epochs)
