@@ -279,7 +279,7 @@ class Producer(Client):
         self.simulation.trace(f"{self.name}: {batch.first_value}+{len(batch.values)} error {error} at {offset}")
         if error in (NONE, DUPLICATE):
             self.in_flight.remove(batch)
-            self._acknowledged(batch, offset)
+            self._acknowledged(batch, offset, leader)
         elif error in SEQUENCE_REFUSED and self.idempotent:
             self._sequence_refused(batch, error)
         elif error in RETRIABLE or error in UNKNOWN_TOPIC:
@@ -288,10 +288,12 @@ class Producer(Client):
             raise Violation(f"{self.name} was refused with {ErrorCode(error).name} by {leader}: {reply}")
         self._send()
 
-    def _acknowledged(self, batch: Outgoing, offset: int) -> None:
+    def _acknowledged(self, batch: Outgoing, offset: int, leader: Leader) -> None:
         self._is_known = self.idempotent
         if self.acks != -1 or offset < 0:
             return
+        if leader.epoch < self.checkers.history(self.id).first_epoch:
+            batch.generation = -1  # by a leader that has not heard of an unclean election: forgiven
         self.checkers.acknowledged(self.id, batch.generation, offset, batch.crc)
         for index in range(len(batch.values)):
             self.ledger.acknowledged[batch.first_value + index] = (batch.generation, offset + index)
