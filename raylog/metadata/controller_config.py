@@ -20,7 +20,7 @@ class ControllerConfig:
     start_backoff_ms: int = 200  # doubles with each failure in a row
     start_backoff_max_ms: int = 30_000
     hello_timeout_ms: int = 30_000  # a created process that has not said hello by then is created again
-    stable_after_ms: int = 10_000  # a process that lived this long was no failed start
+    stable_after_ms: int = 2_000  # a process that lived this long was no failed start: the next one comes at once
     snapshot_bytes: int = 20 << 20  # metadata.log.max.record.bytes.between.snapshots
 
     def __post_init__(self) -> None:
