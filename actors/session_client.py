@@ -70,8 +70,11 @@ class SessionClient:
             self._session.close()
 
     def send(self, frame: FromActor) -> None:
-        """Send a frame; dropped while there is no session, because what it said is said again by the next hello."""
-        if self._session is not None and self._welcomed:
+        """Send a frame behind the hello; dropped while there is no session, because the next hello says what it said.
+
+        What happens between hello and Welcome is in neither, so it is sent at once.
+        """
+        if self._session is not None:
             self._session.send(frame)
 
     async def _run(self) -> None:

@@ -97,6 +97,7 @@ class ServerProcess(Process):
         self.identity = ActorIdentity(simulation.cluster_id, spec.node_id, spec.directory_id, spec.incarnation)
         self.endpoint = simulation.network.listen(self, self)
         self.session: Link | None = None
+        self.has_said_hello = False
         self.is_welcome = False
         self.controller_epoch = -1
         self.later(1, self.open_session, "start")
@@ -131,6 +132,7 @@ class ServerProcess(Process):
     def opened(self, link: Link) -> None:
         hello = Hello(self.identity, self.endpoint, self.machine.boot_id, self.statuses(), None, self.spec.incarnation)
         link.send(self, hello)
+        self.has_said_hello = True
 
     def refused(self, link: Link) -> None:
         self._ended(link)
@@ -161,7 +163,7 @@ class ServerProcess(Process):
 
     def send(self, frame: FromActor) -> None:
         """Dropped while there is no session, because the next hello says what it said."""
-        if self.session is not None and self.is_welcome:
+        if self.session is not None and self.has_said_hello:
             # Once in a while as bytes, as on a real link.
             self.session.send(self, from_actor(to_frame(frame)) if self.scheduler.chance(0.05) else frame)
 
@@ -174,6 +176,7 @@ class ServerProcess(Process):
         if link is not self.session:
             return
         self.session = None
+        self.has_said_hello = False
         was_welcome, self.is_welcome = self.is_welcome, False
         if was_welcome:
             self.session_changed(False)
