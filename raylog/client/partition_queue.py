@@ -16,6 +16,8 @@ leaders know a second copy only among the last five batches.
 
 **Sequences** (KIP-98, KIP-360; P7, P8). With a producer id, ``take`` gives a batch the partition's next sequence,
 once: retries keep it.
+- A leader that knows nothing of a producer takes any sequence as its first. So the first batch under a producer id and epoch goes alone,
+  until it is acknowledged: were it refused (no leader yet, too few replicas), one behind it could take its place.
 - A batch that was refused for good (never appended) gives its numbers back: all later ones move down.
 - OUT_OF_ORDER_SEQUENCE for a batch that follows an unacknowledged one is an echo of that one's failure: it is tried
   again. For the first unacknowledged batch it means that the leader has lost what came before (acks=1 and a
@@ -92,6 +94,7 @@ class PartitionQueue:
         self._serial = 0
         self._recovering = False  # a batch came back; wait for the rest of the row
         self._epoch_change_due = False
+        self._is_known = False  # a batch under this producer id and epoch was acknowledged
         self._lost: list[ProducerBatch] = []
         self._acknowledged_beyond: list[tuple[int, ...]] = []  # serials settled ahead of an earlier batch that is not
 
@@ -122,6 +125,8 @@ class PartitionQueue:
             return None
         if self.in_flight and (self._recovering or self._epoch_change_due):
             return None
+        if self.in_flight and self.in_flight[0].has_sequence and not self._is_known:
+            return None
         head = self.pending[0]
         return None if head.being_encoded else head
 
@@ -148,6 +153,7 @@ class PartitionQueue:
         first = self._is_first_unacknowledged(batch)
         self.in_flight.remove(batch)
         self.failures = 0
+        self._is_known = batch.has_sequence
         if not first and batch.has_sequence:
             self._acknowledged_beyond.append(batch.serial)
         self._row_shrank()
@@ -262,6 +268,7 @@ class PartitionQueue:
         """Begin again at sequence 0 under the next epoch, without the batches whose fate under the old one nobody knows."""
         assert not self.in_flight, "an epoch change with batches in flight"
         self._epoch_change_due = False
+        self._is_known = False
         self.next_sequence = 0
         self._lost += [batch for batch in self.pending if batch.has_sequence and batch.outcome_unknown]
         self.pending = deque(batch for batch in self.pending if not (batch.has_sequence and batch.outcome_unknown))

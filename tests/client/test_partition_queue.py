@@ -18,6 +18,7 @@ IDENTITY = ProducerIdentity(7, 0)
 
 def queue_of(count: int, *, records: int = 2, retries: int = 100) -> tuple[PartitionQueue, list[ProducerBatch]]:
     queue = PartitionQueue("t", 0, max_in_flight=5, retries=retries)
+    queue._is_known = True  # as after a first acknowledgement
     made = [batch(number, records) for number in range(count)]
     for each in made:
         queue.append(each)
@@ -44,6 +45,16 @@ def test_at_most_five_batches_are_in_flight_under_consecutive_sequences() -> Non
     assert [b.stamp for b in taken] == [(7, 0, 0), (7, 0, 2), (7, 0, 4), (7, 0, 6), (7, 0, 8)]
     queue.acknowledged(made[0])
     assert take_all(queue) == [made[5]]
+
+
+def test_the_first_batch_goes_alone_until_the_leader_knows_the_producer() -> None:
+    queue, made = queue_of(4)
+    queue._is_known = False
+    assert take_all(queue) == made[:1]
+    queue.retry(made[0], ErrorCode.not_enough_replicas)
+    assert take_all(queue) == made[:1], "the second would be taken as the first"
+    queue.acknowledged(made[0])
+    assert take_all(queue) == made[1:]
 
 
 def test_the_stamp_is_in_the_header_under_a_valid_crc() -> None:
@@ -87,7 +98,9 @@ def test_a_gap_before_the_first_unacknowledged_batch_starts_the_next_epoch_at_ze
         assert queue.judge(each, ErrorCode.out_of_order_sequence_number) is Verdict.RETRY
         queue.retry(each, ErrorCode.out_of_order_sequence_number)
     assert queue.pop_lost() == []
-    assert take_all(queue) == made[1:]
+    assert take_all(queue) == [made[1]], "a new epoch begins with one batch alone"
+    queue.acknowledged(made[1])
+    assert take_all(queue) == [made[2]]
     assert [b.stamp for b in made[1:]] == [(7, 1, 0), (7, 1, 2)]
 
 
@@ -193,12 +206,15 @@ def test_sequences_wrap_to_zero() -> None:
 
 
 class Leader:
-    """Keeps a log and Kafka's rule for sequences: the next one is appended, one of the last five is a duplicate, else out of order."""
+    """Keeps a log and Kafka's rule for sequences: the next one is appended, one of the last five is a duplicate, else out of order.
+
+    Whatever comes first from a producer that it does not know is appended.
+    """
 
     def __init__(self) -> None:
         self.log: list[bytes] = []
         self.epoch = 0
-        self.next_sequence = 0
+        self.next_sequence: int | None = None
         self.recent: list[int] = []
 
     def produce(self, batch: ProducerBatch) -> ErrorCode:
@@ -212,7 +228,7 @@ class Leader:
             self.epoch, self.next_sequence, self.recent = view.producer_epoch, 0, []
         if view.base_sequence in self.recent:
             return ErrorCode.none
-        if view.base_sequence != self.next_sequence:
+        if self.next_sequence not in (None, view.base_sequence):
             return ErrorCode.out_of_order_sequence_number
         self.recent = [*self.recent, view.base_sequence][-5:]
         self.next_sequence = after(view.base_sequence, view.record_count)
@@ -224,6 +240,7 @@ class Leader:
 def test_whatever_is_lost_on_the_way_nothing_is_stored_twice_or_out_of_order(seed: int) -> None:
     chance = random.Random(seed)
     queue, made = queue_of(12, records=chance.randint(1, 4))
+    queue._is_known = False
     leader = Leader()
     away: list[tuple[ProducerBatch, ErrorCode]] = []
     failed: set[ProducerBatch] = set()
