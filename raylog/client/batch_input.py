@@ -117,11 +117,13 @@ def encoded_parts(
     compression: int,
 ) -> Iterator[EncodedPart]:
     """The batches that carry these columns, at most ``bytes_max`` bytes each (one larger record alone: up to ``request_bytes_max``)."""
-    refuse_large(columns, request_bytes_max)
+    lengths = _lengths_of(columns.values)
+    refuse_large(columns, lengths, request_bytes_max)
     default = isinstance(partitioner, DefaultPartitioner)
-    if columns.is_plain and (default or partition is not None) and None not in columns.values:
-        for values in cut_values(columns.values, bytes_max):  # type: ignore[arg-type]
-            batch = encode_values(values, timestamp_ms=now_ms, compression=compression)
+    if columns.is_plain and (default or partition is not None) and lengths is not None:
+        length = next(iter(lengths)) if len(lengths) == 1 else None
+        for values in cut_values(columns.values, bytes_max, length=length):  # type: ignore[arg-type]
+            batch = encode_values(values, timestamp_ms=now_ms, compression=compression, length=length)
             target = partition if partition is not None else partitioner.sticky(cluster, len(batch))  # type: ignore[attr-defined]
             yield EncodedPart(target, batch, len(values), None)
         return
@@ -132,12 +134,19 @@ def encoded_parts(
             yield EncodedPart(target, data, len(run), run)
 
 
-def refuse_large(columns: BatchInput, request_bytes_max: int) -> None:
-    """Raise MessageTooLargeError if some record is larger than any batch may be."""
-    if columns.keys is None and columns.headers is None:
-        values = columns.values if None not in columns.values else [value or b"" for value in columns.values]
-        if max(map(len, values)) + HEADER_SIZE + RECORD_OVERHEAD_MAX <= request_bytes_max:  # type: ignore[arg-type]
-            return
+def _lengths_of(values: Sequence[bytes | None]) -> set[int] | None:
+    """The lengths that occur; None where a value is None."""
+    try:
+        return set(map(len, values))  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def refuse_large(columns: BatchInput, lengths: set[int] | None, request_bytes_max: int) -> None:
+    """Raise MessageTooLargeError if some record is larger than any batch may be. ``lengths`` of the values, as ``_lengths_of`` them."""
+    has_values_only = columns.keys is None and columns.headers is None and lengths is not None
+    if has_values_only and max(lengths) + HEADER_SIZE + RECORD_OVERHEAD_MAX <= request_bytes_max:  # type: ignore[arg-type]
+        return
     for index, value in enumerate(columns.values):
         key = columns.keys[index] if columns.keys is not None else None
         headers = columns.headers[index] if columns.headers is not None else NO_HEADERS

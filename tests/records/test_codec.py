@@ -195,6 +195,24 @@ def test_recompressing_changes_nothing_but_the_codec(records: list[pure.KeyValue
     assert again == expected
 
 
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 1000])
+@pytest.mark.parametrize("counts", [(1, 63, 64, 65, 3), (200, 7), (8193, 8191, 8192)])
+def test_values_of_one_length_become_what_encode_makes_of_them(length: int, counts: tuple[int, ...]) -> None:
+    for count in counts:  # the pieces around the values are kept from batch to batch
+        values = [bytes([number % 251]) * length for number in range(count)]
+        expected = codec.encode([(5, None, value, ()) for value in values])
+        assert codec.encode_values(values, timestamp_ms=5, length=length) == expected
+        assert codec.encode_values(values, timestamp_ms=5) == expected
+
+
+@given(st.integers(0, 300), st.integers(1, 90), st.integers(HEADER_SIZE, 2000))
+def test_cut_values_of_one_length_keeps_to_the_limit(length: int, count: int, max_bytes: int) -> None:
+    values = [bytes([number]) * length for number in range(count)]
+    runs = list(codec.cut_values(values, max_bytes, length=length))
+    assert list(itertools.chain.from_iterable(runs)) == values
+    assert all(len(run) == 1 or len(codec.encode_values(run, timestamp_ms=1)) <= max_bytes for run in runs)
+
+
 @given(st.lists(st.binary(max_size=200), max_size=60), st.integers(HEADER_SIZE, 2000))
 def test_cut_values_loses_nothing_and_keeps_to_the_limit(values: list[bytes], max_bytes: int) -> None:
     runs = list(codec.cut_values(values, max_bytes))
