@@ -9,6 +9,10 @@ So no byte is forwarded, copied or encoded once more for the peer; its path is o
 second door goes when raylog has a listener for Kafka clients.
 
 Both send 1 MiB batches with linger 5 ms and wait until all is acknowledged.
+
+At 1 KB a third contestant shows what the machine has room for: *copies alone*, two processes that do for each MiB what no client
+and no server of this protocol can leave out (join the values, CRC-32C, loopback, CRC-32C again, write to the page cache), and nothing
+else: no requests, no Python per record, one acknowledgement at the end. Nobody can be faster than that here.
 """
 
 from __future__ import annotations
@@ -17,16 +21,28 @@ import asyncio
 import contextlib
 import datetime
 import multiprocessing
+import os
+import socket
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
 
 import uvloop
+from crc32c import crc32c
 from harness import Benchmark, arguments, cpu_seconds
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9 import response as metadata
-from producers import SETTINGS, ConfluentKafka, RaylogProducer, megabytes_per_second, random_values, written_bytes
+from producers import (
+    BATCH_SIZE,
+    SETTINGS,
+    ConfluentKafka,
+    RaylogProducer,
+    megabytes_per_second,
+    random_values,
+    written_bytes,
+)
 
 from raylog.actors.apis import fetch, produce
 from raylog.actors.replica_server import ReplicaServer
@@ -40,6 +56,7 @@ from raylog.wire.server import Request, Server
 METADATA = 3
 METADATA_VERSIONS = range(9, 10)
 NODE = 1
+COPIES = "copies alone"
 NO_DELAY = datetime.timedelta(0)
 TOPICS = {100: "hundred-bytes", 1000: "kilobyte"}
 RECORDS = {100: 2_000_000, 1000: 500_000}
@@ -118,13 +135,62 @@ def serving() -> Iterator[tuple[int, ClusterAddress, dict[str, Endpoint]]]:
         process.kill()
 
 
+def copy_into_page_cache(port: Pipe) -> None:
+    """The receiving process of ``CopiesAlone``: any number of bytes per connection, answered by one byte at their end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, tempfile.TemporaryFile(buffering=0) as file:
+        port.send(listener.getsockname())
+        buffer = memoryview(bytearray(BATCH_SIZE))
+        while True:
+            connection, _ = listener.accept()
+            os.ftruncate(file.fileno(), 0)
+            position = 0
+            with connection:
+                while got := connection.recv_into(buffer, len(buffer), socket.MSG_WAITALL):
+                    crc32c(buffer[:got])
+                    os.pwrite(file.fileno(), buffer[:got], position)
+                    position += got
+                connection.sendall(b".")
+
+
+class CopiesAlone:
+    """What every client and server have to do at least, and nothing else."""
+
+    def __init__(self, values: Sequence[bytes]) -> None:
+        self._values = values
+        context = multiprocessing.get_context("spawn")
+        self._port, theirs = context.Pipe()
+        self._process = context.Process(target=copy_into_page_cache, args=(theirs,), daemon=True)
+        self._process.start()
+        self._address = self._port.recv()
+
+    def rate(self) -> float:
+        """Records per second."""
+        values = self._values
+        per_batch = BATCH_SIZE // len(values[0])
+        start = time.perf_counter()
+        with socket.create_connection(self._address) as connection:
+            for first in range(0, len(values), per_batch):
+                batch = b"".join(values[first : first + per_batch])
+                crc32c(batch)
+                connection.sendall(batch)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(1) == b"."
+        return len(values) / (time.perf_counter() - start)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
 def compare(bench: Benchmark, pid: int, address: ClusterAddress, door: Endpoint, size: int, count: int) -> float:
-    """Both clients in turns with records of one size; gives the ratio of their medians."""
+    """The clients in turns with records of one size; gives the ratio of the medians of send_batch and confluent-kafka."""
     values = random_values(count, size)
-    clients = {
+    clients: dict[str, ConfluentKafka | RaylogProducer | CopiesAlone] = {
         "confluent-kafka": ConfluentKafka(str(door), TOPICS[size], values, "1"),
         "send_batch": RaylogProducer(address, TOPICS[size], values, "1"),
     }
+    if size == 1000:
+        clients[COPIES] = CopiesAlone(values)
     costs: dict[str, list[float]] = {name: [] for name in clients}
 
     def measured(name: str) -> float:
@@ -138,7 +204,8 @@ def compare(bench: Benchmark, pid: int, address: ClusterAddress, door: Endpoint,
     rates = bench.alternate(f"{size} B", contestants, unit=unit, written_bytes=written_bytes(count, size))
     for name, client in clients.items():
         client.close()
-        bench.record(f"{size} B, server's CPU", name, costs[name][1:], unit="CPU s/GB")
+        if name != COPIES:
+            bench.record(f"{size} B, server's CPU", name, costs[name][1:], unit="CPU s/GB")
     return rates["send_batch"].median / rates["confluent-kafka"].median
 
 
