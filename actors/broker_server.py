@@ -1,7 +1,7 @@
 """A broker's own process: it holds the locks of the broker's disk and says by its session that the broker is there.
 
-The listener for Kafka clients will live here. Until then its listener answers the handshake only, which is what the
-controller dials to see whether the process lives.
+The listener for Kafka clients will live here. Until then its listener answers the handshake, which is what the controller dials
+to see whether the process lives, and tells clients that have lost the controller where it is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from raylog.actors.spec import ServerSpec
 from raylog.metadata.session import Exit, FromController, Hello
 from raylog.placement.disks import DiskLock, boot_id, lock_disk
 from raylog.types import Endpoint
+from raylog.wire import private
 from raylog.wire.server import Server
 
 logger = logging.getLogger("raylog.broker")
@@ -30,9 +31,14 @@ class BrokerServer:
         self._disk = spec.open_disk()
         self._identity = spec.identity(self._disk)
         self._lock: DiskLock | None = None
-        self._server = Server({}, identity=self._identity, secret=self._disk.secret.encode(), host=spec.host)
         self._session = SessionClient(
             Path(spec.disk), self._identity, hello=self._hello, on_frame=self._controller_said
+        )
+        self._server = Server(
+            {private.FIND_CONTROLLER: self._session.tell_controller},
+            identity=self._identity,
+            secret=self._disk.secret.encode(),
+            host=spec.host,
         )
 
     async def start(self) -> Endpoint:

@@ -107,6 +107,7 @@ class ControllerServer:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
         self._stopping = False
+        self._is_published = False  # whether the disks of the whole committed log have the address
         self._server = Server(
             {
                 **{api.key: self._kafka_handler(api) for api in admin.APIS},
@@ -202,6 +203,9 @@ class ControllerServer:
             return
         self._run(self._controller.handle(event, _now_ms()))
         self._set_timer()
+        if not self._is_published and self.is_active:  # only now every disk is known
+            self._is_published = True
+            self._publish_address()
 
     def _set_timer(self) -> None:
         due_ms = self._controller.next_deadline_ms()

@@ -67,6 +67,7 @@ from raylog.replication.events import (
 )
 from raylog.replication.host import ReplicaHost
 from raylog.types import Endpoint, TopicIdPartition, broker_of
+from raylog.wire import private
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
 from raylog.wire.server import Request, Server
@@ -104,6 +105,7 @@ class ReplicaServer:
                 offsets.LIST_OFFSETS: self._list_offsets,
                 offsets.OFFSET_FOR_LEADER_EPOCH: self._offset_for_leader_epoch,
                 offsets.DELETE_RECORDS: self._delete_records,
+                private.FIND_CONTROLLER: lambda request: self._session.tell_controller(request),
             },
             identity=self._identity,
             secret=secret,

@@ -3,6 +3,7 @@
 It looks for the controller at the addresses in its disk's ``meta.properties``, read anew for each round of attempts, because
 ``raylog up`` and a controller that had to move rewrite them. A lost session is opened again at once; attempts that fail are spaced by
 ``RETRY_FIRST_S`` growing to ``RETRY_MAX_S``. Frames of a controller epoch below the highest seen are refused and the session closed.
+Clients that have lost the controller are told where this session leads (``tell_controller``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from raylog.metadata.session_frames import ControllerEpochGuard
 from raylog.placement.disks import open_disk
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
+from raylog.wire.private import ControllerFound
+from raylog.wire.server import Request
 from raylog.wire.session import Frame, Session, open_session
 
 logger = logging.getLogger("raylog.session")
@@ -49,6 +52,7 @@ class SessionClient:
         self._on_frame = on_frame
         self._on_change = on_change
         self._session: Session | None = None
+        self._endpoint = Endpoint("", -1)  # of the controller at the session's other end
         self._welcomed = False
         self._epochs = ControllerEpochGuard()
         self._lost = asyncio.Event()
@@ -76,6 +80,11 @@ class SessionClient:
         """
         if self._session is not None:
             self._session.send(frame)
+
+    def tell_controller(self, request: Request) -> None:
+        """Answer a client that has lost the controller (FIND_CONTROLLER)."""
+        known = self._endpoint if self._welcomed else Endpoint("", -1)
+        request.reply(ControllerFound(known.host, known.port))
 
     async def _run(self) -> None:
         delay_s = RETRY_FIRST_S
@@ -114,6 +123,7 @@ class SessionClient:
             timeout_ms=OPEN_TIMEOUT_MS,
         )
         self._session = session
+        self._endpoint = endpoint
         session.send(self._hello())
         return session
 

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any
 
 from raylog.client.address import ClusterAddress
+from raylog.client.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
 from raylog.errors import ClosedError, ClusterError, DiskError, RayError, RaylogError
 from raylog.placement.disks import Disk, encode_id, format_disk, new_id, open_disk, read_disk, with_controllers
@@ -66,7 +67,7 @@ class Cluster:
         self._is_shut_down = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Cluster, (self.address,))
+        return (Cluster, (current(self.address),))
 
     def __repr__(self) -> str:
         return f"<raylog cluster {self.address.cluster_id} at {', '.join(map(str, self.address.bootstrap))}>"
@@ -96,6 +97,7 @@ class Cluster:
         """What the controller knows: ``brokers``, ``actors`` (with process ids), ``topics``, ``controller``. Plain values."""
         reply = call(self._live_address(), ClusterStatus(), timeout_s=timeout_s)
         status: dict[str, Any] = reply.status
+        learn_servers(self.address, dict(map(_server, filter(_listens, status["actors"]))))
         return status
 
     def shutdown(self, timeout_s: float = 60) -> None:
@@ -126,6 +128,15 @@ class Cluster:
                 f"cluster {self.address.cluster_id} was shut down: {again} starts it again, with its data"
             )
         return self.address
+
+
+def _listens(actor: dict[str, Any]) -> bool:
+    return actor["endpoint"] is not None and actor["state"] == "live"
+
+
+def _server(actor: dict[str, Any]) -> tuple[int, Endpoint]:
+    host, _, port = actor["endpoint"].rpartition(":")
+    return actor["node_id"], Endpoint(host, int(port))
 
 
 def init(

@@ -2,9 +2,9 @@
 
 A ``ClusterAddress`` pickles, so it travels inside producers and consumers into Ray tasks, actors and Spark executors.
 It names the cluster for people (``name``, ``namespace``), for machines (``cluster_id``) and says where the
-controllers listened when it was made (``bootstrap``). Endpoints may go stale: a handle tries each of them and learns
-newer ones from the answers. The secret proves membership in the handshake (it is never sent) and never shows in
-``repr``.
+controllers listened when it was made (``bootstrap``). Endpoints may go stale: a handle tries each of them, learns newer
+ones from the answers and, where no controller answers, asks the servers that it has heard of.
+The secret proves membership in the handshake (it is never sent) and never shows in ``repr``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ controller.
 ``Connections`` opens each endpoint once however many ask for it, waits between failed attempts
 (``reconnect.backoff.ms`` and its maximum) and closes what nobody has used for ``connections.max.idle.ms``.
 ``ControllerLink`` sends a request to whichever controller is active: it tries the known endpoints in turn until one
-answers that is not a standby.
+answers that is not a standby. When none does, it asks servers that it has heard of where the controller is: a controller
+whose port was taken while it was away listens elsewhere, and every server has a session with it. What one handle has learned,
+all later handles of the process with the same address know.
 
 Lives in one event loop. Knows nothing of topics or leaders; whether a request may be repeated is the caller's
 business (the controller's requests all may: a repeated creation says that the topic exists).
@@ -15,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -35,9 +37,13 @@ from raylog.errors import (
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import HandshakeError
+from raylog.wire.private import FindController
 
 _IDLE_SWEEP_S = 30.0
 _WARM_MAX = 64  # doors of a handle up to which it opens some ahead
+_SERVERS_MAX = 64  # remembered to be asked for the controller
+_ASKED_AT_ONCE = 4
+_ASK_SERVER_S = 1.0
 _NOT_CONTROLLER = kafka_error(ErrorCode.not_controller)
 
 
@@ -181,12 +187,45 @@ class Connections:
         self._doors.clear()
 
 
+@dataclass(slots=True)
+class _Whereabouts:
+    """What this process has learned of a cluster behind an address."""
+
+    controllers: list[Endpoint]  # the newest last
+    servers: dict[int, Endpoint] = field(default_factory=dict)  # some, by node id; each can say where the controller is
+
+    def learn_servers(self, servers: Mapping[int, Endpoint]) -> None:
+        merged = {**self.servers, **servers}  # a new one: handles of other threads read it
+        for node in random.sample(sorted(merged), max(0, len(merged) - _SERVERS_MAX)):
+            del merged[node]
+        self.servers = merged
+
+
+_whereabouts: dict[ClusterAddress, _Whereabouts] = {}
+
+
+def _known_of(address: ClusterAddress) -> _Whereabouts:
+    return _whereabouts.setdefault(address, _Whereabouts(list(reversed(address.bootstrap))))
+
+
+def learn_servers(address: ClusterAddress, servers: Mapping[int, Endpoint]) -> None:
+    """Remember servers, by node id, for all handles of an address."""
+    _known_of(address).learn_servers(servers)
+
+
+def current(address: ClusterAddress) -> ClusterAddress:
+    """The address with every controller endpoint that this process has learned, the newest first."""
+    known = _whereabouts.get(address)
+    return address if known is None else replace(address, bootstrap=tuple(reversed(known.controllers)))
+
+
 class ControllerLink:
     """Requests to the active controller, wherever it is."""
 
     def __init__(self, address: ClusterAddress, config: ClientConfig, connections: Connections) -> None:
         self._name = address.name
-        self._endpoints = list(address.bootstrap)
+        self._known = _known_of(address)
+        self._endpoints = list(reversed(self._known.controllers))
         self._config = config
         self._connections = connections
         self._active = 0  # the place in _endpoints of the one that answered last
@@ -200,6 +239,12 @@ class ControllerLink:
         """Remember an address at which a controller may listen."""
         if endpoint not in self._endpoints:
             self._endpoints.append(endpoint)
+        if endpoint not in self._known.controllers:
+            self._known.controllers.append(endpoint)
+
+    def learn_servers(self, servers: Mapping[int, Endpoint]) -> None:
+        """Remember servers, by node id, that can say where the controller is; some of them, where there are many."""
+        self._known.learn_servers(servers)
 
     async def request(
         self,
@@ -231,6 +276,8 @@ class ControllerLink:
                 failure = error
             self._active = (self._active + 1) % len(self._endpoints)
             failures += 1
+            if failures % len(self._endpoints) == 0 and await self._ask_servers(deadline):
+                continue
             pause = self._pause_s(failures)
             if loop.time() + pause >= deadline or (attempts_max is not None and failures >= attempts_max):
                 raise self._unreachable(failure, limit_ms) from failure
@@ -250,6 +297,34 @@ class ControllerLink:
         return await connection.request(
             entity, timeout_ms=left_ms if answer_within_ms is None else min(left_ms, answer_within_ms)
         )
+
+    async def _ask_servers(self, deadline: float) -> bool:
+        """Whether a server named a controller endpoint that was not known; it is tried next."""
+        left_s = min(_ASK_SERVER_S, deadline - asyncio.get_running_loop().time())
+        servers = list(self._known.servers.values())
+        random.shuffle(servers)
+        servers.sort(key=lambda server: self._connections.peek(server) is None)  # those at hand first
+        asked = [asyncio.ensure_future(self._ask_server(server, left_s)) for server in servers[:_ASKED_AT_ONCE]]
+        try:
+            for answer in asyncio.as_completed(asked):
+                endpoint = await answer
+                if endpoint is not None and endpoint not in self._endpoints:
+                    self.learn(endpoint)
+                    self._active = self._endpoints.index(endpoint)
+                    return True
+        finally:
+            for each in asked:
+                each.cancel()
+        return False
+
+    async def _ask_server(self, server: Endpoint, within_s: float) -> Endpoint | None:
+        try:
+            async with asyncio.timeout(within_s):
+                connection = await self._connections.get(server)
+                reply = await connection.request(FindController(), timeout_ms=max(1.0, within_s * 1000))
+        except (RaylogError, TimeoutError):
+            return None
+        return Endpoint(reply.host, reply.port) if reply.port >= 0 else None
 
     def _pause_s(self, failures: int) -> float:
         rounds, place = divmod(failures, len(self._endpoints))

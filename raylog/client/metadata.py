@@ -156,6 +156,9 @@ class Metadata:
     def _learn_nodes(self, reply: Any) -> None:
         for node in reply.brokers:
             self.nodes[int(node.node_id)] = Endpoint(node.host, int(node.port))
+        self._controller.learn_servers(
+            {int(node.node_id): Endpoint(node.host, int(node.port)) for node in reply.brokers}
+        )
         controller = self.nodes.get(int(reply.controller_id))
         if controller is not None:
             self._controller.learn(controller)

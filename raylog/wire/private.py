@@ -25,6 +25,7 @@ AWAIT_LEADER: Final = 20_002
 CLUSTER_STATUS: Final = 20_003
 REGISTER_DISKS: Final = 20_004
 SHUTDOWN: Final = 20_005
+FIND_CONTROLLER: Final = 20_006
 
 _T = TypeVar("_T")
 _requests: dict[int, type[Any]] = {}
@@ -174,6 +175,24 @@ class ShutdownDone:
 
     API_KEY: ClassVar[int]
     stopped: int
+
+
+@request_of(FIND_CONTROLLER)
+@dataclass(frozen=True, slots=True)
+class FindController:
+    """Asks a Broker or a replica server where the controller listens that it has a session with."""
+
+    API_KEY: ClassVar[int]
+
+
+@reply_to(FIND_CONTROLLER)
+@dataclass(frozen=True, slots=True)
+class ControllerFound:
+    """``port`` −1: that server has no session now."""
+
+    API_KEY: ClassVar[int]
+    host: str = ""
+    port: int = -1
 
 
 @dataclass(frozen=True, slots=True)
