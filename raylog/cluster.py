@@ -30,7 +30,14 @@ from raylog.client.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
 from raylog.errors import ClosedError, ClusterError, DiskError, RayError, RaylogError
 from raylog.placement.disks import Disk, encode_id, format_disk, new_id, open_disk, read_disk, with_controllers
-from raylog.placement.local_ray import is_child_of_raylet, is_loopback, may_listen, running_ray
+from raylog.placement.local_ray import (
+    is_child_of_raylet,
+    is_endpoint,
+    is_loopback,
+    may_listen,
+    refuses_token,
+    running_ray,
+)
 from raylog.types import Endpoint
 from raylog.wire.private import ClusterStatus, RegisterDisks, Shutdown
 
@@ -301,8 +308,11 @@ def _connect_ray(address: str, *, log_to_driver: bool) -> None:
     if not may_listen(address):
         raise RayError(f"no Ray at {address}: start it with `ray start --head`, or leave ray_address out")
     local = running_ray()
+    endpoint = (local or address) if address == "auto" else address
     if address == local:
         address = "auto"  # only then Ray offers the token that is here
+    if _is_refused(endpoint, is_auto=address == "auto"):
+        raise _other_token(endpoint)
     try:
         with _loopback_only() if is_loopback(local if address == "auto" and local else address) else nullcontext():
             ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging.ERROR)
@@ -310,10 +320,7 @@ def _connect_ray(address: str, *, log_to_driver: bool) -> None:
         if "multiple active Ray" in str(error):
             raise RayError(f"several Rays run here, say which with ray_address=…: {error}") from error
         if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):
-            raise RayError(
-                f"the Ray at {address} asks for another token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to its own, or copy its "
-                "~/.ray/auth_token here"
-            ) from error
+            raise _other_token(endpoint) from error
         raise RayError(
             f"no Ray at {address} answers: start it with `ray start --head`, or leave ray_address out"
         ) from error
@@ -323,6 +330,26 @@ def _connect_ray(address: str, *, log_to_driver: bool) -> None:
                 f"the Ray at {address} is another version: run both with ray=={ray.__version__} ({error})"
             ) from error
         raise
+
+
+def _is_refused(address: str, *, is_auto: bool) -> bool:
+    """Whether the Ray at a ``host:port`` asks for another token than its client would offer here."""
+    from ray._raylet import AuthenticationTokenLoader, is_k8s_token_auth_enabled
+
+    mode = os.environ.get("RAY_AUTH_MODE")
+    has_tls = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+    if not is_endpoint(address) or has_tls or is_k8s_token_auth_enabled():
+        return False
+    loader = AuthenticationTokenLoader.instance()
+    offers = (is_auto if mode is None else mode.lower() == "token") and loader.has_token(ignore_auth_mode=True)
+    return refuses_token(address, loader.get_raw_token(ignore_auth_mode=True) if offers else None)
+
+
+def _other_token(address: str) -> RayError:
+    return RayError(
+        f"the Ray at {address} asks for another token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to its own, or copy its "
+        "~/.ray/auth_token here"
+    )
 
 
 def _start_ray(disks: Sequence[Disk], log_to_driver: bool) -> None:
