@@ -1,8 +1,9 @@
 """The real disk: ``raylog.log.files`` over the operating system's calls.
 
 Positioned reads and writes (``pread``, ``pwritev``) need no shared file position and copy nothing in Python. ``fdatasync`` runs
-without the interpreter's lock, so a flush in another thread does not stop the loop. A lock is ``flock``: the kernel drops it when the
-process dies, so no lock is ever stale.
+without the interpreter's lock, so a flush in another thread does not stop the loop. A read that must not wait is a ``preadv`` with
+``RWF_NOWAIT``: the kernel says EAGAIN, or returns the part that it has, where it would have to ask the disk. A lock is ``flock``: the
+kernel drops it when the process dies, so no lock is ever stale.
 """
 
 from __future__ import annotations
@@ -14,22 +15,29 @@ import shutil
 from collections.abc import Sequence
 
 from raylog.errors import DiskError, DiskLockedError
-from raylog.log.files import Buffer, File, Files, Lock
+from raylog.log.files import Buffer, File, Files, Lock, NotInMemory
 
 _BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux
+_LOAD_BYTES = 1 << 20  # at least so much is loaded; so much of what follows is begun, for a reader that goes on
+_PIECE_BYTES = 1 << 20  # of the buffer through which bytes are loaded
 
 
 class DiskFile:
     """One open file."""
 
-    __slots__ = ("_descriptor", "path")
+    __slots__ = ("_descriptor", "_knows_memory", "path")
 
     def __init__(self, path: str, *, create: bool) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         self.path = path
         self._descriptor = os.open(path, flags, 0o644)
+        self._knows_memory = True  # until the file system says that it cannot tell
 
-    def read_at(self, position: int, size: int) -> bytes:
+    def read_at(self, position: int, size: int, *, in_memory: bool = False) -> bytes | bytearray:
+        if in_memory and self._knows_memory:
+            found = self._read_in_memory(position, size)
+            if found is not None:
+                return found
         data = os.pread(self._descriptor, size, position)
         if len(data) == size or not data:
             return data
@@ -41,6 +49,24 @@ class DiskFile:
             parts.append(data)
             got += len(data)
         return b"".join(parts)
+
+    def _read_in_memory(self, position: int, size: int) -> bytearray | None:
+        """None where only a read that waits can tell."""
+        data = bytearray(size)
+        try:
+            got = os.preadv(self._descriptor, (data,), position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            raise NotInMemory(self.path, position, size) from None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            self._knows_memory = False
+            return None
+        if got < size:
+            if position + got < self.size():
+                raise NotInMemory(self.path, position, size)
+            del data[got:]
+        return data
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
         total = sum(map(len, buffers))
@@ -113,6 +139,24 @@ class DiskFiles:
 
     def open(self, path: str, *, create: bool = False) -> File:
         return DiskFile(path, create=create)
+
+    def load(self, path: str, position: int, size: int) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            size = max(size, _LOAD_BYTES)
+            end = position + size
+            os.posix_fadvise(descriptor, position, size + _LOAD_BYTES, os.POSIX_FADV_WILLNEED)
+            piece = bytearray(min(size, _PIECE_BYTES))
+            while position < end:
+                got = os.preadv(descriptor, (memoryview(piece)[: end - position],), position)
+                if not got:
+                    return
+                position += got
+        finally:
+            os.close(descriptor)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -9,6 +9,9 @@ What a disk promises here, and nothing more:
 - Written bytes are in the page cache: they survive the death of the process, not that of the machine. ``flush`` makes a file's
   bytes and length survive that too; ``sync_directory`` does it for the names in a directory (new files, ``replace``, ``remove``).
 - ``replace`` is atomic: afterwards the name is either the old file or the new one.
+- A read waits for the disk where the bytes are not in the page cache. One that must not wait is asked ``in_memory``: then it raises
+  NotInMemory instead, ``load`` brings the bytes in from another thread, and the read is tried again. Loaded bytes may be gone again
+  by then, so whoever has tried often enough reads without ``in_memory``.
 - Trouble is an OSError with its errno; only ``lock`` and folders that cannot be used raise DiskError, which says what to do.
 """
 
@@ -19,11 +22,24 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 
+class NotInMemory(Exception):
+    """A read that must not wait would have to: not all bytes of that range are in the page cache. Nothing is wrong with them."""
+
+    def __init__(self, path: str, position: int, size: int) -> None:
+        super().__init__(f"{path}: {size} bytes at {position} are not in memory")
+        self.path = path
+        self.position = position
+        self.size = size
+
+
 class File(Protocol):
     """An open file, read and written at positions."""
 
-    def read_at(self, position: int, size: int) -> bytes:
-        """``size`` bytes from ``position``; fewer only where the file ends."""
+    def read_at(self, position: int, size: int, *, in_memory: bool = False) -> bytes | bytearray:
+        """``size`` bytes from ``position``, the caller's own; fewer only where the file ends.
+
+        ``in_memory``: raises NotInMemory rather than wait for the disk. Where a file system cannot tell, it waits.
+        """
         ...
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
@@ -56,6 +72,13 @@ class Files(Protocol):
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing; without ``create`` a missing file raises FileNotFoundError."""
+        ...
+
+    def load(self, path: str, position: int, size: int) -> None:
+        """Return when that range of a file, and some of what follows it, is in memory. For threads: it has a handle of its own.
+
+        A file that is gone, or ends before the range does, is no error: whoever reads there next finds out.
+        """
         ...
 
     def exists(self, path: str) -> bool:

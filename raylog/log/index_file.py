@@ -3,7 +3,8 @@
 While its segment is active the file is preallocated (``segment.index.bytes`` rounded down to whole entries, sparse zeros, as Apache
 Kafka does it) and its entries are also held in memory; appended entries are written in small groups, because an index that a
 crash cut short is rebuilt from the log anyway. Sealed, the file is trimmed to its entries and a lookup reads single entries from it,
-so an old segment costs no memory.
+so an old segment costs no memory. A lookup that must not wait for the disk (``in_memory``) asks for the whole file where an entry
+is missing, so that a binary search through an old index needs one load.
 
 Invariants: ``0 <= _written_bytes <= len(_tail) == count * entry_bytes`` while active; a sealed file is exactly its entries.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import struct
 from contextlib import suppress
 
-from raylog.log.files import File, Files
+from raylog.log.files import File, Files, NotInMemory
 
 _GROUP_BYTES = 512
 
@@ -61,20 +62,23 @@ class IndexFile:
         self.max_count = max(max_bytes // self.entry.size, self.count)
         self._opened().truncate(self.max_count * self.entry.size)
 
-    def get(self, number: int) -> tuple[int, ...]:
-        """The fields of one entry."""
+    def get(self, number: int, *, in_memory: bool = False) -> tuple[int, ...]:
+        """The fields of one entry. ``in_memory``: raises NotInMemory rather than wait for the disk."""
         assert 0 <= number < self.count, (number, self.count)
         size = self.entry.size
         if self._tail is not None:
             return self.entry.unpack_from(self._tail, number * size)
-        return self.entry.unpack(self._opened().read_at(number * size, size))
+        try:
+            return self.entry.unpack(self._opened().read_at(number * size, size, in_memory=in_memory))
+        except NotInMemory as missing:
+            raise NotInMemory(missing.path, 0, self.count * size) from None
 
-    def floor(self, field: int, target: int) -> int:
+    def floor(self, field: int, target: int, *, in_memory: bool = False) -> int:
         """The number of the last entry whose ``field`` is at most ``target``; −1 if there is none. Binary search."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
-            if self.get(middle)[field] <= target:
+            if self.get(middle, in_memory=in_memory)[field] <= target:
                 low = middle + 1
             else:
                 high = middle

@@ -49,6 +49,7 @@ from raylog.records.control import read_control_batch
 from raylog.records.corrupt import CorruptBatch
 
 OffsetOutOfRange = kafka_error(ErrorCode.offset_out_of_range)
+Found = tuple[int, int, int]  # timestamp, offset and leader epoch of a record
 RecordListTooLarge = kafka_error(ErrorCode.record_list_too_large)
 
 
@@ -317,12 +318,18 @@ class Log:
     # ------------------------------------------------------------------ reading
 
     def read(
-        self, offset: int, max_bytes: int, *, end_offset: int | None = None, at_least_one: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        end_offset: int | None = None,
+        at_least_one: bool = True,
+        in_memory: bool = False,
     ) -> LogSlice:
         """Whole batches from the one that holds ``offset``, of one segment, at most ``max_bytes`` (the first may be larger [L16]).
 
         None starts at or after ``end_offset`` (default: the log's end). Empty where there is nothing. Raises OFFSET_OUT_OF_RANGE
-        outside ``[log_start_offset, log_end_offset]``.
+        outside ``[log_start_offset, log_end_offset]``; with ``in_memory`` NotInMemory where the disk would be waited for.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(
@@ -334,15 +341,17 @@ class Log:
                 if segment.base_offset >= end:
                     break
                 self.segments.warm(segment)
-                found = segment.read(offset, max_bytes, end, at_least_one=at_least_one)
+                found = segment.read(offset, max_bytes, end, at_least_one=at_least_one, in_memory=in_memory)
                 if found is not None:
                     return LogSlice(*found)
-                if segment.locate(offset) is not None:
+                if segment.locate(offset, in_memory=in_memory) is not None:
                     break  # it is here, but may not be returned; otherwise compaction left a gap up to the next segment
         return LogSlice(b"", offset, offset)
 
-    def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record below ``end_offset`` whose timestamp is at least this. None if none is."""
+    def offset_for_timestamp(
+        self, timestamp: int, end_offset: int | None = None, *, in_memory: bool = False
+    ) -> Found | None:
+        """The first record below ``end_offset`` whose timestamp is at least this; None if none is. ``in_memory`` as for ``read``."""
         end = self.log_end_offset if end_offset is None else end_offset
         for segment in self.segments:
             if segment.base_offset >= end:
@@ -350,8 +359,9 @@ class Log:
             if segment.largest_timestamp < timestamp:
                 continue
             self.segments.warm(segment)
-            floor = max(segment.time_index.lookup(timestamp - 1)[1], self.log_start_offset)
-            for _, batch in segment.scan(segment.offset_index.lookup(floor)[1]):
+            floor = max(segment.time_index.lookup(timestamp - 1, in_memory=in_memory)[1], self.log_start_offset)
+            start = segment.offset_index.lookup(floor, in_memory=in_memory)[1]
+            for _, batch in segment.scan(start, in_memory=in_memory):
                 if batch.base_offset >= end:
                     break
                 if batch.max_timestamp < timestamp or batch.last_offset < self.log_start_offset:
@@ -361,10 +371,10 @@ class Log:
                         return record.timestamp, record.offset, batch.partition_leader_epoch
         return None
 
-    def largest_timestamp(self, end_offset: int | None = None) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record that has the largest timestamp (KIP-734); None without timestamps."""
+    def largest_timestamp(self, end_offset: int | None = None, *, in_memory: bool = False) -> Found | None:
+        """The first record that has the largest timestamp (KIP-734); None without timestamps."""
         largest = max((segment.largest_timestamp for segment in self.segments), default=NO_TIMESTAMP)
-        return self.offset_for_timestamp(largest, end_offset) if largest >= 0 else None
+        return self.offset_for_timestamp(largest, end_offset, in_memory=in_memory) if largest >= 0 else None
 
     # ------------------------------------------------------------------ cutting
 
@@ -456,12 +466,9 @@ class Log:
             )
             for segment, end_offset in zip(segments, ends, strict=True)
         ]
+        high_watermark, start = self.high_watermark, self.log_start_offset
         count = deletable(
-            facts,
-            config=self.config,
-            high_watermark=self.high_watermark,
-            log_start_offset=self.log_start_offset,
-            wall_ms=wall_ms,
+            facts, config=self.config, high_watermark=high_watermark, log_start_offset=start, wall_ms=wall_ms
         )
         if not count:
             return []

@@ -28,12 +28,12 @@ class OffsetIndex:
     def is_full(self) -> bool:
         return self.file.count >= self.file.max_count
 
-    def lookup(self, offset: int) -> tuple[int, int]:
+    def lookup(self, offset: int, *, in_memory: bool = False) -> tuple[int, int]:
         """``(offset, position)`` of the greatest entry at or below ``offset``; ``(base offset, 0)`` if there is none."""
-        number = self.file.floor(0, offset - self.base_offset)
+        number = self.file.floor(0, offset - self.base_offset, in_memory=in_memory)
         if number < 0:
             return self.base_offset, 0
-        relative, position = self.file.get(number)
+        relative, position = self.file.get(number, in_memory=in_memory)
         return self.base_offset + relative, position
 
     def append(self, offset: int, position: int) -> None:

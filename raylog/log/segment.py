@@ -8,9 +8,12 @@ Index entries (both indexes, every ``index.interval.bytes``) name a batch by its
 ``(largest timestamp so far, last offset of the batch that brought it)``. A short memory of ``offset → position`` (where reads ended
 and appends began) lets followers and sequential readers skip the lookup.
 
+Reading methods take ``in_memory``: they raise NotInMemory rather than wait for the disk, and leave everything as it was. The last few
+megabytes that this process appended are taken to be in the page cache and read without asking: that is most reads, and asking costs.
+
 Invariants: ``size`` is the end of the last whole batch, also where the file is longer (preallocated); every batch's offsets lie in
 ``[base_offset, base_offset + 2**31)``; ``largest_timestamp`` is the maximum of all batches' max timestamps, −1 if none has one;
-``flushed`` is only ever set on a sealed segment.
+``flushed`` is only ever set on a sealed segment; ``0 <= _written_from <= size``, and it is set on the active one only.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ _DELTA_END = _DELTA_POSITION + 4
 _WALK_BYTES = 8192
 _SCAN_BYTES = 4 << 20
 _REMEMBERED_POSITIONS = 32
+_RECENT_BYTES = 4 << 20
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 
@@ -41,6 +45,7 @@ class Segment:
         "_file",
         "_files",
         "_positions",
+        "_written_from",
         "base_offset",
         "bytes_since_index_entry",
         "created_ms",
@@ -62,6 +67,7 @@ class Segment:
         self._files = files
         self._file: File | None = None
         self._positions: dict[int, int] = {}
+        self._written_from: int | None = None  # this process wrote what follows; None: nothing
         self.path = f"{directory}/{base_offset:020d}"
         self.base_offset = base_offset
         self.size = 0
@@ -139,6 +145,7 @@ class Segment:
             self.file.truncate(max(config.segment_bytes, self.size))
             self.preallocated = True
         self.sealed = self.flushed = False
+        self._written_from = self.size
 
     def write_indexes(self) -> None:
         """Add the last time index entry and hand all entries to the files, so that ``seal`` needs no more room on the disk."""
@@ -158,6 +165,7 @@ class Segment:
             self.file.truncate(self.size)
             self.preallocated = False
         self.sealed = True
+        self._written_from = None
 
     @property
     def file(self) -> File:
@@ -272,6 +280,7 @@ class Segment:
         self.time_index.truncate_to(base_offset)
         self.file.truncate(position)
         self.size = position
+        self._written_from = position if self._written_from is None else min(self._written_from, position)
         self.preallocated = False
         self._positions.clear()
         self.bytes_since_index_entry = 0
@@ -299,16 +308,16 @@ class Segment:
             self.first_timestamp = struct.unpack_from(">q", header, 35)[0]
         return self.first_timestamp
 
-    def locate(self, offset: int) -> tuple[int, int, int] | None:
+    def locate(self, offset: int, *, in_memory: bool = False) -> tuple[int, int, int] | None:
         """(position, base offset, size) of the first batch whose last offset is at least ``offset``; None if there is none."""
-        position = self._start_for(offset)
-        for start, base_offset, last_offset, size in self._walk(position):
+        position = self._start_for(offset, in_memory)
+        for start, base_offset, last_offset, size in self._walk(position, in_memory):
             if last_offset >= offset:
                 return start, base_offset, size
         return None
 
     def read(
-        self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool
+        self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool, in_memory: bool = False
     ) -> tuple[Buffer, int, int] | None:
         """Whole batches from the first that reaches ``offset``: (bytes, base offset of the first, offset behind the last).
 
@@ -316,19 +325,25 @@ class Segment:
         batch here reaches ``offset`` or none may be returned.
         """
         exact = self._positions.get(offset)
-        position = exact if exact is not None else self._start_for(offset)
+        position = exact if exact is not None else self._start_for(offset, in_memory)
+        if self._written_from is not None and position >= max(self._written_from, self.size - _RECENT_BYTES):
+            in_memory = False
         chunk = self.file.read_at(
-            position, min(self.size - position, max_bytes if exact is not None else max_bytes + _WALK_BYTES)
+            position,
+            min(self.size - position, max_bytes if exact is not None else max_bytes + _WALK_BYTES),
+            in_memory=in_memory,
         )
         start, available = 0, len(chunk)
         unpack, delta = _PLACE.unpack_from, _DELTA.unpack_from
         while True:  # to the first batch that reaches the offset
             if start + _DELTA_END > available:
-                found = self.locate(offset)
+                found = self.locate(offset, in_memory=in_memory)
                 if found is None:
                     return None
                 position, base_offset, size = found
-                chunk = self.file.read_at(position, min(self.size - position, max(max_bytes, size)))
+                chunk = self.file.read_at(
+                    position, min(self.size - position, max(max_bytes, size)), in_memory=in_memory
+                )
                 start, available = 0, len(chunk)
                 break
             base_offset, length = unpack(chunk, start)
@@ -340,7 +355,7 @@ class Segment:
             return None
         if start + size > available:
             position += start
-            chunk = self.file.read_at(position, size)
+            chunk = self.file.read_at(position, size, in_memory=in_memory)
             start, available = 0, size
             assert len(chunk) == size, (self.path, position, len(chunk), size)
         end = last = start
@@ -360,14 +375,16 @@ class Segment:
             return chunk, base_offset, next_offset
         return memoryview(chunk)[start:end], base_offset, next_offset
 
-    def scan(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchView]]:
+    def scan(
+        self, position: int = 0, end: int | None = None, *, in_memory: bool = False
+    ) -> Iterator[tuple[int, BatchView]]:
         """Every whole batch from a batch's position on, with its position. Raises CorruptBatch; CRCs are the caller's to check.
 
         Reads in large pieces; a view is good only until the next one is asked for.
         """
         end = self.size if end is None else end
         while position < end:
-            chunk = self.file.read_at(position, min(_SCAN_BYTES, end - position))
+            chunk = self.file.read_at(position, min(_SCAN_BYTES, end - position), in_memory=in_memory)
             at = 0
             while len(chunk) - at >= LOG_OVERHEAD:
                 size = _PLACE.unpack_from(chunk, at)[1] + LOG_OVERHEAD
@@ -379,15 +396,15 @@ class Segment:
             if at == 0:  # a batch larger than a piece, or a torn end: let the view judge it
                 size = _PLACE.unpack_from(chunk)[1] + LOG_OVERHEAD if len(chunk) >= LOG_OVERHEAD else 0
                 if size > len(chunk) and position + size <= end:
-                    chunk = self.file.read_at(position, size)
+                    chunk = self.file.read_at(position, size, in_memory=in_memory)
                 yield position, BatchView(chunk)
                 at = size
             position += at
 
-    def _walk(self, position: int) -> Iterator[tuple[int, int, int, int]]:
+    def _walk(self, position: int, in_memory: bool) -> Iterator[tuple[int, int, int, int]]:
         """(position, base offset, last offset, size) of each batch from a batch's position on, reading little."""
         while position < self.size:
-            chunk = self.file.read_at(position, min(_WALK_BYTES, self.size - position))
+            chunk = self.file.read_at(position, min(_WALK_BYTES, self.size - position), in_memory=in_memory)
             at = 0
             while at + _DELTA_END <= len(chunk):
                 base_offset, length = _PLACE.unpack_from(chunk, at)
@@ -397,9 +414,9 @@ class Segment:
             assert at > 0, (self.path, position, len(chunk))
             position += at
 
-    def _start_for(self, offset: int) -> int:
+    def _start_for(self, offset: int, in_memory: bool) -> int:
         exact = self._positions.get(offset)
-        return exact if exact is not None else self.offset_index.lookup(offset)[1]
+        return exact if exact is not None else self.offset_index.lookup(offset, in_memory=in_memory)[1]
 
     def _remember(self, offset: int, position: int) -> None:
         positions = self._positions

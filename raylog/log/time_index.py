@@ -36,15 +36,15 @@ class TimeIndex:
         timestamp, relative = self.file.get(self.file.count - 1)
         return timestamp, self.base_offset + relative
 
-    def lookup(self, timestamp: int) -> tuple[int, int]:
+    def lookup(self, timestamp: int, *, in_memory: bool = False) -> tuple[int, int]:
         """``(timestamp, offset)`` of the greatest entry at or below ``timestamp``; ``(−1, base offset)`` if there is none.
 
         Every record before that offset is older than, or as old as, the entry.
         """
-        number = self.file.floor(0, timestamp)
+        number = self.file.floor(0, timestamp, in_memory=in_memory)
         if number < 0:
             return NO_TIMESTAMP, self.base_offset
-        found, relative = self.file.get(number)
+        found, relative = self.file.get(number, in_memory=in_memory)
         return found, self.base_offset + relative
 
     def maybe_append(self, timestamp: int, offset: int) -> None:

@@ -131,7 +131,7 @@ class MetadataLog:
         try:
             log = cls(files, directory, lock, file)
             log.hard_state = _decode_state(files.read_file(state_path), state_path)
-            log._recover(snapshot, _scan(file.read_at(0, file.size()), log_path))
+            log._recover(snapshot, _scan(bytes(file.read_at(0, file.size())), log_path))
             return log
         except BaseException:
             file.close()
@@ -198,7 +198,7 @@ class MetadataLog:
 
     def _store_snapshot(self, snapshot: Snapshot) -> None:
         self._files.write_file(f"{self._directory}/{_snapshot_name(snapshot)}", _encode_snapshot(snapshot))
-        entries = _scan(self._file.read_at(0, self._end), self._directory).entries
+        entries = _scan(bytes(self._file.read_at(0, self._end)), self._directory).entries
         self._rewrite(snapshot, self._behind(snapshot, entries))
         for name in self._files.list_directory(self._directory):
             if name.endswith(SNAPSHOT_SUFFIX) and name != _snapshot_name(snapshot):

@@ -17,6 +17,10 @@ are applied up to a random point, the one there is torn at a random byte (the to
 in the middle (zeros: its size reached the disk before its data did). Of a directory's unsynced changes a random prefix
 survives, as from a journal.
 
+What is in the page cache matters to reads that must not wait (``in_memory``), and to nothing else: no draw is made for it. ``evict``
+empties the cache. Where ``evicts`` is set, it is asked for each page that such a read touches and that was not written or loaded
+lately; it must be a pure function of its arguments, so that the order of reads does not change a run.
+
 Invariant: bytes below a returned ``flush`` and names below a returned ``sync_directory`` survive every crash.
 """
 
@@ -29,10 +33,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from raylog.errors import DiskLockedError
-from raylog.log.files import Buffer, Files
+from raylog.log.files import Buffer, Files, NotInMemory
 
 PAGE_BYTES = 512
 """What a disk writes at once: a hole has this size and alignment."""
+
+LATELY_MS = 1_000
+"""So long a page stays in the page cache for sure after it was written or loaded."""
+
+Evicts = Callable[[str, int, int], bool]
+"""Called with (path, page, wall-clock milliseconds)."""
 
 Fault = Callable[[str, str], None]
 """Called with (operation, path) before each operation; raises OSError to make it fail, or ``TornWrite``."""
@@ -53,6 +63,27 @@ class _Inode:
     durable: bytearray = field(default_factory=bytearray)
     unflushed: list[tuple[int, bytes | None]] = field(default_factory=list)  # (position, data) or (new size, None)
     modified_ms: int = 0
+    absent: set[int] = field(default_factory=set)  # pages that are not in the page cache
+    touched_ms: dict[int, int] = field(
+        default_factory=dict
+    )  # when a page was last written, loaded, or kept in the cache
+
+    def touch(self, pages: range, now_ms: int) -> None:
+        """They are in the page cache."""
+        self.absent.difference_update(pages)
+        for page in pages:
+            self.touched_ms[page] = now_ms
+
+    def lacks(self, pages: range, path: str, evicts: Evicts | None, now_ms: int) -> bool:
+        """Whether one of them has left the page cache."""
+        if evicts is not None:
+            for page in pages:
+                if page not in self.absent and now_ms - self.touched_ms.get(page, 0) >= LATELY_MS:
+                    if evicts(path, page, now_ms):
+                        self.absent.add(page)
+                    else:
+                        self.touched_ms[page] = now_ms
+        return not self.absent.isdisjoint(pages)
 
     def write(self, position: int, data: bytes) -> None:
         _write(self.cached, position, data)
@@ -164,6 +195,7 @@ class SimulatedDisk:
         self.clock_ms = clock_ms
         self.capacity_bytes = capacity_bytes
         self.fault = fault
+        self.evicts: Evicts | None = None
         self.torn_writes = 0
         self.root = _Directory()
         self._locks: dict[str, SimulatedFiles] = {}
@@ -179,6 +211,10 @@ class SimulatedDisk:
             holder.crash()
         self.torn_writes += self.root.lose_power(rng)
         self._used_bytes = _used(self.root)
+
+    def evict(self) -> None:
+        """Throw everything out of the page cache that could be read again."""
+        _evict(self.root)
 
     def flush_everything(self) -> None:
         """The operating system writes all back on its own, as it does after a while."""
@@ -246,6 +282,7 @@ class SimulatedDisk:
         self._used_bytes += grown
         if data:
             inode.write(position, data)
+            inode.touch(_pages(position, len(data)), self.clock_ms())
             inode.modified_ms = self.clock_ms()
         if lacking > 0:
             raise _error(errno.ENOSPC, path)
@@ -271,6 +308,18 @@ def _flush(directory: _Directory) -> None:
             entry.flush()
 
 
+def _evict(directory: _Directory) -> None:
+    for entry in directory.entries.values():
+        if isinstance(entry, _Directory):
+            _evict(entry)
+        else:
+            entry.absent.update(_pages(0, len(entry.cached)))
+
+
+def _pages(position: int, size: int) -> range:
+    return range(position // PAGE_BYTES, (position + size + PAGE_BYTES - 1) // PAGE_BYTES)
+
+
 class SimulatedFile:
     """An open file of one process. Dead (EBADF) once the process crashed or the handle was closed."""
 
@@ -287,8 +336,13 @@ class SimulatedFile:
             raise _error(errno.EBADF, self.path)
         return self._view.enter(operation, self.path)
 
-    def read_at(self, position: int, size: int) -> bytes:
-        self._enter("read")
+    def read_at(self, position: int, size: int, *, in_memory: bool = False) -> bytes:
+        disk = self._enter("read")
+        inode = self._inode
+        if in_memory:
+            pages = _pages(position, min(size, len(inode.cached) - position))
+            if inode.lacks(pages, self.path, disk.evicts, disk.clock_ms()):
+                raise NotInMemory(self.path, position, size)
         return bytes(memoryview(self._inode.cached)[position : position + size])
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
@@ -356,6 +410,11 @@ class SimulatedFiles:
         if create and name not in directory.entries:
             directory.change(((name, _Inode(modified_ms=disk.clock_ms())),))
         return SimulatedFile(self, path, disk.inode(path))
+
+    def load(self, path: str, position: int, size: int) -> None:
+        disk = self.enter("load", path)
+        if disk.lookup(path) is not None:
+            disk.inode(path).touch(_pages(position, size), disk.clock_ms())
 
     def exists(self, path: str) -> bool:
         return self.enter("exists", path).lookup(path) is not None

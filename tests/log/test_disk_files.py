@@ -16,6 +16,7 @@ from raylog.errors import DiskError
 from raylog.log import disk_files
 from raylog.log.config import LogConfig
 from raylog.log.disk_files import DiskFiles
+from raylog.log.files import NotInMemory
 from raylog.log.log import Log
 from raylog.metadata.session import Condition
 from raylog.records.codec import encode_values
@@ -149,3 +150,52 @@ def test_flushes_in_other_threads_run_beside_appends_rolls_and_cuts(tmp_path: Pa
     assert log.flush() == log.log_end_offset == log.recovery_point
     log.close(clean=False)
     assert _open(tmp_path / "t-0").condition is Condition.WHOLE
+
+
+def _evicted(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fdatasync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+@pytest.mark.core
+def test_evicted_bytes_are_refused_until_they_are_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    content = os.urandom(3 << 20)
+    file = FILES.open(str(path), create=True)
+    file.write_at(0, content)
+    assert file.read_at(0, len(content), in_memory=True) == content
+    assert file.read_at(len(content) - 5, 100, in_memory=True) == content[-5:], "short only where the file ends"
+    _evicted(path)
+    try:
+        file.read_at(100, 1 << 20, in_memory=True)
+    except NotInMemory as missing:
+        assert (missing.path, missing.position, missing.size) == (str(path), 100, 1 << 20)
+    else:
+        pytest.skip("this file system keeps everything in memory, or cannot tell")
+    FILES.load(str(path), 100, 1 << 20)
+    assert file.read_at(100, 1 << 20, in_memory=True) == content[100 : 100 + (1 << 20)]
+    file.close()
+
+
+def test_loading_a_file_that_is_gone_or_short_is_no_error(tmp_path: Path) -> None:
+    FILES.load(str(tmp_path / "gone"), 0, 100)
+    FILES.write_file(str(tmp_path / "short"), b"x")
+    FILES.load(str(tmp_path / "short"), 1 << 30, 100)
+
+
+def test_a_file_system_that_cannot_tell_what_is_in_memory_is_read_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def unsupported(*arguments: object) -> int:
+        asked.append(arguments)
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    file = FILES.open(str(tmp_path / "f"), create=True)
+    file.write_at(0, b"0123456789")
+    monkeypatch.setattr(disk_files.os, "preadv", unsupported)
+    assert [file.read_at(2, 3, in_memory=True) for _ in range(2)] == [b"234", b"234"] and len(asked) == 1
+    file.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import kafka_error
+from raylog.log.files import NotInMemory
 from raylog.records.batch import batches
 from raylog.records.codec import encode
 
@@ -227,3 +229,55 @@ def test_only_rolled_segments_are_flushed_on_request(machine: Any) -> None:
     assert log.segments.base_offsets == [0, 1, 2, 3] or log.has_rolled_unflushed
     assert log.flush_rolled() == log.segments.base_offsets[-1] == log.recovery_point
     assert not log.has_rolled_unflushed and log.unflushed_messages > 0
+
+
+# ------------------------------------------------------------------ without waiting for the disk
+
+
+def _loading(machine: Any, read: Callable[[], Any]) -> tuple[Any, list[NotInMemory]]:
+    """What ``read`` returns in the end, and what had to be loaded for it."""
+    loaded: list[NotInMemory] = []
+    while True:
+        try:
+            return read(), loaded
+        except NotInMemory as missing:
+            assert len(loaded) < 10
+            loaded.append(missing)
+            machine.files.load(missing.path, missing.position, missing.size)
+
+
+def test_a_cold_read_is_refused_until_its_index_and_its_records_are_loaded(machine: Any, log: Any) -> None:
+    for offset in (0, 15, 29, 35, 60, 95):
+        warm = bytes(log.read(offset, 1).records)
+        machine.disk.evict()
+        found, loaded = _loading(machine, lambda offset=offset: log.read(offset, 1, in_memory=True))
+        assert bytes(found.records) == warm
+        assert offset >= 90 or 1 <= len(loaded) <= 3
+
+
+def test_a_refused_read_changes_nothing(machine: Any, log: Any) -> None:
+    machine.disk.evict()
+    before = [dict(segment._positions) for segment in log.segments]
+    for read in (log.read, log.read):
+        with pytest.raises(NotInMemory):
+            read(15, 1 << 20, in_memory=True)
+    assert [dict(segment._positions) for segment in log.segments] == before
+    log.check()
+
+
+def test_a_cold_search_by_timestamp_finds_what_a_warm_one_finds(machine: Any, log: Any) -> None:
+    for timestamp in (0, 1003, 1009, 1010):
+        machine.disk.evict()
+        found, loaded = _loading(machine, lambda at=timestamp: log.offset_for_timestamp(at, in_memory=True))
+        assert found == log.offset_for_timestamp(timestamp) and bool(loaded) == (timestamp <= 1009)
+    machine.disk.evict()
+    assert _loading(machine, lambda: log.largest_timestamp(in_memory=True))[0] == log.largest_timestamp()
+
+
+def test_what_was_just_appended_is_read_without_asking(machine: Any, log: Any) -> None:
+    machine.disk.evict()
+    assert log.read(90, 1 << 20, in_memory=True).base_offset == 90
+    reopened = machine.reopen()
+    machine.disk.evict()
+    with pytest.raises(NotInMemory):  # an earlier process wrote it: nobody knows how long ago
+        reopened.read(90, 1 << 20, in_memory=True)

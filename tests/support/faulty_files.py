@@ -45,9 +45,9 @@ class _FaultyFile:
         self._path = path
         self._file = file
 
-    def read_at(self, position: int, size: int) -> bytes:
+    def read_at(self, position: int, size: int, *, in_memory: bool = False) -> bytes | bytearray:
         self._files.check(self._files.read_error, self._path)
-        return self._file.read_at(position, size)
+        return self._file.read_at(position, size, in_memory=in_memory)
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
         if self._files.write_error is not None:
