@@ -2,7 +2,14 @@
 
 It owns every socket and every thread of a process that holds replicas, and decides nothing: requests, answers, assignments and
 deadlines become events, ``ReplicaHost.handle`` returns effects, and ``_run`` carries them out in order. All of that happens on the
-event loop's thread; opening, flushing, closing and cleaning logs happen in threads and come back as events.
+event loop's thread; opening, flushing, closing and cleaning logs happen in threads and come back as events. So do reads of what is
+not in the page cache, in two threads of their own: no flush waits for them.
+
+What touches the disk on the loop is short, because it ends in the page cache: reads of what is there, appends, the opening of an old
+segment's files, retention's renames, and checkpoints (a small file and a rename, not flushed). It waits for the disk in three cases: where
+``flush.messages=1`` promises it, a checkpoint, which is to survive a loss of power, is flushed; a follower that cuts its log reads the
+place of the cut, unlinks the segments behind it and syncs the directory; and the first roll after such a cut flushes the segment. The
+last two guard the order of cut and append, and are left where nothing can come in between.
 
 Tokens name requests that wait for a reply. A reply without a token (acks 0) or for a connection that is gone is dropped.
 """
@@ -55,6 +62,8 @@ from raylog.replication.events import (
     FetchFailed,
     Flush,
     FlushCompleted,
+    Load,
+    Loaded,
     LogFailed,
     LogOpened,
     OpenLog,
@@ -75,6 +84,7 @@ from raylog.wire.server import Request, Server
 logger = logging.getLogger("raylog.replica")
 
 THREADS = 4
+LOADING_THREADS = 2
 ToEntity = Callable[[Any], Any]
 
 
@@ -93,6 +103,7 @@ class ReplicaServer:
         self._next_token = 0
         self._leaders: dict[tuple[int, int], _Leader] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="raylog-log")
+        self._loading = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="raylog-load")
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
         self._over: asyncio.Future[str] | None = None
@@ -153,6 +164,7 @@ class ReplicaServer:
         for log in self._host.logs():
             await self._loop.run_in_executor(self._threads, _close_cleanly, log)
         self._threads.shutdown(wait=True)
+        self._loading.shutdown(wait=True, cancel_futures=True)
         if self._over is not None and not self._over.done():
             self._over.set_result(reason)
 
@@ -166,6 +178,7 @@ class ReplicaServer:
         if self._timer is not None:
             self._timer.cancel()
         self._threads.shutdown(wait=True)
+        self._loading.shutdown(wait=True, cancel_futures=True)
         for log in self._host.logs():
             log.close(clean=False)
         self._host = ReplicaHost(self._identity, broker_of(self._spec.node_id), HostConfig())
@@ -218,11 +231,19 @@ class ReplicaServer:
                     self._in_thread(lambda e=effect: _close(e), lambda gone, id=effect.id: self._removed(id, gone))  # type: ignore[misc]
                 case Flush():
                     self._in_thread(lambda e=effect: _flush(e), lambda event: self._handle(event))  # type: ignore[misc]
+                case Load():
+                    self._in_thread(
+                        lambda e=effect: _load(self._files, e),  # type: ignore[misc]
+                        lambda event: self._handle(event),
+                        threads=self._loading,
+                    )
                 case RunHousekeeping():
                     self._housekeeping(effect)
 
-    def _in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        future = self._loop.run_in_executor(self._threads, work)
+    def _in_thread(
+        self, work: Callable[[], Any], then: Callable[[Any], None], *, threads: ThreadPoolExecutor | None = None
+    ) -> None:
+        future = self._loop.run_in_executor(threads or self._threads, work)
         future.add_done_callback(lambda done: None if done.cancelled() else then(done.result()))
 
     # ------------------------------------------------------------------ requests
@@ -465,6 +486,15 @@ def _flush(effect: Flush) -> FlushCompleted:
     except OSError as error:
         return FlushCompleted(effect.id, effect.log_end_offset, str(error))
     return FlushCompleted(effect.id, effect.log_end_offset)
+
+
+def _load(files: Files, effect: Load) -> Loaded:
+    error = None
+    try:
+        files.load(effect.path, effect.position, effect.size)
+    except OSError as broken:
+        error = str(broken)
+    return Loaded(effect.id, effect.path, effect.position, effect.size, error)
 
 
 def _tidy(effect: RunHousekeeping, wall_ms: int) -> LogFailed | None:

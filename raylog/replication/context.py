@@ -25,7 +25,7 @@ Deadline = Timer[Expire]
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """Kafka's broker settings that replication uses, under their names (``.`` becomes ``_``), and three of ours."""
+    """Kafka's broker settings that replication uses, under their names (``.`` becomes ``_``), and four of ours."""
 
     replica_lag_time_max_ms: int = 30_000
     replica_fetch_wait_max_ms: int = 500
@@ -38,6 +38,9 @@ class HostConfig:
     fetch_max_bytes: int = 57_671_680
     replica_fetch_backoff_first_ms: int = 5
     alter_partition_backoff_ms: int = 100  # after the controller refused an ISR
+    cold_read_wait_ms: int = (
+        500  # how long a consumer's fetch may wait for records that have to be loaded, if its own wait is shorter
+    )
     locked_log_retry_ms: int = 20  # while another process holds a replica's folder
 
 

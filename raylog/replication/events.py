@@ -281,6 +281,17 @@ class FlushCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """The end of a Load: the bytes are in memory, for now, or the file is gone; or ``error`` says why the disk has failed."""
+
+    id: TopicIdPartition
+    path: str
+    position: int
+    size: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LogFailed:
     """Housekeeping or a checkpoint met an IO error: the replica goes offline."""
 
@@ -296,7 +307,7 @@ class Ticked:
 Event = (
     Assigned | Removed | LogOpened | ProduceReceived | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived
     | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered | ControlSessionChanged | Cancelled
-    | FlushCompleted | LogFailed | Ticked
+    | FlushCompleted | Loaded | LogFailed | Ticked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects
@@ -340,6 +351,16 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """Bring a range of one of the replica's files into memory (``Files.load``) in a thread and report Loaded, whatever happens."""
+
+    id: TopicIdPartition
+    path: str
+    position: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class SendFetch:
     """Fetch from a leader for every partition followed there; at most one is in flight per leader."""
 
@@ -375,4 +396,4 @@ class RunHousekeeping:
     retention: bool = True
 
 
-Effect = Reply | OpenLog | CloseLog | Flush | SendFetch | Tell | RunHousekeeping
+Effect = Reply | OpenLog | CloseLog | Flush | Load | SendFetch | Tell | RunHousekeeping

@@ -12,6 +12,10 @@ fetches that an event wakes are read once, when the event has been dealt with.
 A fetch reads the partitions in the order asked, sharing ``max_bytes``; the first batch found is returned whole even if
 it is larger. A follower's answer leaves out partitions that have no news for it, a consumer's names them all.
 
+Reading never waits for the disk: records that are not in memory count as not there yet while they are loaded
+(``loads.py``). A follower takes it for the end of the log when an answer without any records leaves a partition out; so
+such an answer names a partition whose records are being loaded with REQUEST_TIMED_OUT, and the follower asks again.
+
 Fencing: every frame of a controller carries its epoch; one lower than the highest seen here comes from a deposed
 controller and is refused (TV-25). The shell asks ``admit_controller`` for the frames that it handles itself (Welcome,
 Exit).
@@ -25,6 +29,7 @@ from typing import assert_never
 
 from kio.schema.errors import ErrorCode
 
+from raylog.log.files import NotInMemory
 from raylog.log.log import Log
 from raylog.metadata.session import ActorIdentity, Assignment, Removal, ReplicaStatus, Welcome
 from raylog.replication.context import Deadline, HostConfig, HostContext
@@ -49,6 +54,7 @@ from raylog.replication.events import (
     ListOffsetsPartitionResult,
     ListOffsetsReceived,
     ListOffsetsReply,
+    Loaded,
     LogFailed,
     LogOpened,
     OffsetForLeaderEpochReceived,
@@ -64,11 +70,13 @@ from raylog.replication.events import (
 )
 from raylog.replication.fetch_streams import FetchStreams
 from raylog.replication.leader import FollowerProgress
-from raylog.replication.parked import Parked, ParkedFetch
+from raylog.replication.loads import Lacking, Loads, is_patient
+from raylog.replication.parked import Parked, ParkedFetch, ParkedListOffsets
 from raylog.replication.replica import UNKNOWN_LEADER_EPOCH, Replica, Role
 from raylog.types import TopicIdPartition
 
 UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
+REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
 INVALID_REQUIRED_ACKS = ErrorCode.invalid_required_acks.value
 
 __all__ = ["HostConfig", "ReplicaHost"]
@@ -84,6 +92,7 @@ class ReplicaHost:
         self.refused_frames = 0  # from deposed controllers
         self._removed_while_opening: set[TopicIdPartition] = set()
         self._parked = Parked(self.context)
+        self._loads = Loads(self.context)
         self._streams = FetchStreams(self.context)
         self._checkpoint_timer: Deadline | None = None
 
@@ -128,12 +137,16 @@ class ReplicaHost:
                 failed = self.replicas.get(event.id)
                 if failed is not None and failed.log is not None:
                     failed.fail(event.reason)
+            case Loaded():
+                self._loaded(event)
             case Cancelled():
-                self._parked.cancel(event.token)
+                cancelled = self._parked.cancel(event.token)
+                if isinstance(cancelled, ParkedFetch | ParkedListOffsets):
+                    self._loads.forget(cancelled)
             case _:
                 assert_never(event)
         if context.woken:
-            self._answer_woken()
+            self._answer_woken(now_ms)
         if context.failed:
             for replica in context.failed:
                 self._streams.drop(replica.id)
@@ -199,13 +212,17 @@ class ReplicaHost:
     def _fetch(self, event: FetchReceived, now_ms: int) -> None:
         if event.replica_id >= 0:
             self._count_follower(event, now_ms)
-        results, enough = self._read(event)
-        if enough or event.max_wait_ms <= 0:
+        results, enough, lacking = self._read(event)
+        places = self._loads.order(lacking)
+        if enough or (event.max_wait_ms <= 0 and (not places or event.replica_id >= 0)):
             self._reply_fetch(event, results)
             return
         watched = [replica for part in event.partitions if (replica := self.replicas.get(part.id)) is not None]
         fetch = ParkedFetch(event, watched, self._fetch_expired)
         self._parked.park_fetch(fetch, follower=event.replica_id >= 0, now_ms=now_ms)
+        if places:
+            self._loads.wait(fetch, places)
+            self._parked.put_off(fetch, now_ms)
 
     def _count_follower(self, event: FetchReceived, now_ms: int) -> None:
         """Note how far the follower is before anything is read, so that the answer has the newest high watermark."""
@@ -218,13 +235,16 @@ class ReplicaHost:
                 if progress is not None and replica.validate_fetch(part, follower=True) is None:
                     replica.leader.count_fetch(progress, part, now_ms)
 
-    def _read(self, event: FetchReceived) -> tuple[list[FetchPartitionResult], bool]:
-        """The answer as of now, and whether it is worth sending before the time is up."""
+    def _read(
+        self, event: FetchReceived, *, in_memory: bool = True
+    ) -> tuple[list[FetchPartitionResult], bool, Lacking]:
+        """The answer as of now, whether it is worth sending before the time is up, and what had to be loaded to say more."""
         follower = event.replica_id >= 0
         budget = min(event.max_bytes, self.context.config.fetch_max_bytes) if not follower else event.max_bytes
         results: list[FetchPartitionResult] = []
         size = 0
         news = False
+        lacking: Lacking = []
         for part in event.partitions:
             replica = self.replicas.get(part.id)
             if replica is None:
@@ -243,7 +263,13 @@ class ReplicaHost:
                     news = True
                     continue
                 progress = replica.follower_progress(event)
-            result = replica.read(part, min(part.max_bytes, budget - size), follower=follower, at_least_one=size == 0)
+            limit = min(part.max_bytes, budget - size)
+            first = size == 0
+            try:
+                result = replica.read(part, limit, follower=follower, at_least_one=first, in_memory=in_memory)
+            except NotInMemory as missing:
+                lacking.append((part.id, missing))
+                result = replica.read(part, 0, follower=follower, at_least_one=False, in_memory=True)
             got = len(result.records)
             size += got
             if follower:
@@ -257,7 +283,19 @@ class ReplicaHost:
             if result.error:
                 news = True
             results.append(result)
-        return results, news or size >= event.min_bytes
+        if lacking and not size:
+            if follower:
+                results = self._naming(event, results, lacking)
+            return results, news, lacking
+        return results, news or size >= event.min_bytes, lacking
+
+    def _naming(
+        self, event: FetchReceived, results: list[FetchPartitionResult], lacking: Lacking
+    ) -> list[FetchPartitionResult]:
+        """The results of a follower's fetch in the order asked, with an error for each partition that lacks its records."""
+        by_id = {result.id: result for result in results}
+        by_id |= {id: self.replicas[id].refused_fetch(REQUEST_TIMED_OUT) for id, _ in lacking}
+        return [by_id[part.id] for part in event.partitions if part.id in by_id]
 
     def _reply_fetch(self, event: FetchReceived, results: list[FetchPartitionResult]) -> None:
         if event.replica_id >= 0:
@@ -271,35 +309,67 @@ class ReplicaHost:
                     progress.sent_log_start_offset = result.log_start_offset
         self.context.effects.append(Reply(event.token, FetchReply(tuple(results))))
 
-    def _answer_woken(self) -> None:
+    def _answer_woken(self, now_ms: int) -> None:
         """Read the woken fetches again; those with enough are answered."""
         woken = self.context.woken
         while woken:  # a failing disk wakes more
             fetches = list(woken)
             woken.clear()
             for fetch in fetches:
-                if self._parked.by_token.get(fetch.request.token) is fetch:
-                    results, enough = self._read(fetch.request)
-                    if enough:
-                        self._parked.unpark_fetch(fetch)
+                if self._parked.by_token.get(fetch.token) is fetch:
+                    results, enough, lacking = self._read(fetch.request, in_memory=is_patient(fetch))
+                    places = self._loads.order(lacking)
+                    if enough or (not places and now_ms >= fetch.due_ms):
+                        self._unpark_fetch(fetch)
                         self._reply_fetch(fetch.request, results)
+                    else:
+                        self._loads.wait(fetch, places)
+                        self._parked.put_off(fetch, now_ms)
 
     def _fetch_expired(self, fetch: ParkedFetch) -> None:
-        self._parked.unpark_fetch(fetch)
-        results, _ = self._read(fetch.request)
+        self._unpark_fetch(fetch)
+        results, _, lacking = self._read(fetch.request, in_memory=is_patient(fetch))
+        self._loads.order(lacking)  # whoever asks next finds it
         self._reply_fetch(fetch.request, results)
+
+    def _unpark_fetch(self, fetch: ParkedFetch) -> None:
+        self._loads.forget(fetch)
+        self._parked.unpark_fetch(fetch)
 
     # -------------------------------------------------------------- other requests
 
     def _list_offsets(self, event: ListOffsetsReceived) -> None:
-        results = []
+        results, lacking = self._search(event, in_memory=True)
+        if lacking:
+            search = ParkedListOffsets(event)
+            self._parked.park_list_offsets(search)
+            self._loads.wait(search, self._loads.order(lacking))
+        else:
+            self.context.effects.append(Reply(event.token, ListOffsetsReply(tuple(results))))
+
+    def _search_again(self, search: ParkedListOffsets) -> None:
+        results, lacking = self._search(search.request, in_memory=is_patient(search))
+        self._loads.wait(search, self._loads.order(lacking))
+        if not lacking:
+            self._parked.unpark_list_offsets(search)
+            self.context.effects.append(Reply(search.token, ListOffsetsReply(tuple(results))))
+
+    def _search(
+        self, event: ListOffsetsReceived, *, in_memory: bool
+    ) -> tuple[list[ListOffsetsPartitionResult], Lacking]:
+        """The answer as of now, and what has to be loaded to make it whole."""
+        results: list[ListOffsetsPartitionResult] = []
+        lacking: Lacking = []
         for part in event.partitions:
             replica = self.replicas.get(part.id)
             if replica is None:
                 results.append(ListOffsetsPartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
             else:
-                results.append(replica.list_offset(part, event.replica_id))
-        self.context.effects.append(Reply(event.token, ListOffsetsReply(tuple(results))))
+                try:
+                    results.append(replica.list_offset(part, event.replica_id, in_memory=in_memory))
+                except NotInMemory as missing:
+                    lacking.append((part.id, missing))
+        return results, lacking
 
     def _epoch_ends(self, event: OffsetForLeaderEpochReceived) -> None:
         results = []
@@ -416,6 +486,17 @@ class ReplicaHost:
         if replica.log is not None and not replica.flushing.held:
             self._streams.flush_completed(replica, now_ms)
 
+    def _loaded(self, event: Loaded) -> None:
+        waiters = self._loads.loaded(event)
+        replica = self.replicas.get(event.id)
+        if event.error is not None and replica is not None and replica.log is not None:
+            replica.fail(f"read: {event.error}")
+        for waiter in waiters:
+            if isinstance(waiter, ParkedFetch):
+                self.context.woken[waiter] = None
+            else:
+                self._search_again(waiter)
+
     def _arm_housekeeping(self, replica: Replica, now_ms: int) -> None:
         interval_ms = self.context.config.log_retention_check_interval_ms
 
@@ -463,4 +544,9 @@ class ReplicaHost:
         assert not self.context.woken, "an event ended with woken fetches that nobody read"
         self._streams.check()
         self._parked.check()
+        self._loads.check()
+        for request in self._parked.by_token.values():
+            if isinstance(request, ParkedFetch | ParkedListOffsets):
+                waits = [request in self._loads.in_flight.get(place, ()) for place in sorted(request.lacks)]
+                assert all(waits), f"request {request.token} lacks {request.lacks}, which nobody loads"
         self.context.wheel.check()

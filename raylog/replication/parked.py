@@ -10,14 +10,19 @@ called by the replica at the moment it happens, so nothing is ever polled::
     fetch of a follower        records are appended, the high watermark or the log start passes what it was last sent
     fetch of a consumer        the high watermark rises
     deletion of records        every live replica has moved its log start
-    all                        their deadline comes, their client goes away, or the replica can serve no more
+    fetch of cold records      they are loaded (loads.py)
+    offsets by timestamp       the records or indexes that have to be searched are loaded; only that, so they have no deadline
+    all others                 their deadline comes, their client goes away, or the replica can serve no more
 
 A parked request may wait at many partitions. A produce or a deletion is answered when its last partition is settled; a
 fetch that wakes is read again in full and answered if it has enough. All that one event wakes is read once, at the end
 of the event.
 
-Invariants: a parked request has an armed deadline; it is known by its token until it is answered; it is answered
-exactly once.
+A consumer's fetch that waits for a load may wait a little longer than it asked for, or one that never waits would ask in a
+circle. A follower's may not: it also asks for others, and is told which partitions to ask for again.
+
+Invariants: a parked request has an armed deadline, or lacks a place that is being loaded; it is known by its token
+until it is answered; it is answered exactly once.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ from raylog.replication.events import (
     DeleteRecordsReply,
     FetchReceived,
     LeaderHint,
+    ListOffsetsReceived,
     ProducePartitionResult,
     ProduceReply,
     Reply,
@@ -103,18 +109,45 @@ class ProduceWait:
 
 
 class ParkedFetch:
-    """A fetch that waits for ``min_bytes``; ``replicas`` are those it watches."""
+    """A fetch that waits for ``min_bytes``; ``replicas`` are those it watches.
 
-    __slots__ = ("deadline", "expire", "replicas", "request")
+    ``due_ms`` is when its own wait ends, ``load_due_ms`` how long it may wait while it lacks places (path, position) that are being
+    loaded; ``loads`` counts those that it has waited for.
+    """
+
+    __slots__ = ("deadline", "deadline_ms", "due_ms", "expire", "lacks", "load_due_ms", "loads", "replicas", "request")
 
     def __init__(self, request: FetchReceived, replicas: list[Replica], expire: Callable[[ParkedFetch], None]) -> None:
         self.request = request
         self.replicas = replicas
         self.expire = expire
         self.deadline: Deadline | None = None
+        self.deadline_ms = self.due_ms = 0
+        self.load_due_ms: int | None = None
+        self.lacks: frozenset[tuple[str, int]] = frozenset()
+        self.loads = 0
+
+    @property
+    def token(self) -> Token:
+        return self.request.token
 
     def expired(self, now_ms: int, wall_ms: int) -> None:
         self.expire(self)
+
+
+class ParkedListOffsets:
+    """A search by timestamp whose records have to be loaded; ``lacks`` and ``loads`` as a fetch's."""
+
+    __slots__ = ("lacks", "loads", "request")
+
+    def __init__(self, request: ListOffsetsReceived) -> None:
+        self.request = request
+        self.lacks: frozenset[tuple[str, int]] = frozenset()
+        self.loads = 0
+
+    @property
+    def token(self) -> Token:
+        return self.request.token
 
 
 class ParkedDeletion:
@@ -235,6 +268,9 @@ def _settle_up_to(queue: deque[ProduceWait], end: int) -> None:
         queue.popleft().settle()
 
 
+Request = ParkedProduce | ParkedFetch | ParkedDeletion | ParkedListOffsets
+
+
 class Parked:
     """All parked requests of one host, by token."""
 
@@ -242,7 +278,7 @@ class Parked:
 
     def __init__(self, context: HostContext) -> None:
         self.context = context
-        self.by_token: dict[Token, ParkedProduce | ParkedFetch | ParkedDeletion] = {}
+        self.by_token: dict[Token, Request] = {}
 
     def park_produce(
         self,
@@ -269,8 +305,24 @@ class Parked:
     def park_fetch(self, fetch: ParkedFetch, *, follower: bool, now_ms: int) -> None:
         for replica in fetch.replicas:
             (replica.watchers.followers if follower else replica.watchers.consumers)[fetch] = None
-        fetch.deadline = self.context.wheel.add(now_ms + fetch.request.max_wait_ms, fetch.expired)
-        self.by_token[fetch.request.token] = fetch
+        fetch.due_ms = fetch.deadline_ms = now_ms + fetch.request.max_wait_ms
+        fetch.deadline = self.context.wheel.add(fetch.due_ms, fetch.expired)
+        self.by_token[fetch.token] = fetch
+
+    def put_off(self, fetch: ParkedFetch, now_ms: int) -> None:
+        """Set a consumer's deadline by whether it waits for a load. It is put off once, by the first, not by each."""
+        deadline_ms = fetch.due_ms
+        if fetch.lacks and fetch.request.replica_id < 0:
+            if fetch.load_due_ms is None:
+                fetch.load_due_ms = max(fetch.due_ms, now_ms + self.context.config.cold_read_wait_ms)
+            deadline_ms = fetch.load_due_ms
+        if deadline_ms != fetch.deadline_ms and fetch.deadline is not None:
+            fetch.deadline.cancel()
+            fetch.deadline_ms = deadline_ms
+            fetch.deadline = self.context.wheel.add(deadline_ms, fetch.expired)
+
+    def park_list_offsets(self, search: ParkedListOffsets) -> None:
+        self.by_token[search.token] = search
 
     def park_deletion(
         self,
@@ -305,29 +357,38 @@ class Parked:
             replica.watchers.followers.pop(fetch, None)
             replica.watchers.consumers.pop(fetch, None)
 
-    def cancel(self, token: Token) -> None:
-        """The client went away: forget its request. Records that it produced stay produced."""
+    def unpark_list_offsets(self, search: ParkedListOffsets) -> None:
+        self._forget(search.token, search)
+
+    def cancel(self, token: Token) -> Request | None:
+        """The client went away: forget its request and return it. Records that it produced stay produced."""
         request = self.by_token.get(token)
         if isinstance(request, ParkedFetch):
             self.unpark_fetch(request)
             self.context.woken.pop(request, None)
+        elif isinstance(request, ParkedListOffsets):
+            self.unpark_list_offsets(request)
         elif request is not None:
             self._forget(token, request)
             for wait in request.waits:
                 wait.settled = True
                 wait.replica.watchers.drop_settled()
+        return request
 
-    def _forget(self, token: Token, request: ParkedProduce | ParkedFetch | ParkedDeletion) -> bool:
+    def _forget(self, token: Token, request: Request) -> bool:
         if self.by_token.get(token) is not request:
             return False
         del self.by_token[token]
-        if request.deadline is not None:
+        if not isinstance(request, ParkedListOffsets) and request.deadline is not None:
             request.deadline.cancel()
         return True
 
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken."""
         for token, request in self.by_token.items():
+            if isinstance(request, ParkedListOffsets):
+                assert token == request.token and request.lacks, f"search {token} waits for nothing"
+                continue
             assert request.deadline is not None and request.deadline.bucket is not None, (
                 f"request {token} has no deadline"
             )

@@ -330,11 +330,11 @@ class Replica:
         return progress
 
     def read(
-        self, request: FetchPartition, max_bytes: int, *, follower: bool, at_least_one: bool
+        self, request: FetchPartition, max_bytes: int, *, follower: bool, at_least_one: bool, in_memory: bool
     ) -> FetchPartitionResult:
         """Records from the fetch offset on: up to the log end for a follower, to the high watermark for a consumer.
 
-        The request has been validated. ``max_bytes`` ≤ 0 reads nothing.
+        The request has been validated. ``max_bytes`` ≤ 0 reads nothing. ``in_memory``: raises NotInMemory rather than wait for the disk.
         """
         log = self.open_log()
         high_watermark = log.high_watermark
@@ -342,7 +342,9 @@ class Replica:
         records: Buffer = b""
         if request.fetch_offset < end and max_bytes > 0:
             try:
-                records = log.read(request.fetch_offset, max_bytes, end_offset=end, at_least_one=at_least_one).records
+                records = log.read(
+                    request.fetch_offset, max_bytes, end_offset=end, at_least_one=at_least_one, in_memory=in_memory
+                ).records
             except KafkaError as error:
                 return self.refused_fetch(error.code.value)
             except OSError as error:
@@ -350,8 +352,13 @@ class Replica:
                 return self.refused_fetch(KAFKA_STORAGE_ERROR)
         return FetchPartitionResult(self.id, 0, high_watermark, high_watermark, log.log_start_offset, None, records)
 
-    def list_offset(self, request: ListOffsetsPartition, replica_id: int) -> ListOffsetsPartitionResult:
-        """One offset by timestamp or by name (Kafka's ``fetchOffsetForTimestamp``); a leader's answer only."""
+    def list_offset(
+        self, request: ListOffsetsPartition, replica_id: int, *, in_memory: bool
+    ) -> ListOffsetsPartitionResult:
+        """One offset by timestamp or by name (Kafka's ``fetchOffsetForTimestamp``); a leader's answer only.
+
+        ``in_memory``: raises NotInMemory rather than wait for the disk.
+        """
         leader, log = self.leader, self.log
         if leader is None or log is None:
             return ListOffsetsPartitionResult(self.id, self.refusal())
@@ -369,9 +376,9 @@ class Replica:
             return ListOffsetsPartitionResult(self.id, 0, -1, start, log.leader_epochs.epoch_at(start))
         try:
             if request.timestamp == LARGEST_TIMESTAMP:
-                found = log.largest_timestamp(end)
+                found = log.largest_timestamp(end, in_memory=in_memory)
             else:
-                found = log.offset_for_timestamp(request.timestamp, end)
+                found = log.offset_for_timestamp(request.timestamp, end, in_memory=in_memory)
         except OSError as broken:
             self.fail(f"list offsets: {broken}")
             return ListOffsetsPartitionResult(self.id, KAFKA_STORAGE_ERROR)

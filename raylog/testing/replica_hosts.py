@@ -35,6 +35,8 @@ from raylog.replication.events import (
     ListOffsetsPartitionResult,
     ListOffsetsReceived,
     ListOffsetsReply,
+    Load,
+    Loaded,
     LogOpened,
     OpenLog,
     ProducePartition,
@@ -95,6 +97,8 @@ class Hosts:
         self.closed: list[CloseLog] = []
         self.flushes: list[tuple[int, Flush]] = []
         self.holds_flushes = False
+        self.loads: list[tuple[int, Load]] = []
+        self.holds_loads = False
         self.housekept: list[RunHousekeeping] = []
         self._fetches: dict[tuple[int, int], Message] = {}
         self._tokens = 0
@@ -230,6 +234,10 @@ class Hosts:
                 self.flushes.append((broker, effect))
                 if not self.holds_flushes:
                     self.finish_flushes()
+            case Load():
+                self.loads.append((broker, effect))
+                if not self.holds_loads:
+                    self.finish_loads()
             case RunHousekeeping():
                 self.housekept.append(effect)
 
@@ -253,6 +261,15 @@ class Hosts:
             if self.processes[broker].alive:
                 flush.log.flush()
                 self.handle(broker, FlushCompleted(flush.id, flush.log_end_offset))
+
+    def finish_loads(self, error: str | None = None) -> None:
+        """The disk brings in what it was asked for, or fails."""
+        loads, self.loads = self.loads, []
+        for broker, load in loads:
+            if self.processes[broker].alive:
+                if error is None:
+                    self.processes[broker].files.load(load.path, load.position, load.size)
+                self.handle(broker, Loaded(load.id, load.path, load.position, load.size, error))
 
     def step(self) -> bool:
         """Deliver the oldest message that is not held by a cut; False if there is none."""

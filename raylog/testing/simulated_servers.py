@@ -46,6 +46,8 @@ from raylog.replication.events import (
     Flush,
     FlushCompleted,
     ListOffsetsReceived,
+    Load,
+    Loaded,
     LogFailed,
     LogOpened,
     OffsetForLeaderEpochReceived,
@@ -270,6 +272,8 @@ class ReplicaProcess(ServerProcess):
                     self._thread(1_000, lambda e=effect: self._close(e), "close")
                 case Flush():
                     self._thread(1_000, lambda e=effect: self._flush(e), "flush")
+                case Load():
+                    self._thread(1_000, lambda e=effect: self._load(e), "load")
                 case RunHousekeeping():
                     self._housekeeping(effect)
                 case _:
@@ -380,6 +384,15 @@ class ReplicaProcess(ServerProcess):
             return
         done = FlushCompleted(effect.id, effect.log_end_offset)
         self.later(self.scheduler.skewed_us(200), lambda: self.handle(done), f"{self.name} flushed")
+
+    def _load(self, effect: Load) -> None:
+        self.simulation.counts["cold reads"] += 1
+        error = None
+        try:
+            self.files.load(effect.path, effect.position, effect.size)
+        except OSError as broken:
+            error = str(broken)
+        self.handle(Loaded(effect.id, effect.path, effect.position, effect.size, error))
 
     def _housekeeping(self, effect: RunHousekeeping) -> None:
         wall_ms = self.machine.wall_ms()
