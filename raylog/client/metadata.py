@@ -7,7 +7,7 @@ Of two statements about a partition the one with the higher leader epoch holds, 
 (AWAIT_LEADER, which waits up to 1 s and never names a dead leader). If the connection broke, the same endpoint is
 tried at the same time: a leader that was only cut off is the same process still, and serves on under its old epoch.
 Whichever succeeds first ends the search; if neither does, fresh metadata is the answer. There is one search per
-partition, whoever asks. The user reads one line about it (``raylog.client.leader_changes``).
+partition, whoever asks. The user reads one line about all partitions that one process led (``raylog.client.leader_changes``).
 
 Lives in one event loop; ``cached`` may be read from any thread. Node ids are those of server actors
 (``raylog.types.node_id``).
@@ -34,6 +34,7 @@ from raylog.wire.private import AwaitLeader
 
 AWAIT_LEADER_MS = 1_000
 _ANSWER_SLACK_MS = 2_000
+_TOLD_TOGETHER_S = 1.0  # a line about some partitions of a lost leader waits so long for the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class Metadata:
         self._lost: dict[
             TopicPartition, tuple[Leader, float]
         ] = {}  # leaders that failed, and since when one is searched
+        self._changes: dict[tuple[int, Endpoint | None], list[leader_changes.Change]] = {}  # to be told, by who led
         self._tasks: set[asyncio.Task[Any]] = set()
         self.nodes: dict[int, Endpoint] = {}
 
@@ -265,16 +267,22 @@ class Metadata:
         if key not in self._lost or (refusal is None and (found is None or found.endpoint is None)):
             return
         lost, since = self._lost.pop(key)
+        who, loop = (lost.node, lost.endpoint), asyncio.get_running_loop()
         if found is not None and found.epoch > lost.epoch:
-            assert lost.endpoint is not None
-            leader_changes.report(
-                self._connections.cluster_id,
-                key,
-                lost,
-                found,
-                gone=self._connections.peek(lost.endpoint) is None,
-                after_ms=(asyncio.get_running_loop().time() - since) * 1000,
-            )
+            if who not in self._changes:
+                self._changes[who] = []
+                loop.call_later(_TOLD_TOGETHER_S, self._tell, who)
+            after_ms = (loop.time() - since) * 1000
+            self._changes[who].append(leader_changes.Change(key, lost, found, after_ms))
+        if not any((other.node, other.endpoint) == who for other, _ in self._lost.values()):
+            self._tell(who)
+
+    def _tell(self, who: tuple[int, Endpoint | None]) -> None:
+        """Every partition that this process led has a new leader, or some have waited long enough for the others."""
+        changes = self._changes.pop(who, None)
+        if changes:
+            gone = who[1] is None or self._connections.peek(who[1]) is None
+            leader_changes.report(self._connections.cluster_id, changes, gone=gone)
 
     async def _find(self, key: TopicPartition, failed: Leader | None, peer: Peer | None) -> Leader | None:
         known = self.leader(key)
@@ -319,6 +327,8 @@ class Metadata:
             return False
 
     def close(self) -> None:
+        for who in list(self._changes):
+            self._tell(who)
         for task in (*self._tasks, *self._fetches.values()):
             task.cancel()
 

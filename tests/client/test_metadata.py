@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
+import re
 import time
 from typing import Any
 
@@ -108,6 +110,38 @@ def test_a_topic_that_is_gone_ends_the_search_for_good(scripted: Any) -> None:
         raise kafka_error(ErrorCode.unknown_topic_or_partition)("gone")
 
     with_link(cluster, work)
+
+
+def test_a_lost_leader_of_many_partitions_is_told_in_one_line(scripted: Any, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = scripted(nodes=3, topics={"packed": 12, "alone": 1})
+    caplog.set_level(logging.INFO, "raylog.client")
+    keys = [*(TopicPartition("packed", partition) for partition in range(12)), TopicPartition("alone", 0)]
+
+    async def lose(link: ClusterLink, lost: list[TopicPartition], leaders: list[int]) -> None:
+        ended = []
+        for key in lost:
+            await link.metadata.topic(key.topic)
+            done = asyncio.get_running_loop().create_future()
+            ended.append(done)
+            failed = link.metadata.leader(key)
+            link.metadata.search_leader(key, failed, peer=None, on_end=lambda *_, done=done: done.set_result(None))
+        for key, leader in zip(lost, leaders, strict=True):
+            await asyncio.to_thread(cluster.move_leader, key, leader)
+        await asyncio.gather(*ended)
+
+    async def work(link: ClusterLink) -> None:
+        await lose(link, keys[:12], [1, 2] * 6)
+        await lose(link, keys[12:], [1])
+
+    with_link(cluster, work)
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("leader of ")]
+    assert len(lines) == 2, lines
+    assert re.fullmatch(
+        r"leader of 12 partitions \(broker 0\) is gone; brokers? .* leads? them now, after \d+ ms", lines[0]
+    )
+    assert re.fullmatch(
+        r"leader of alone-0 \(broker 0\) is gone; broker . leads .*since epoch 1, after \d+ ms", lines[1]
+    )
 
 
 def test_older_news_of_a_leader_do_not_replace_newer(scripted: Any) -> None:
