@@ -268,6 +268,8 @@ class Fetcher:
                 if code is ErrorCode.none:
                     news |= self._take(partition, generation, leader, answer)
                 else:
+                    if answer is not None:
+                        self._link.metadata.learn_hint(partition.key, answer)
                     self._failed(partition, generation, leader, code, None)
             if news:
                 self._notify()

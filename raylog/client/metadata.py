@@ -6,8 +6,9 @@ Of two statements about a partition the one with the higher leader epoch holds, 
 **A leader fails.** ``search_leader`` asks the controller at once for a leader epoch newer than the failed one
 (AWAIT_LEADER, which waits up to 1 s and never names a dead leader). If the connection broke, the same endpoint is
 tried at the same time: a leader that was only cut off is the same process still, and serves on under its old epoch.
-Whichever succeeds first ends the search; if neither does, fresh metadata is the answer. There is one search per
-partition, whoever asks. The user reads one line about all partitions that one process led (``raylog.client.leader_changes``).
+Whichever succeeds first ends the search; if neither does, fresh metadata is the answer. A server that answers that it does
+not lead any more often names the leader (``learn_hint``); then nobody is asked. There is one search per partition, whoever
+asks. The user reads one line about all partitions that one process led (``raylog.client.leader_changes``).
 
 Lives in one event loop; ``cached`` may be read from any thread. Node ids are those of server actors
 (``raylog.types.node_id``).
@@ -228,6 +229,18 @@ class Metadata:
         if leader.epoch > known.leader.epoch or (leader.epoch == known.leader.epoch and known.leader.endpoint is None):
             known.leader = leader
             view.choose_again()
+
+    def learn_hint(self, key: TopicPartition, answer: Any, nodes: Iterable[Any] = ()) -> None:
+        """Take over what the answer of a server that does not lead says of the leader (KIP-951).
+
+        ``nodes`` are the addresses in the same reply. A leader whose address is unknown is left to a search.
+        """
+        for node in nodes:
+            self.nodes[int(node.node_id)] = Endpoint(node.host, int(node.port))
+        hint = answer.current_leader
+        endpoint = self.nodes.get(int(hint.leader_id))
+        if endpoint is not None:
+            self.learn_leader(key, Leader(int(hint.leader_id), int(hint.leader_epoch), endpoint))
 
     def search_leader(
         self, key: TopicPartition, failed: Leader | None, *, peer: Peer | None, on_end: SearchEnded

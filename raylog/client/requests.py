@@ -27,7 +27,7 @@ BROKER_RESOURCE = 4
 
 @cache
 def _schema(path: str) -> Any:
-    """A request module of kio, such as ``produce.v9``."""
+    """A request module of kio, such as ``produce.v10``."""
     return import_module(f"kio.schema.{path}.request")
 
 
@@ -45,8 +45,8 @@ def by_topic(values: Mapping[TopicPartition, T]) -> dict[str, list[tuple[int, T]
 
 
 def produce(records: Mapping[TopicPartition, bytes | bytearray], *, acks: int, timeout_ms: float) -> Request:
-    """Produce v9."""
-    schema = _schema("produce.v9")
+    """Produce v10, whose answer names the new leader where there is one."""
+    schema = _schema("produce.v10")
     return schema.ProduceRequest(
         transactional_id=None,
         acks=acks,

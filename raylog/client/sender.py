@@ -303,6 +303,7 @@ class Sender:
                 time_ms = -1 if appended is None else round(appended.timestamp() * 1000)
                 self._acknowledged(queue, batch, int(answer.base_offset), time_ms)
             else:
+                self._metadata.learn_hint(TopicPartition(queue.topic, queue.partition), answer, reply.node_endpoints)
                 failure = produce_error(answer.error_code, queue, batch, answer.error_message)
                 self._settle(queue, batch, answer.error_code, failure, leader, None)
 

@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from raw_requests import eventually
 from scripted_cluster import FETCH, LIST_OFFSETS, ScriptedCluster
 
+from raylog.client.background import background
 from raylog.client.sync import Consumer
 from raylog.errors import ClosedError, ConfigError, SerializationError, kafka_error
 from raylog.records.batch import BatchView, stamp
 from raylog.records.codec import encode, encode_values
 from raylog.records.control import Marker, control_batch
 from raylog.records.record import Record
+from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.core
 
@@ -55,6 +58,18 @@ def from_start(cluster: ScriptedCluster, *keys: tuple[str, int], **options: Any)
     consumer = Consumer(cluster.address, auto_offset_reset="earliest", **options)
     consumer.assign(keys or [("t", 0)])
     return consumer
+
+
+def test_without_a_controller_a_consumer_goes_on_at_the_leader_that_the_old_one_names(scripted: Any) -> None:
+    cluster = scripted()
+    cluster.hints = True
+    fill(cluster, values(10))
+    with from_start(cluster) as consumer:
+        assert [record.value for record in read(consumer, 10)] == values(10)
+        cluster.stop(-1)
+        cluster.move_leader(("t", 0), 1)
+        cluster.call(lambda: fill(cluster, values(10, 10)))
+        assert [record.value for record in read(consumer, 10)] == values(10, 10)
 
 
 def test_a_moved_leader_is_followed_without_loss_or_repetition(scripted: Any) -> None:
@@ -358,9 +373,16 @@ def test_what_is_fetched_ahead_is_bounded(scripted: Any) -> None:
     cluster.logs[("t", 0)].read = lambda offset: original(offset)[: 20_000 // 10_111 * 10_111 + 10_111]  # type: ignore[method-assign]
     with from_start(cluster, max_partition_fetch_bytes=20_000) as consumer:
         assert consumer.poll(5) is not None
-        time.sleep(0.3)
         assert consumer._live is not None
-        assert consumer._live.fetcher._buffered_bytes <= 3 * 20_000
+        fetcher = consumer._live.fetcher
+
+        async def rests() -> (
+            bool
+        ):  # asked on the fetcher's own loop, which sees no state between an answer and the next fetch
+            return fetcher._buffered_bytes > 3 * 20_000 or not fetcher.partitions[TopicPartition("t", 0)].fetching
+
+        eventually(lambda: background().run(rests()), "nothing more is fetched")
+        assert 20_000 <= fetcher._buffered_bytes <= 3 * 20_000
         assert len(read(consumer, 999)) == 999
         assert consumer.lag() == {("t", 0): 0}
 
@@ -372,9 +394,7 @@ def test_close_wakes_a_poll_in_another_thread_and_iteration_ends(scripted: Any) 
     seen: list[bytes | None] = []
     thread = threading.Thread(target=lambda: seen.extend(record.value for record in consumer))
     thread.start()
-    deadline = time.monotonic() + 5
-    while len(seen) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: len(seen) == 2, "both records are seen")
     consumer.close()
     thread.join(5)
     assert not thread.is_alive() and seen == values(2)

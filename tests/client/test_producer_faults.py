@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from raw_requests import eventually
 from scripted_cluster import INIT_PRODUCER_ID, PRODUCE, ScriptedCluster
 
 from raylog.client.sync import Producer
@@ -53,6 +54,18 @@ def test_a_moved_leader_is_followed_at_once(scripted: Any) -> None:
             producer.send("t", b"%d" % epoch).result(10)
             assert time.perf_counter() - started < 0.9  # less than the wait for a leader that is there already
     assert cluster.values() == [b"%d" % epoch for epoch in range(6)]
+
+
+def test_without_a_controller_a_producer_goes_on_at_the_leader_that_the_old_one_names(scripted: Any) -> None:
+    cluster = scripted(nodes=3)
+    cluster.hints = True
+    with Producer(cluster.address, delivery_timeout_ms=5_000, request_timeout_ms=2_000) as producer:
+        producer.send("t", b"0").result(10)
+        cluster.stop(-1)
+        for epoch in range(1, 4):
+            cluster.move_leader(("t", 0), epoch % 3)
+            producer.send("t", b"%d" % epoch).result(10)
+    assert cluster.values() == [b"%d" % epoch for epoch in range(4)]
 
 
 def test_a_dead_leader_is_replaced_as_soon_as_the_controller_says_so(scripted: Any) -> None:
@@ -254,10 +267,7 @@ def test_acks_0_asks_for_no_answer_and_knows_no_offset(scripted: Any) -> None:
         assert producer.send("t", b"0").result(10).offset == -1
         result = producer.send_batch("t", VALUES).result(10)
     assert {offset for _, offset in result.offsets()} == {-1}
-    deadline = time.monotonic() + 5
-    while cluster.values() != [b"0", *VALUES] and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert cluster.values() == [b"0", *VALUES]
+    eventually(lambda: cluster.values() == [b"0", *VALUES], "all is stored")
     assert produced(cluster)[0].acks == 0
 
 
@@ -396,10 +406,7 @@ def test_connections_to_possible_next_leaders_are_open_before_they_are_needed(sc
     cluster.isr = (0, 1, 2)
     with Producer(cluster.address) as producer:
         producer.send("t", b"0").result(10)
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline and cluster.call(lambda: connected(cluster)) != [1, 1, 1]:
-            time.sleep(0.01)
-        assert cluster.call(lambda: connected(cluster)) == [1, 1, 1]
+        eventually(lambda: cluster.call(lambda: connected(cluster)) == [1, 1, 1], "a connection to each")
 
 
 def connected(cluster: ScriptedCluster) -> list[int]:

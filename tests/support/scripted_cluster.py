@@ -94,6 +94,7 @@ class ScriptedCluster:
         self.endpoints: dict[int, Endpoint] = {}
         self.producer_ids = 0
         self.isr: tuple[int, ...] = ()
+        self.hints = False  # whether a node that does not lead names the leader, as the real servers do
         self.waiting_for_leader: list[Any] = []
         self.on(self._start(nodes))
 
@@ -234,12 +235,28 @@ class ScriptedCluster:
                 code, base = decide(TopicPartition(topic.name, part.index), part.records)
                 parts.append(
                     module.PartitionProduceResponse(
-                        index=part.index, error_code=code, base_offset=base, record_errors=(), error_message=None
+                        index=part.index,
+                        error_code=code,
+                        base_offset=base,
+                        record_errors=(),
+                        error_message=None,
+                        **self._hint(module, TopicPartition(topic.name, part.index), code),
                     )
                 )
             responses.append(module.TopicProduceResponse(name=topic.name, partition_responses=tuple(parts)))
         if request.body.acks != 0:
-            request.reply(module.ProduceResponse(responses=tuple(responses), throttle_time=ZERO))
+            nodes = tuple(
+                module.NodeEndpoint(node_id=node, host=endpoint.host, port=endpoint.port, rack=None)
+                for node, endpoint in self.endpoints.items()
+                if self.hints and node >= 0
+            )
+            request.reply(module.ProduceResponse(responses=tuple(responses), throttle_time=ZERO, node_endpoints=nodes))
+
+    def _hint(self, module: Any, key: TopicPartition, code: ErrorCode) -> dict[str, Any]:
+        if not self.hints or code is not ErrorCode.not_leader_or_follower:
+            return {}
+        log = self.logs[key]
+        return {"current_leader": module.LeaderIdAndEpoch(leader_id=log.leader, leader_epoch=log.epoch)}
 
     def _fetch(self, request: Any) -> None:
         node = next(number for number, server in self.servers.items() if server is request.connection.server)
@@ -277,6 +294,7 @@ class ScriptedCluster:
                         log_start_offset=log.start,
                         aborted_transactions=None,
                         records=records,
+                        **self._hint(module, TopicPartition(topic.topic, part.partition), code),
                     )
                 )
             topics.append(module.FetchableTopicResponse(topic=topic.topic, partitions=tuple(parts)))
