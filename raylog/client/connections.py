@@ -264,14 +264,18 @@ class ControllerLink:
         limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = loop.time() + limit_ms / 1000
         failures = 0
+        failure: RaylogError | None = None
         while True:
             try:
                 reply = await self._attempt(entity, deadline, answer_within_ms)
                 if not says_not_controller(reply):
                     return reply
-                failure: RaylogError = _NOT_CONTROLLER(f"{self.endpoint} is a standby controller")
+                failure = _NOT_CONTROLLER(f"{self.endpoint} is a standby controller")
             except (DisconnectedError, ClientTimeoutError, _NOT_CONTROLLER) as error:
-                failure = error
+                if (
+                    failure is None or loop.time() < deadline
+                ):  # that time ran out tells less than what went wrong before
+                    failure = error
             except HandshakeError as error:  # a neighbour on a reused port; the controller may be elsewhere
                 failure = error
             self._active = (self._active + 1) % len(self._endpoints)
