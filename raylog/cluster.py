@@ -334,13 +334,14 @@ def _connect_ray(address: str, *, log_to_driver: bool) -> None:
 
 def _is_refused(address: str, *, is_auto: bool) -> bool:
     """Whether the Ray at a ``host:port`` asks for another token than its client would offer here."""
-    from ray._raylet import AuthenticationTokenLoader, is_k8s_token_auth_enabled
+    import ray
 
+    raylet: Any = ray._raylet
     mode = os.environ.get("RAY_AUTH_MODE")
     has_tls = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
-    if not is_endpoint(address) or has_tls or is_k8s_token_auth_enabled():
+    if not is_endpoint(address) or has_tls or raylet.is_k8s_token_auth_enabled():
         return False
-    loader = AuthenticationTokenLoader.instance()
+    loader = raylet.AuthenticationTokenLoader.instance()
     offers = (is_auto if mode is None else mode.lower() == "token") and loader.has_token(ignore_auth_mode=True)
     return refuses_token(address, loader.get_raw_token(ignore_auth_mode=True) if offers else None)
 
