@@ -7,12 +7,12 @@ import gc
 import os
 import pickle
 import threading
-import time
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from kio.schema.errors import ErrorCode
+from raw_requests import eventually
 from scripted_cluster import ScriptedCluster
 
 from raylog.client.address import ClusterAddress
@@ -79,10 +79,7 @@ def test_a_dropped_producer_still_delivers(scripted: Any) -> None:
     producer.send("t", b"0")
     del producer
     gc.collect()
-    deadline = time.monotonic() + 5
-    while cluster.values() != [b"0"] and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert cluster.values() == [b"0"]
+    eventually(lambda: cluster.values() == [b"0"], "what it held is delivered")
 
 
 def test_blocking_handles_work_inside_a_running_loop_as_in_a_notebook(scripted: Any) -> None:
@@ -234,10 +231,7 @@ def test_idle_connections_are_closed_and_opened_again(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address, connections_max_idle_ms=50) as producer:
         producer.send("t", b"0").result(10)
-        deadline = time.monotonic() + 5
-        while cluster.call(lambda: len(cluster.servers[0].connections)) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert cluster.call(lambda: len(cluster.servers[0].connections)) == 0
+        eventually(lambda: cluster.call(lambda: not cluster.servers[0].connections), "the idle connection is closed")
         assert producer.send("t", b"1").result(10).offset == 1
 
 
@@ -245,22 +239,17 @@ def test_metadata_are_refreshed_and_forgotten_in_time(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address, metadata_max_age_ms=100, metadata_max_idle_ms=5_000) as producer:
         producer.send("t", b"0").result(10)
-        asked = sum(type(body).__name__ == "MetadataRequest" for body in list(cluster.requests))
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            if sum(type(body).__name__ == "MetadataRequest" for body in list(cluster.requests)) >= asked + 2:
-                break
-            time.sleep(0.02)
-        else:
-            raise AssertionError("metadata were not asked for again")
+
+        def asked() -> int:
+            return sum(type(body).__name__ == "MetadataRequest" for body in list(cluster.requests))
+
+        before = asked()
+        eventually(lambda: asked() >= before + 2, "metadata are asked for again, and again")
         assert producer._live is not None
         metadata = producer._live.metadata
         view = metadata.cached("t")
         assert view is not None
         view.used = False
         view.used_at -= 6
-        deadline = time.monotonic() + 5
-        while metadata.cached("t") is not None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert metadata.cached("t") is None
+        eventually(lambda: metadata.cached("t") is None, "an idle topic is forgotten")
         assert producer.send("t", b"1").result(10).offset == 1

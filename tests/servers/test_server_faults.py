@@ -40,7 +40,7 @@ class Stream:
         while not self._over.is_set():
             value = b"%d" % len(self.sent)
             self.sent.append((value, self._producer.send("t", value, key=b"k", partition=0)))
-            time.sleep(0.0005)
+            time.sleep(0.0005)  # a slow source: the records spread over the faults
 
     def more(self, count: int = 50) -> None:
         """Wait until so many more records than now have been acknowledged."""

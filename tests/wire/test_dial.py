@@ -103,7 +103,6 @@ def test_a_full_backlog_is_unreachable(run: Run) -> None:
             for filler in fillers:
                 filler.setblocking(False)
                 filler.connect_ex(listening.getsockname())
-            await asyncio.sleep(0.01)
             assert await dial(endpoint_of(listening), **EXPECTED) == "unreachable"
             for filler in fillers:
                 filler.close()

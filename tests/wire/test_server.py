@@ -1,62 +1,28 @@
 """The server with real sockets: replies, order, limits, back-pressure, endings."""
 
 import asyncio
-import datetime
 import socket
-import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest
-from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, TopicProduceData
-from kio.schema.produce.v9.response import ProduceResponse
+from wire_ends import EMPTY_REPLY, client_of, produce, raw, read_frame, server_of, until
 
 from raylog.errors import ClientTimeoutError, DisconnectedError, error_for
-from raylog.metadata.session import ActorIdentity
 from raylog.types import Endpoint
 from raylog.wire import private
-from raylog.wire.connection import Connection
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.server import Limits, Request, Server
 
 pytestmark = pytest.mark.core
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
-SECRET, CLUSTER = "a secret", "cluster-1"
-IDENTITY = ActorIdentity(CLUSTER, 65538, uuid.UUID(int=7), 4711)
-EMPTY_REPLY = ProduceResponse(responses=(), throttle_time=datetime.timedelta(0))
-
-
-def produce(records: bytes = b"x", acks: int = 1) -> ProduceRequest:
-    topic = TopicProduceData(name="t", partition_data=(PartitionProduceData(index=0, records=records),))
-    return ProduceRequest(acks=acks, timeout=datetime.timedelta(seconds=1), topic_data=(topic,))
 
 
 def metadata() -> MetadataRequest:
     return MetadataRequest(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
-
-
-def server_of(handlers: dict[int, Any], **options: Any) -> Server:
-    return Server(handlers, **{"identity": IDENTITY, "secret": SECRET} | options)
-
-
-async def client_of(endpoint: Endpoint, **options: Any) -> Connection:
-    return await Connection.open(endpoint, **{"secret": SECRET, "cluster_id": CLUSTER} | options)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-async def raw(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(endpoint.host, endpoint.port)
-
-
-async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
 
 
 # ------------------------------------------------------------------ requests and replies
@@ -209,8 +175,7 @@ def test_a_connection_over_its_share_is_not_read_until_replies_free_it(run: Run)
         server = server_of({0: parked.append}, limits=Limits(connection_bytes_max=2_500_000))
         connection = await client_of(await server.start())
         futures = [connection.send(produce(bytes(1_000_000))) for _ in range(8)]
-        await until(lambda: len(parked) == 3)
-        await asyncio.sleep(0.05)
+        await until(lambda: bool(server.waiting))
         assert len(parked) == 3
         (peer,) = server.connections
         assert peer.in_flight_requests == 3 and 3_000_000 < peer.in_flight_bytes == server.in_flight_bytes
@@ -254,8 +219,7 @@ def test_many_small_parked_requests_are_bounded_too(run: Run) -> None:
         server = server_of({0: parked.append}, limits=Limits(connection_requests_max=10))
         connection = await client_of(await server.start())
         futures = [connection.send(produce()) for _ in range(35)]
-        await until(lambda: len(parked) == 10)
-        await asyncio.sleep(0.02)
+        await until(lambda: bool(server.waiting))
         assert len(parked) == 10
         answered = 0
         while answered < 35:
@@ -310,9 +274,8 @@ def test_a_client_that_does_not_read_is_not_read_either(run: Run) -> None:
         for correlation_id in range(200):
             writer.write(b"".join(encode_request(private.ClusterStatus(), correlation_id, client_id_field("c"))))
         await writer.drain()
-        await until(lambda: served > 0)
-        await asyncio.sleep(0.1)
-        assert served < 100
+        await until(lambda: any(connection.write_paused for connection in server.connections))
+        assert 0 < served < 100
         for _ in range(200):
             await read_frame(reader)
         assert served == 200

@@ -1,10 +1,7 @@
 """Who gets in, which APIs and versions are spoken, and where a server listens."""
 
-import asyncio
-import datetime
 import logging
 import struct
-import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,14 +9,10 @@ import pytest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse as ApiVersionsResponseV0
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
-from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, TopicProduceData
-from kio.schema.produce.v9.response import ProduceResponse
+from wire_ends import EMPTY_REPLY, client_of, produce, raw, read_frame, server_of, until
 
 from raylog.errors import ClusterError
-from raylog.metadata.session import ActorIdentity
-from raylog.types import Endpoint
 from raylog.wire import private
-from raylog.wire.connection import Connection
 from raylog.wire.frames import client_id_field, decode_response, encode_request
 from raylog.wire.handshake import HandshakeError, Peer, WrongPeerError
 from raylog.wire.server import Limits, Request, Server
@@ -27,35 +20,6 @@ from raylog.wire.server import Limits, Request, Server
 pytestmark = pytest.mark.core
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
-SECRET, CLUSTER = "a secret", "cluster-1"
-IDENTITY = ActorIdentity(CLUSTER, 65538, uuid.UUID(int=7), 4711)
-EMPTY_REPLY = ProduceResponse(responses=(), throttle_time=datetime.timedelta(0))
-
-
-def produce(records: bytes = b"x", acks: int = 1) -> ProduceRequest:
-    topic = TopicProduceData(name="t", partition_data=(PartitionProduceData(index=0, records=records),))
-    return ProduceRequest(acks=acks, timeout=datetime.timedelta(seconds=1), topic_data=(topic,))
-
-
-def server_of(handlers: dict[int, Any], **options: Any) -> Server:
-    return Server(handlers, **{"identity": IDENTITY, "secret": SECRET} | options)
-
-
-async def client_of(endpoint: Endpoint, **options: Any) -> Connection:
-    return await Connection.open(endpoint, **{"secret": SECRET, "cluster_id": CLUSTER} | options)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-async def raw(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(endpoint.host, endpoint.port)
-
-
-async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
 
 
 # ------------------------------------------------------------------ who may come in
