@@ -1,4 +1,4 @@
-"""Which cluster a command means, and the handle to it.
+"""Which cluster a command means, the handle to it, and the options that all commands with a producer or a consumer have.
 
 ``--folder`` names the folder of an embedded cluster (no Ray is asked), ``--address`` a Ray on which a cluster runs. Without
 both it is the cluster under ``./raylog-data`` if there is one, else the one on the Ray that runs on this machine.
@@ -6,12 +6,14 @@ both it is the cluster under ``./raylog-data`` if there is one, else the one on 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from raylog.client.sync import Consumer, Producer
     from raylog.cluster import Cluster
 
 DEFAULT_FOLDER = Path("raylog-data")
@@ -24,6 +26,16 @@ Address = Annotated[
     str | None,
     typer.Option("--address", help="Ray's address, for a cluster on a Ray elsewhere.", show_default=False),
 ]
+Acks = Annotated[str, typer.Option(help="all, 1 or 0.")]
+Compression = Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")]
+ProducerConfig = Annotated[
+    list[str] | None,
+    typer.Option("--producer-config", help="A producer option as NAME=VALUE.", show_default=False),
+]
+ConsumerConfig = Annotated[
+    list[str] | None,
+    typer.Option("--consumer-config", help="A consumer option as NAME=VALUE.", show_default=False),
+]
 
 
 def find_cluster(folder: Path | None, address: str | None) -> Cluster:
@@ -35,3 +47,17 @@ def find_cluster(folder: Path | None, address: str | None) -> Cluster:
     if folder is not None:
         return connect(folder=folder)
     return connect(ray_address=address)
+
+
+def open_producer(folder: Path | None, address: str | None, options: Mapping[str, Any]) -> Producer:
+    """A producer of the cluster that is meant; ``options`` by Kafka's names."""
+    return find_cluster(folder, address).producer(**_as_keywords(options))
+
+
+def open_consumer(folder: Path | None, address: str | None, options: Mapping[str, Any]) -> Consumer:
+    """A consumer of the cluster that is meant; ``options`` by Kafka's names."""
+    return find_cluster(folder, address).consumer(**_as_keywords(options))
+
+
+def _as_keywords(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.replace(".", "_"): value for name, value in options.items()}

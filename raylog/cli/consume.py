@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.connection import Address, ConsumerConfig, Folder, open_consumer
 from raylog.cli.output import AsJson, notice, print_json, text_or_base64
 from raylog.cli.topics import parse_configs
 from raylog.types import TopicPartition
@@ -38,10 +38,7 @@ def consume(
         int | None, typer.Option(min=1, help="Stop when nothing came for so long.", show_default=False)
     ] = None,
     print_key: Annotated[bool, typer.Option("--print-key", help="Print KEY, a tab, VALUE.")] = False,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--consumer-config", help="A consumer option as NAME=VALUE.", show_default=False),
-    ] = None,
+    config: ConsumerConfig = None,
     folder: Folder = None,
     address: Address = None,
     as_json: AsJson = False,
@@ -54,8 +51,7 @@ def consume(
         raise typer.BadParameter("--offset needs exactly one --partition")
     if offset is not None and from_beginning:
         raise typer.BadParameter("give --offset or --from-beginning, not both")
-    options = {name.replace(".", "_"): value for name, value in parse_configs(config).items()}
-    with find_cluster(folder, address).consumer(**options) as consumer:
+    with open_consumer(folder, address, parse_configs(config)) as consumer:
         numbers = partition if partition is not None else list(range(consumer.partitions_for(topic)))
         chosen = [TopicPartition(topic, number) for number in numbers]
         consumer.assign(chosen)

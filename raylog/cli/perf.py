@@ -13,7 +13,16 @@ from typing import Annotated, Any
 
 import typer
 
-from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.connection import (
+    Acks,
+    Address,
+    Compression,
+    ConsumerConfig,
+    Folder,
+    ProducerConfig,
+    open_consumer,
+    open_producer,
+)
 from raylog.cli.output import AsJson, print_json, print_text, progress_bar
 from raylog.cli.topics import parse_configs
 from raylog.types import TopicPartition
@@ -31,12 +40,9 @@ def produce(
     record_size: Annotated[int, typer.Option(min=1, help="Bytes of each value.")] = 100,
     throughput: Annotated[int, typer.Option(help="At most so many records a second; -1 for all it can.")] = -1,
     batch_records: Annotated[int, typer.Option(min=1, help="Values handed to one send_batch call.")] = 10_000,
-    acks: Annotated[str, typer.Option(help="all, 1 or 0.")] = "all",
-    compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--producer-config", help="A producer option as NAME=VALUE.", show_default=False),
-    ] = None,
+    acks: Acks = "all",
+    compression: Compression = "none",
+    config: ProducerConfig = None,
     folder: Folder = None,
     address: Address = None,
     as_json: AsJson = False,
@@ -45,9 +51,7 @@ def produce(
     options = {"acks": acks, "compression.type": compression} | parse_configs(config)
     values = _random_values(min(batch_records, num_records), record_size)
     with (
-        find_cluster(folder, address).producer(
-            **{name.replace(".", "_"): value for name, value in options.items()}
-        ) as producer,
+        open_producer(folder, address, options) as producer,
         progress_bar(quiet=as_json) as progress,
     ):
         producer.partitions_for(topic)
@@ -82,17 +86,13 @@ def consume(
     num_records: Annotated[
         int | None, typer.Option(min=1, help="Stop after so many; without it at the end of the topic.")
     ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--consumer-config", help="A consumer option as NAME=VALUE.", show_default=False),
-    ] = None,
+    config: ConsumerConfig = None,
     folder: Folder = None,
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
     """Read all partitions from their beginning to where they end now, and measure the rate."""
-    options = {name.replace(".", "_"): value for name, value in parse_configs(config).items()}
-    with find_cluster(folder, address).consumer(**options) as consumer:
+    with open_consumer(folder, address, parse_configs(config)) as consumer:
         partitions = [TopicPartition(topic, number) for number in range(consumer.partitions_for(topic))]
         consumer.assign(partitions)
         begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)

@@ -10,7 +10,7 @@ from typing import IO, Annotated
 
 import typer
 
-from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.connection import Acks, Address, Compression, Folder, ProducerConfig, open_producer
 from raylog.cli.output import AsJson, notice, print_json, progress_bar
 from raylog.cli.topics import parse_configs
 from raylog.errors import ConfigError
@@ -28,12 +28,9 @@ def produce(
         typer.Option(help="Split each line at its first SEPARATOR into key and value.", show_default=False),
     ] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Send to this partition.", show_default=False)] = None,
-    acks: Annotated[str, typer.Option(help="all, 1 or 0.")] = "all",
-    compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--producer-config", help="A producer option as NAME=VALUE.", show_default=False),
-    ] = None,
+    acks: Acks = "all",
+    compression: Compression = "none",
+    config: ProducerConfig = None,
     folder: Folder = None,
     address: Address = None,
     as_json: AsJson = False,
@@ -44,9 +41,7 @@ def produce(
     """
     options = {"acks": acks, "compression.type": compression} | parse_configs(config)
     with (
-        find_cluster(folder, address).producer(
-            **{name.replace(".", "_"): value for name, value in options.items()}
-        ) as producer,
+        open_producer(folder, address, options) as producer,
         _opened(file) as source,
         progress_bar(quiet=as_json) as progress,
     ):
