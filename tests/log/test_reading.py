@@ -281,3 +281,13 @@ def test_what_was_just_appended_is_read_without_asking(machine: Any, log: Any) -
     machine.disk.evict()
     with pytest.raises(NotInMemory):  # an earlier process wrote it: nobody knows how long ago
         reopened.read(90, 1 << 20, in_memory=True)
+
+
+def test_a_search_through_a_large_cold_index_needs_one_load_of_it(machine: Any) -> None:
+    log = machine.open(segment_bytes=100_000, index_interval_bytes=1)
+    while len(log.segments) < 2:
+        machine.append(b"x" * 80)
+    assert log.segments.all[0].offset_index.file.count > 500
+    machine.disk.evict()
+    _, loaded = _loading(machine, lambda: log.read(37, 1, in_memory=True))
+    assert [missing.path.rpartition(".")[2] for missing in loaded][:2] == ["index", "log"]
