@@ -37,6 +37,7 @@ from raylog.log.config import LogConfig
 from raylog.log.files import Buffer, Files
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET
 from raylog.log.opening import Opened, load_producers, opened
+from raylog.log.recent_appends import RecentAppends
 from raylog.log.removal import doomed_directory
 from raylog.log.retention import SegmentFacts, deletable
 from raylog.log.segments import Segments
@@ -84,6 +85,7 @@ class Log:
         "_guard",
         "_lock",
         "_one_flush",
+        "_recent",
         "_unflushed_since_ms",
         "boot_id",
         "config",
@@ -175,6 +177,7 @@ class Log:
             found.report.cut_bytes > 0
         )  # a loss of power may bring back what the active segment lost
         self._checkpoint_is_behind = False  # the recovery point on the disk may be above the real one
+        self._recent = RecentAppends()
         self._appended_since_flush_ms: int | None = None
         self._unflushed_since_ms = wall_ms if found.log_end_offset > found.recovery_point else None
 
@@ -206,9 +209,18 @@ class Log:
     # ------------------------------------------------------------------ appending
 
     def append_as_leader(
-        self, records: Buffer, *, leader_epoch: int, wall_ms: int, from_coordinator: bool = False
+        self,
+        records: Buffer,
+        *,
+        leader_epoch: int,
+        wall_ms: int,
+        from_coordinator: bool = False,
+        is_followed: bool = False,
     ) -> AppendResult:
-        """Append a producer's batches, all or none. Raises the KafkaError that the producer shall get, or OSError."""
+        """Append a producer's batches, all or none. Raises the KafkaError that the producer shall get, or OSError.
+
+        ``is_followed``: other replicas will fetch it soon, so it is kept in memory until the high watermark has passed it.
+        """
         config = self.config
         views = validated(records, config=config, wall_ms=wall_ms, where=self.where, from_coordinator=from_coordinator)
         stamps_time = config.timestamp_type == TimestampType.LOG_APPEND_TIME
@@ -233,7 +245,14 @@ class Log:
         assert leader_epoch >= latest_epoch, (self.where, leader_epoch, latest_epoch)
         if leader_epoch > latest_epoch:
             self.leader_epochs.assign(leader_epoch, base_offset)
-        self._append(buffers, views, wall_ms)
+        self._recent.drop_below(self.high_watermark)
+        if is_followed:
+            stamped = b"".join(buffers)
+            self._append([stamped], views, wall_ms)
+            self._recent.add(base_offset, next_offset, stamped, is_one_batch=len(views) == 1)
+        else:
+            self._recent.clear()
+            self._append(buffers, views, wall_ms)
         return AppendResult(base_offset, next_offset - 1, wall_ms if stamps_time else -1, self.log_start_offset)
 
     def append_as_follower(self, records: Buffer, *, wall_ms: int = -1) -> AppendResult:
@@ -261,6 +280,7 @@ class Log:
         for view in views:
             if view.partition_leader_epoch > epochs.latest_epoch:
                 epochs.assign(view.partition_leader_epoch, view.base_offset)
+        self._recent.clear()
         try:
             self._append([records], views, wall_ms)
         except OSError:
@@ -337,6 +357,9 @@ class Log:
             )
         end = self.log_end_offset if end_offset is None else end_offset
         if offset < end:
+            recent = self._recent.read(offset, max_bytes, end, at_least_one=at_least_one)
+            if recent is not None:
+                return LogSlice(recent[0], offset, recent[1])
             for segment in self.segments.reaching(offset):
                 if segment.base_offset >= end:
                     break
@@ -420,6 +443,7 @@ class Log:
         The checkpoint is flushed at the next roll: until then recovery scans all that was written behind the cut anyhow, and a
         flush here would hold up the follower. Where every append is flushed, so is this.
         """
+        self._recent.clear()
         with self._guard:
             self._generation += 1
             self.log_end_offset = offset
@@ -431,6 +455,7 @@ class Log:
 
     def _empty_at(self, offset: int, wall_ms: int) -> None:
         """Replace everything by one empty segment that starts at ``offset``; start offset and high watermark stay."""
+        self._recent.clear()
         self.snapshots.remove_above(-1)
         self.segments.start_over(offset, config=self.config, wall_ms=wall_ms)
         self.log_end_offset = offset
@@ -531,6 +556,7 @@ class Log:
 
     def checkpoint(self, *, clean: bool = False, flush: bool = False) -> None:
         """Write ``replica.checkpoint``; flushed too where every append is, so that the log stays whole when power is lost."""
+        self._recent.drop_below(self.high_watermark)
         flush = flush or self._flushed_always
         checkpoints.write(
             self.files,
@@ -595,3 +621,4 @@ class Log:
         assert self.segments.base_offsets[0] <= start and self.segments.active.base_offset <= end, (start, end)
         assert all(entry.start_offset <= end for entry in self.leader_epochs.entries), (self.leader_epochs.entries, end)
         assert self.producers.end_offset == end, (self.producers.end_offset, end)
+        self._recent.check(end)

@@ -152,7 +152,9 @@ class Leader:
             short = f"{len(self.isr.committed)} in-sync replicas, {self.min_isr} needed"
             return ProducePartitionResult(replica.id, NOT_ENOUGH_REPLICAS, message=short), -1
         try:
-            appended = self.log.append_as_leader(records, leader_epoch=self.leader_epoch, wall_ms=wall_ms)
+            appended = self.log.append_as_leader(
+                records, leader_epoch=self.leader_epoch, wall_ms=wall_ms, is_followed=bool(self.followers)
+            )
         except KafkaError as error:
             return ProducePartitionResult(replica.id, error.code.value, message=str(error)), -1
         except OSError as error:

@@ -77,13 +77,19 @@ class LogAgainstList(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ writing
 
-    @rule(sizes=st.lists(st.integers(0, 120), min_size=1, max_size=5), jump=st.integers(-5, 20), newer=st.booleans())
-    def append(self, sizes: list[int], jump: int, newer: bool) -> None:
+    @rule(
+        sizes=st.lists(st.integers(0, 120), min_size=1, max_size=5),
+        jump=st.integers(-5, 20),
+        newer=st.booleans(),
+        followed=st.booleans(),
+    )
+    def append(self, sizes: list[int], jump: int, newer: bool, followed: bool) -> None:
         self.epoch += newer
         self.clock = max(0, self.clock + jump)
         values = [bytes([self.end % 251]) * size for size in sizes]
         batch = encode([(self.clock, None, value, ()) for value in values])
-        assert self.log.append_as_leader(batch, leader_epoch=self.epoch, wall_ms=self.clock).base_offset == self.end
+        appended = self.log.append_as_leader(batch, leader_epoch=self.epoch, wall_ms=self.clock, is_followed=followed)
+        assert appended.base_offset == self.end
         self._note(values)
 
     @rule(size=st.integers(0, 60))
