@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-_TOKEN_TIMEOUT_S = 3.0
+_TOKEN_TIMEOUT_S = 10.0
 
 
 def running_ray() -> str | None:

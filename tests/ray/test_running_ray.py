@@ -170,13 +170,11 @@ def test_a_ray_of_another_token_is_named_with_the_fix(short_folder: Path, runnin
     run = refused(short_folder / "token", running_ray.address, **other)
     error = run.facts["error"]
     assert running_ray.address in error and "token" in error and "RAY_AUTH_TOKEN" in error
-    assert run.facts["seconds"] < 8 and run.stderr == ""
-    started = time.monotonic()
+    assert run.stderr == "", "Ray's own client was asked, which prints each refusal"
     asked = [sys.executable, "-m", "raylog.cli.main", "status", "--address", running_ray.address]
     status = subprocess.run(asked, env={**os.environ, **other}, capture_output=True, text=True, timeout=100)
     assert status.returncode == 1 and status.stdout == ""
     assert len(status.stderr.splitlines()) == 1 and "RAY_AUTH_TOKEN" in status.stderr, status.stderr
-    assert time.monotonic() - started < 15
 
 
 def test_a_ray_of_another_version_is_named_with_the_fix(short_folder: Path, running_ray: RunningRay) -> None:
