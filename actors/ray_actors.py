@@ -80,8 +80,10 @@ class PartitionReplicaActor(ServerActor):
     """Holds the replicas that the controller assigns to one node id."""
 
     def _build(self, spec: ServerSpec) -> Server:
+        from raylog.actors.freed_memory import keep_freed_memory
         from raylog.actors.replica_server import ReplicaServer
 
+        keep_freed_memory()
         return ReplicaServer(spec)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import uvloop
 
+from raylog.actors.freed_memory import keep_freed_memory
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.spec import ServerSpec
 from raylog.client.address import ClusterAddress
@@ -47,6 +48,7 @@ def _count_decoding() -> None:
 
 def _serve(spec: ServerSpec, port: Pipe) -> None:
     _count_decoding()
+    keep_freed_memory()
 
     async def main() -> None:
         server = ReplicaServer(spec)

@@ -1,0 +1,23 @@
+"""What the C library does with memory that a replica's process has freed.
+
+A replica takes and frees a buffer of a batch's size for each request. By default glibc gives such a piece back to the kernel
+at once and gets it again, page by page and zeroed, for the next request: a third of a busy replica's CPU time (measured: 1.6
+instead of 2.3 CPU s/GB for a leader of three replicas). So a process keeps up to ``KEPT_BYTES`` of it for itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+KEPT_BYTES: Final = 16 << 20
+_M_TRIM_THRESHOLD: Final = -1  # malloc.h: more free memory than this at the end of the heap goes back to the kernel
+_M_MMAP_THRESHOLD: Final = -3  # larger pieces are mapped one by one, and unmapped when they are freed
+
+
+def keep_freed_memory() -> None:
+    """For processes of raylog's own. Does nothing with a C library that has no ``mallopt``."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)
