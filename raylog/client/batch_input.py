@@ -115,15 +115,21 @@ def encoded_parts(
     bytes_max: int,
     request_bytes_max: int,
     compression: int,
+    will_be_stamped: bool,
 ) -> Iterator[EncodedPart]:
-    """The batches that carry these columns, at most ``bytes_max`` bytes each (one larger record alone: up to ``request_bytes_max``)."""
+    """The batches that carry these columns, at most ``bytes_max`` bytes each (one larger record alone: up to ``request_bytes_max``).
+
+    ``will_be_stamped``: each gets a producer's stamp, and with it its CRC, when it is sent.
+    """
     lengths = _lengths_of(columns.values)
     refuse_large(columns, lengths, request_bytes_max)
     default = isinstance(partitioner, DefaultPartitioner)
     if columns.is_plain and (default or partition is not None) and lengths is not None:
         length = next(iter(lengths)) if len(lengths) == 1 else None
         for values in cut_values(columns.values, bytes_max, length=length):  # type: ignore[arg-type]
-            batch = encode_values(values, timestamp_ms=now_ms, compression=compression, length=length)
+            batch = encode_values(
+                values, timestamp_ms=now_ms, compression=compression, length=length, with_crc=not will_be_stamped
+            )
             target = partition if partition is not None else partitioner.sticky(cluster, len(batch))  # type: ignore[attr-defined]
             yield EncodedPart(target, batch, len(values), None)
         return

@@ -225,6 +225,7 @@ class ProducerCore:
             bytes_max=min(self.config.batch_size, self.config.max_request_size),
             request_bytes_max=self.config.max_request_size,
             compression=self.accumulator.compression,
+            will_be_stamped=self.config.idempotent,
         )
 
     def _intercepted(

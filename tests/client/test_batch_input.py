@@ -16,17 +16,20 @@ from kio.schema.errors import ErrorCode
 from raylog.client.batch_input import BatchInput, columns_from, encoded_parts
 from raylog.client.columns import RECORD_SCHEMA, binary_values, header_column, header_lists, timestamps_ms
 from raylog.client.partitioners import DefaultPartitioner, RoundRobinPartitioner, TopicPartitions, partition_for_key
+from raylog.client.producer_batch import ProducerBatch
 from raylog.client.serializers import serializer_of
 from raylog.errors import ConfigError, SerializationError, kafka_error
 from raylog.records.batch import BatchView
 from raylog.records.codec import decode
 
 FOUR = TopicPartitions("t", 4, (0, 1, 2, 3))
+STAMP = (7, 0, 0)
 
 
 def parts_of(columns: BatchInput, **options: Any) -> list[Any]:
     settings: dict[str, Any] = {
         "partition": None, "now_ms": 77, "bytes_max": 1000, "request_bytes_max": 1000, "compression": 0,
+        "will_be_stamped": False,
     } | options  # fmt: skip
     partitioner = settings.pop("partitioner", DefaultPartitioner(sticky_bytes=1, chance=random.Random(1)))
     return list(encoded_parts(columns, FOUR, partitioner, **settings))
@@ -139,3 +142,13 @@ def test_arrow_columns_become_bytes_times_and_headers() -> None:
     assert header_lists(headers) == [[("a", b"1"), ("a", None)], []]
     assert header_column([[]] * 5).to_pylist() == [[]] * 5
     assert header_column([[]]).type == RECORD_SCHEMA.field("headers").type
+
+
+def test_a_batch_that_will_be_stamped_gets_its_crc_with_the_stamp() -> None:
+    values = BatchInput([b"a", b"b"])
+    assert BatchView(parts_of(values)[0].data).has_valid_crc()
+    (part,) = parts_of(values, will_be_stamped=True)
+    batch = ProducerBatch.of_bytes("t", 0, part.data, 2, created_ms=0, deadline_ms=1, compression=0)
+    assert not BatchView(part.data).has_valid_crc()
+    batch.stamp = STAMP
+    assert BatchView(batch.stamped_bytes()).has_valid_crc()
