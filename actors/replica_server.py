@@ -121,6 +121,7 @@ class ReplicaServer:
             identity=self._identity,
             secret=secret,
             host=spec.host,
+            borrows_records=True,  # a log has written them when the machine returns
             versions={
                 produce.KEY: produce.VERSIONS,
                 fetch.KEY: fetch.VERSIONS,
@@ -432,6 +433,7 @@ class _Leader:
                 expect=self._key,
                 caller=self._server.peer,
                 client_id=f"replica-{effect.replica_id}",
+                borrows_records=True,
             )
         except RaylogError as error:
             logger.info("cannot fetch from node %d at %s: %s", self._key[0], self._endpoint, error)

@@ -8,6 +8,8 @@ compiled from kio's classes, one function per class, because a generic walk woul
 Promise: if ``checker(entity)(frame, position, end)`` returns a position, then every length in the frame lies within the
 frame, every array holds at most ``ARRAY_LENGTH_MAX`` elements and at most as many as the remaining bytes could encode.
 It says nothing about values (text that is not UTF-8, error codes nobody knows): those kio refuses with an exception.
+
+On its way it notes where the records are, so that large ones need not be copied by the decoder (``frames``).
 """
 
 from __future__ import annotations
@@ -21,14 +23,19 @@ from raylog.wire.schema import FIXED_SIZES, EntityClass, WireField, fields_of, s
 
 ARRAY_LENGTH_MAX: Final = 1_000_000
 
-Checker = Callable[[bytes | memoryview, int, int], int]
+Span = tuple[int, int, int]
+"""Of a field of records: where its length stands, where its bytes start, and where they end."""
+Checker = Callable[[bytes | memoryview, int, int, list[Span]], int]
 
 
-def check(checker: Checker, frame: bytes | memoryview, position: int) -> int:
-    """Where the entity ends. Raises ProtocolError if it does not fit into the frame."""
+def check(checker: Checker, frame: bytes | memoryview, position: int, spans: list[Span] | None = None) -> int:
+    """Where the entity ends. Raises ProtocolError if it does not fit into the frame.
+
+    ``spans`` takes the fields of records, in wire order.
+    """
     end = len(frame)
     try:
-        position = checker(frame, position, end)
+        position = checker(frame, position, end, [] if spans is None else spans)
     except IndexError:
         raise ProtocolError(f"the frame of {end} bytes ends within a field") from None
     if position > end:
@@ -40,7 +47,7 @@ def check(checker: Checker, frame: bytes | memoryview, position: int) -> int:
 def checker(entity: EntityClass) -> Checker:
     """The compiled check of one class:
 
-    ``(frame, position, end) -> position behind it``, IndexError behind the frame's end.
+    ``(frame, position, end, spans) -> position behind it``, IndexError behind the frame's end.
     """
     source = _Source(entity)
     source.write_entity()
@@ -99,7 +106,7 @@ class _Source:
         self.pending = 0
 
     def write_entity(self) -> None:
-        self.line(0, "def check_entity(b, p, end):")
+        self.line(0, "def check_entity(b, p, end, spans):")
         for field in fields_of(self.entity):
             if field.tag is None:
                 self.write_field(1, field)
@@ -117,10 +124,10 @@ class _Source:
             name = self.nested(field.entity)
             if field.nullable:
                 self.line(depth, "p += 1")
-                self.line(depth, f"if b[p - 1] == 1: p = {name}(b, p, end)")
+                self.line(depth, f"if b[p - 1] == 1: p = {name}(b, p, end, spans)")
                 self.line(depth, "elif b[p - 1] != 255: refuse_marker(b[p - 1])")
             else:
-                self.line(depth, f"p = {name}(b, p, end)")
+                self.line(depth, f"p = {name}(b, p, end, spans)")
         elif field.kafka_type in FIXED_SIZES:
             self.pending += FIXED_SIZES[field.kafka_type]
         else:
@@ -141,8 +148,13 @@ class _Source:
             self.line(depth, f"if {name} > 2147483647: {name} -= 4294967296")
 
     def write_variable(self, depth: int, kafka_type: str) -> None:
+        is_records = kafka_type == "records"
+        if is_records:
+            self.line(depth, "s = p")
         self.write_length(depth, "n", 2 if kafka_type == "string" else 4)
         self.line(depth, "if n > 0: p += n")
+        if is_records:
+            self.line(depth, "spans.append((s, p - max(n, 0), p))")
 
     def write_array(self, depth: int, field: WireField) -> None:
         self.write_length(depth, "c", 4)
@@ -156,7 +168,7 @@ class _Source:
             smallest = 1 if self.flexible else 2
         self.line(inner, f"if c > {ARRAY_LENGTH_MAX} or c * {smallest} > end - p: refuse_array(c, p, end)")
         if field.entity is not None:
-            self.line(inner, f"for _ in range(c): p = {self.nested(field.entity)}(b, p, end)")
+            self.line(inner, f"for _ in range(c): p = {self.nested(field.entity)}(b, p, end, spans)")
         elif field.kafka_type in FIXED_SIZES:
             self.line(inner, f"p += c * {smallest}")
         else:

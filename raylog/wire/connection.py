@@ -58,6 +58,7 @@ class Connection(FramedProtocol):
         self.endpoint = endpoint
         self.peer = Peer()
         self._client_id = client_id_field(client_id)
+        self._borrows_records = False
         self._pending: dict[int, _Pending] = {}
         self._next_correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -77,14 +78,17 @@ class Connection(FramedProtocol):
         caller: Peer | None = None,
         client_id: str | None = "raylog",
         timeout_ms: int = OPEN_TIMEOUT_MS,
+        borrows_records: bool = False,
     ) -> Connection:
         """Connects and shakes hands (``secret`` None: no handshake).
 
-        ``expect`` demands one actor and incarnation, ``caller`` says who we are. Raises DisconnectedError if nobody
+        ``expect`` demands one actor and incarnation, ``caller`` says who we are. ``borrows_records``: large records in a reply are views
+        that die when its callback returns. Raises DisconnectedError if nobody
         answers or the peer closes, ClientTimeoutError after ``timeout_ms``, HandshakeError for a peer that is not who
         it should be.
         """
         connection = Connection(endpoint, client_id)
+        connection._borrows_records = borrows_records
         expected = Peer(*expect) if isinstance(expect, tuple) else expect
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -201,7 +205,7 @@ class Connection(FramedProtocol):
         reply: Entity | None = None
         failure: Exception | None = None
         try:
-            reply = decode_response(pending.api_key, pending.version, frame)
+            reply = decode_response(pending.api_key, pending.version, frame, borrow=self._borrows_records)
         except ProtocolError as error:
             self._call_back(pending, None, error)
             raise

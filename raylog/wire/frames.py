@@ -11,8 +11,9 @@ always has header 0, so that a client that knows nothing can read it. API keys f
 (``raylog.wire.private``): header version 1, a msgpack body.
 
 Encoding gives a list of buffers that starts with the size; large byte fields stand in it uncopied. Decoding takes a
-view and copies what it keeps, so the view may be reused. Classes are imported when an API is first spoken: kio has
-hundreds of modules.
+view and copies what it keeps, so the view may be reused; unless told to *borrow*: then fields of at least
+``BORROWED_BYTES_MIN`` of records are views of the frame, good as long as the frame is. (kio copies every field: it decodes a frame from
+which these are left out.) Classes are imported when an API is first spoken: kio has hundreds of modules.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from kio.serial import entity_reader
 
 from raylog.errors import ProtocolError
 from raylog.wire import private
-from raylog.wire.bounds import Checker, check, checker, read_varint
+from raylog.wire.bounds import Checker, Span, check, checker, read_varint
 from raylog.wire.encoding import Buffer, Encoder, encoder
 from raylog.wire.framing import JOIN_BYTES_MAX
-from raylog.wire.schema import EntityClass
+from raylog.wire.schema import EntityClass, record_fields
 from raylog.wire.unknown_tags import without_unknown_tags
 
 Entity = Any
@@ -40,6 +41,7 @@ Entity = Any
 
 API_VERSIONS: Final = 18
 PRODUCE: Final = 0
+BORROWED_BYTES_MIN: Final = 64 * 1024
 SMALL_FRAME_BYTES: Final = 4096  # up to here a copy is cheaper than working on a view
 
 _REQUEST_START: Final = struct.Struct(">hhih")
@@ -143,7 +145,9 @@ def decode_request(frame: memoryview | bytes) -> DecodedRequest:
     return DecodedRequest(header, decode_request_body(frame, header, position))
 
 
-def decode_request_body(frame: memoryview | bytes, header: RequestHeader, position: int) -> Entity:
+def decode_request_body(
+    frame: memoryview | bytes, header: RequestHeader, position: int, *, borrow: bool = False
+) -> Entity:
     """The body that follows a header which ends at ``position``."""
     api_key, version, correlation_id, _ = header
     if api_key >= private.FIRST_API_KEY:
@@ -155,7 +159,7 @@ def decode_request_body(frame: memoryview | bytes, header: RequestHeader, positi
         raise UnsupportedVersionError(api_key, version, correlation_id)
     if reader.header_is_flexible:
         position = _skip_tagged_fields(frame, position)
-    return _decode_body(reader, frame, position, lambda: f"{api_key_map[api_key]} request v{version}")
+    return _decode_body(reader, frame, position, lambda: f"{api_key_map[api_key]} request v{version}", borrow)
 
 
 def correlation_id_of(frame: memoryview | bytes) -> int:
@@ -165,7 +169,7 @@ def correlation_id_of(frame: memoryview | bytes) -> int:
     return int(_INT32.unpack_from(frame)[0])
 
 
-def decode_response(api_key: int, version: int, frame: memoryview | bytes) -> Entity:
+def decode_response(api_key: int, version: int, frame: memoryview | bytes, *, borrow: bool = False) -> Entity:
     """The response to a request of that key and version."""
     if len(frame) <= SMALL_FRAME_BYTES:
         frame = bytes(frame)
@@ -173,15 +177,20 @@ def decode_response(api_key: int, version: int, frame: memoryview | bytes) -> En
         return private.decode_reply(api_key, frame[4:])
     reader = _response_reader(api_key, version)
     position = _skip_tagged_fields(frame, 4) if reader.header_is_flexible else 4
-    return _decode_body(reader, frame, position, lambda: f"{api_key_map[api_key]} response v{version}")
+    return _decode_body(reader, frame, position, lambda: f"{api_key_map[api_key]} response v{version}", borrow)
 
 
-def _decode_body(reader: _Reader, frame: memoryview | bytes, position: int, name: Callable[[], str]) -> Entity:
+def _decode_body(
+    reader: _Reader, frame: memoryview | bytes, position: int, name: Callable[[], str], borrow: bool
+) -> Entity:
     try:
-        end = check(reader.check, frame, position)
+        spans: list[Span] = []
+        end = check(reader.check, frame, position, spans)
         if end != len(frame):
             raise ProtocolError(f"{len(frame) - end} bytes behind its end")
         try:
+            if borrow and any(stop - start >= BORROWED_BYTES_MIN for _, start, stop in spans):
+                return _decode_around(reader, frame, position, spans)
             entity, size = reader.read(frame, position)
         except KeyError:  # a tagged field that kio does not know
             known = without_unknown_tags(reader.entity, frame, position)
@@ -192,6 +201,25 @@ def _decode_body(reader: _Reader, frame: memoryview | bytes, position: int, name
         raise ProtocolError(f"{name()}: {error}") from None
     except Exception as error:  # kio raises a dozen kinds; whatever it is, these bytes are not that message
         raise ProtocolError(f"{name()}: {error}") from error
+
+
+def _decode_around(reader: _Reader, frame: memoryview | bytes, position: int, spans: list[Span]) -> Entity:
+    """The entity, large fields of records being views of the frame: kio gets them as empty ones."""
+    empty = b"\x01" if reader.entity.__flexible__ else b"\x00\x00\x00\x00"
+    large = [stop - start >= BORROWED_BYTES_MIN for _, start, stop in spans]
+    parts: list[Buffer] = []
+    done = 0
+    for (length_at, _, stop), is_large in zip(spans, large, strict=True):
+        if is_large:
+            parts += [frame[done:length_at], empty]
+            done = stop
+    parts.append(frame[done:])
+    entity = reader.read(b"".join(parts), position)[0]
+    view = memoryview(frame)
+    for (holder, name), (_, start, stop), is_large in zip(record_fields(entity), spans, large, strict=True):
+        if is_large:
+            object.__setattr__(holder, name, view[start:stop])  # frozen, but nobody has seen it yet
+    return entity
 
 
 def _skip_tagged_fields(frame: memoryview | bytes, position: int) -> int:

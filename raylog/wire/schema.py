@@ -7,6 +7,7 @@ kio describes a message by a frozen dataclass whose fields carry Kafka's type in
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -109,3 +110,24 @@ def size_min(entity: EntityClass) -> int:
         else:
             total += 1 if flexible else (2 if field.kafka_type == "string" else 4)
     return total
+
+
+@cache
+def _leads_to_records(entity: EntityClass) -> bool:
+    return any(
+        field.kafka_type == "records" or (field.entity is not None and _leads_to_records(field.entity))
+        for field in fields_of(entity)
+    )
+
+
+def record_fields(entity: Any) -> Iterator[tuple[Any, str]]:
+    """Every field of records in an instance: who holds it, and its name; in wire order."""
+    kind: EntityClass = type(entity)
+    for field in fields_of(kind):
+        if field.kafka_type == "records":
+            yield entity, field.name
+        elif field.entity is not None and _leads_to_records(field.entity):
+            value = getattr(entity, field.name)
+            for each in (value or ()) if field.is_array else (value,):
+                if each is not None:
+                    yield from record_fields(each)

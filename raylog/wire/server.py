@@ -209,7 +209,7 @@ class ServerConnection(FramedProtocol):
             return
         try:
             handler = self.server.handler_of(header)
-            body = decode_request_body(data, header, position)
+            body = decode_request_body(data, header, position, borrow=self.server.borrows_records)
         except UnsupportedVersionError as error:
             if header.api_key != API_VERSIONS:
                 raise
@@ -406,7 +406,8 @@ class Server:
 
     ``versions`` narrows which versions of an API are spoken (default: all that the codec has). ``secret`` None means
     that there is no handshake: anybody may connect. ``port`` 0 takes any free one; a busy port moves to the next free
-    one with a notice in the log, unless ``port_must_match``.
+    one with a notice in the log, unless ``port_must_match``. ``borrows_records``: large records in a request are views that die when its
+    handler returns.
     """
 
     def __init__(
@@ -422,8 +423,10 @@ class Server:
         ordered: bool = False,
         versions: Mapping[int, range] | None = None,
         limits: Limits | None = None,
+        borrows_records: bool = False,
     ) -> None:
         self.handlers = dict(handlers)
+        self.borrows_records = borrows_records
         self.identity = identity
         self.secret = secret
         self.cluster_id = cluster_id if cluster_id is not None else (identity.cluster_id if identity else "")
