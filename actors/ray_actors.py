@@ -12,6 +12,7 @@ from raylog.actors.spared_imports import spare_imports_in_servers
 spare_imports_in_servers()
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -59,6 +60,7 @@ class ServerActor:
                 )
                 self._server = self._build(self._spec)
                 self._endpoint = await self._server.start()
+                gc.freeze()  # what Ray and raylog have imported stays: no collection has to look through it again
                 self._watch = asyncio.create_task(self._end_with(self._server))
             return self._endpoint
 
