@@ -2,7 +2,7 @@
 # make test        every lane of tests, each within its time budget
 # make check       format, lint, types, layers
 # make LANE        one lane: fast core sim ray conformance spark chaos
-# make bench       the benchmarks, one JSON file and one table each
+# make bench       the benchmarks, one JSON file and one table each, and docs/benchmarks.md
 
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
@@ -42,9 +42,10 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 bench: $(INSTALLED)
-	@for script in benchmarks/bench_*.py; do \
-		if [ -e "$$script" ]; then $(BIN)/python "$$script" || exit 1; fi; \
-	done
+	@missed=0; \
+	for script in benchmarks/bench_*.py; do $(BIN)/python "$$script" || missed=1; done; \
+	$(BIN)/python benchmarks/report.py; \
+	exit $$missed
 
 constraints: $(INSTALLED)
 	@{ sed -n 1p constraints.txt; $(BIN)/python -m pip freeze --all --exclude-editable | grep -v '^pip=='; } > constraints.new

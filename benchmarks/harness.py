@@ -111,6 +111,7 @@ class Benchmark:
         self.rounds = int(override) if override else 1 if quick else (rounds or ROUNDS)
         self.cases: dict[str, dict[str, Measurement]] = {}
         self.targets: list[Target] = []
+        self.notes: list[str] = []
         self.machine = machine()
         self._partial = quick or override is not None
         self._forgiving = quick
@@ -159,6 +160,10 @@ class Benchmark:
         self.targets.append(target)
         return target.is_met
 
+    def note(self, text: str) -> None:
+        """What the figures mean where they don't say it themselves; kept with them."""
+        self.notes.append(text)
+
     def finish(self) -> int:
         """Writes the JSON file, prints the tables, and gives the exit code: 1 if a target was missed, except by a smoke run."""
         self._print()
@@ -185,6 +190,7 @@ class Benchmark:
                 {"claim": each.claim, "value": each.value, "bound": each.bound, "met": each.is_met}
                 for each in self.targets
             ],
+            "notes": self.notes,
         }
 
     def _print(self) -> None:
@@ -206,6 +212,8 @@ class Benchmark:
         for target in self.targets:
             verdict = "[green]met[/green]" if target.is_met else "[red]missed[/red]"
             self._console.print(f"{verdict}  {target.claim}: {target.value:.4g} ({target.bound})", highlight=False)
+        for note in self.notes:
+            self._console.print(note, highlight=False)
 
 
 # ------------------------------------------------------------------ the machine

@@ -1,0 +1,74 @@
+"""Writes ``docs/benchmarks.md`` from the result files: every case, every target, met or missed, in words that stay with the figures.
+
+::
+
+    python benchmarks/report.py            # after a benchmark wrote its file
+    python benchmarks/report.py --check    # exit 1 where the page is not what the files say
+
+Nothing on the page is typed by hand except this introduction, so it cannot claim what no run has shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+
+INTRODUCTION = """\
+# Benchmarks
+
+Made by `python benchmarks/report.py` from the files in [benchmarks/results](../benchmarks/results), which hold every raw value. Contestants
+took turns within one run of one script on one machine with two cores, clients and servers together, so ratios mean something and
+absolute figures little. `make bench` runs all scripts; Apache Kafka (3.9, from Maven Central) needs a Java for that.
+"""
+
+
+def page(results: Path = RESULTS) -> str:
+    """The whole page."""
+    found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    return "\n".join([INTRODUCTION, *(_section(each) for each in found)])
+
+
+def _section(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    lines = [
+        f"## {result['benchmark'].replace('_', ' ')}",
+        "",
+        f"{result['claim'][0].upper()}{result['claim'][1:]}. Script: `benchmarks/bench_{result['benchmark']}.py`; "
+        f"{machine['cores']} cores, {machine['cpu']}, {result['started'][:10]}.",
+        "",
+        "| case | contestant | median | min – max | unit |",
+        "|---|---|---:|---:|---|",
+    ]
+    for case, contestants in result["cases"].items():
+        for name, each in contestants.items():
+            span = f"{each['min']:.4g} – {each['max']:.4g}"
+            lines.append(f"| {case} | {name} | {each['median']:.4g} | {span} | {each['unit']} |")
+    if result["targets"]:
+        lines += ["", "| target | bound | reached | |", "|---|---:|---:|---|"]
+        for target in result["targets"]:
+            verdict = "met" if target["met"] else "**missed**"
+            lines.append(f"| {target['claim']} | {target['bound']} | {target['value']:.4g} | {verdict} |")
+    lines += [f"\n{note}" for note in result.get("notes", ())]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="make docs/benchmarks.md from the result files")
+    parser.add_argument("--check", action="store_true", help="only say whether the page is up to date")
+    wanted = page()
+    if parser.parse_args().check:
+        if PAGE.exists() and PAGE.read_text() == wanted:
+            return 0
+        print("docs/benchmarks.md is not what benchmarks/results say: run python benchmarks/report.py")
+        return 1
+    PAGE.write_text(wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
