@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 import raylog
-from raylog.cli import cluster, consume, doctor, dump_log, node, perf, produce, topics
+from raylog.cli import cluster, consume, doctor, dump_log, node, perf, produce, topics, verify
 from raylog.cli.output import notice
 from raylog.errors import RaylogError
 
@@ -54,6 +54,7 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.command("verify")(verify.verify)
 app.command("dump-log")(dump_log.dump_log)
 app.add_typer(perf.app, name="perf")
 app.add_typer(node.app, name="node")

@@ -24,6 +24,7 @@ from raylog.client.config import AdminConfig
 from raylog.client.leader_requests import LeaderRequests
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import TopicView
+from raylog.client.verification import OnPartition, Verification, verify_topics
 from raylog.errors import ClosedError, ConfigError, RaylogError, error_for
 from raylog.types import TopicPartition, broker_of
 
@@ -264,6 +265,19 @@ class AsyncAdminClient:
         """Delete everything below these offsets (−1: below the high watermark); the partitions' new first offsets."""
         asked = {TopicPartition(*key): offset for key, offset in offsets.items()}
         return await self._leaders().delete_records(asked, self._config.default_api_timeout_ms)
+
+    async def verify_replicas(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        patience: float = 30.0,
+        on_partition: OnPartition = lambda report: None,
+    ) -> Verification:
+        """Compare all replicas of these topics (of all topics) byte for byte below the high watermark, over the wire.
+
+        Nothing stops meanwhile. A replica that is away or behind for ``patience`` seconds is left out, and the result does not hold.
+        """
+        return await verify_topics(self._opened(), topics, patience_s=patience, on_partition=on_partition)
 
     # -------------------------------------------------------------- the end, and inside
 

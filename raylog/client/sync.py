@@ -41,6 +41,7 @@ from raylog.client.metadata import TopicView
 from raylog.client.producer import NO_HEADERS, OnDelivery, ProducerCore
 from raylog.client.producer_batch import ProducerBatch
 from raylog.client.sync_consumer import Consumer
+from raylog.client.verification import OnPartition, Verification
 from raylog.errors import ClosedError, RaylogError
 from raylog.records.record import Header
 from raylog.types import TopicPartition
@@ -367,6 +368,17 @@ class AdminClient:
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete everything below these offsets."""
         return self._run(self._client.delete_records(offsets))
+
+    def verify_replicas(
+        self,
+        topics: Iterable[str] | str | None = None,
+        *,
+        patience: float = 30.0,
+        on_partition: OnPartition = lambda report: None,
+    ) -> Verification:
+        """Compare all replicas byte for byte below the high watermark. ``on_partition`` is called on another thread."""
+        listed = [topics] if isinstance(topics, str) else topics
+        return self._run(self._client.verify_replicas(listed, patience=patience, on_partition=on_partition))
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

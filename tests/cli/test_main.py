@@ -26,7 +26,7 @@ def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, s
 
 
 COMMANDS = [
-    *(["up"], ["down"], ["status"], ["doctor"], ["produce"], ["consume"], ["dump-log"]),
+    *(["up"], ["down"], ["status"], ["doctor"], ["produce"], ["consume"], ["dump-log"], ["verify"]),
     *(["topics", name] for name in ("create", "list", "describe", "alter", "delete")),
     *(["perf", "produce"], ["perf", "consume"], ["node", "resources"]),
 ]

@@ -1,0 +1,274 @@
+"""All replicas of a live cluster's partitions, compared below the high watermark, over the wire.
+
+Every replica, follower or leader, answers a consumer's fetch up to the high watermark that it knows (KIP-392), and on an
+inside link one names the replica by the process that one asks. So nothing has to stop, nobody needs the brokers' files,
+and the comparison works from wherever a client works. ``verify_partition`` fetches the same offsets from all
+replicas of a partition and has ``ReplicaComparison`` judge them, portion by portion, up to the leader's high watermark
+of when it began. At the end the epochs found in the batches are held against the leader's epoch history
+(OffsetForLeaderEpoch).
+
+What happens meanwhile is waited for: a follower that does not know the high watermark yet, a process that was killed and is
+started anew, another leader. A replica that makes no progress for ``patience_s`` is left out and named in the report,
+which then does not hold: not compared is not verified. What retention deletes while it is compared is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+
+from raylog.client import requests
+from raylog.client.leader_requests import LeaderRequests
+from raylog.client.link import ClusterLink
+from raylog.client.metadata import PartitionView
+from raylog.client.replica_comparison import Difference, ReplicaComparison
+from raylog.errors import RaylogError, error_for, kafka_error
+from raylog.types import TopicPartition, broker_of
+
+PORTION_BYTES = 2 << 20
+PARTITIONS_AT_ONCE = 4
+RETRY_S = 0.1
+EPOCHS_ASKED_MAX = 64  # the newest ones
+
+OnPartition = Callable[["PartitionReport"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """What was compared of one partition: offsets ``start`` up to ``end``, on each broker of ``compared``."""
+
+    topic: str
+    partition: int
+    leader: int
+    compared: tuple[int, ...]
+    left_out: dict[int, str]  # by broker, why
+    start: int
+    end: int
+    batches: int
+    records: int
+    size_bytes: int  # on each replica
+    difference: Difference | None
+
+    @property
+    def holds(self) -> bool:
+        return self.difference is None and not self.left_out
+
+    def words(self) -> str:
+        """What is wrong with it; empty if nothing is."""
+        name = f"{self.topic}-{self.partition}"
+        lines = []
+        if self.difference is not None:
+            lines.append(f"{name} at offset {self.difference.offset}: {self.difference.what}")
+        lines += [
+            f"{name}: the replica on broker {broker} was not compared: {why}"
+            for broker, why in sorted(self.left_out.items())
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class Verification:
+    """All partitions that were asked for."""
+
+    partitions: list[PartitionReport] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        return all(report.holds for report in self.partitions)
+
+    @property
+    def first_difference(self) -> PartitionReport | None:
+        """The first partition whose replicas differ, in the order of names."""
+        return next((report for report in self.partitions if report.difference is not None), None)
+
+    def words(self) -> str:
+        """What was compared and what was found, in sentences; a line for each partition that does not hold."""
+        topics = sorted({report.topic for report in self.partitions})
+        replicas = sum(len(report.compared) for report in self.partitions)
+        lines = [
+            f"Compared {replicas:,} replicas of {len(self.partitions):,} partitions of {len(topics):,} topics below their "
+            f"high watermarks, byte for byte, over the network: "
+            f"{sum(report.end - report.start for report in self.partitions):,} offsets, "
+            f"{sum(report.records for report in self.partitions):,} records in "
+            f"{sum(report.batches for report in self.partitions):,} batches, "
+            f"{sum(report.size_bytes for report in self.partitions):,} bytes on each replica."
+        ]
+        if self.holds:
+            lines.append(
+                "Every batch's CRC holds, offsets ascend, leader epochs never go back and agree with the leaders' histories. "
+                "All replicas are the same."
+            )
+        wrong = [report for report in self.partitions if report.difference is not None]
+        if wrong:
+            lines.append(f"{len(wrong):,} partitions DIFFER; compared up to the first difference of each:")
+        lines += [report.words() for report in self.partitions if not report.holds]
+        return "\n".join(lines)
+
+
+async def verify_topics(
+    link: ClusterLink,
+    topics: Iterable[str] | None,
+    *,
+    patience_s: float,
+    on_partition: OnPartition = lambda report: None,
+) -> Verification:
+    """Compare the replicas of every partition of these topics, or of all topics there are."""
+    views = await link.metadata.refresh(None if topics is None else list(topics))
+    keys = [TopicPartition(view.name, index) for view in views for index in range(len(view.partitions))]
+    permits = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+
+    async def one(key: TopicPartition) -> PartitionReport:
+        async with permits:
+            report = await verify_partition(link, key, patience_s=patience_s)
+            on_partition(report)
+            return report
+
+    return Verification(list(await asyncio.gather(*(one(key) for key in sorted(keys)))))
+
+
+async def verify_partition(link: ClusterLink, key: TopicPartition, *, patience_s: float) -> PartitionReport:
+    """Compare the replicas of one partition."""
+    return await _Comparing(link, key, patience_s).run()
+
+
+class _Behind(RaylogError):
+    """A replica answers, and has nothing there yet."""
+
+
+class _Comparing:
+    """One partition being compared. Replicas are named by their brokers."""
+
+    def __init__(self, link: ClusterLink, key: TopicPartition, patience_s: float) -> None:
+        self._link = link
+        self._key = key
+        self._patience_s = patience_s
+        self._left_out: dict[int, str] = {}
+        self._log_starts: dict[int, int] = {}
+        self._high_watermarks: dict[int, int] = {}
+
+    async def run(self) -> PartitionReport:
+        brokers = _reference_first(await self._link.metadata.partition(self._key))
+        await self._portions(brokers, 0, needs_data=False)
+        brokers = self._remaining(brokers)
+        await self._refresh()  # no batch below the end is of a later epoch than what this says
+        view = await self._link.metadata.partition(self._key)
+        start = max((self._log_starts[broker] for broker in brokers), default=0)
+        end = self._high_watermarks[brokers[0]] if brokers else start
+        comparison = ReplicaComparison(start, end, leader_epoch=view.leader.epoch)
+        while comparison.offset < end and comparison.difference is None and brokers:
+            portions = await self._portions(brokers, comparison.offset, needs_data=True)
+            brokers = self._remaining(brokers)
+            newest_start = max((self._log_starts[broker] for broker in brokers), default=0)
+            if newest_start > comparison.offset:
+                comparison.jump(newest_start)
+            elif brokers:
+                comparison.compare({broker: portions[broker] for broker in brokers})
+        difference = comparison.difference
+        if difference is None and brokers:
+            difference = await self._history(comparison)
+        return PartitionReport(
+            self._key.topic,
+            self._key.partition,
+            broker_of(view.leader.node),
+            tuple(brokers),
+            self._left_out,
+            start,
+            max(start, comparison.offset),
+            comparison.batches,
+            comparison.records,
+            comparison.size_bytes,
+            difference,
+        )
+
+    def _remaining(self, brokers: list[int]) -> list[int]:
+        return [broker for broker in brokers if broker not in self._left_out]
+
+    async def _portions(self, brokers: list[int], offset: int, *, needs_data: bool) -> dict[int, bytes]:
+        """What each replica returns from the offset on; one without progress for too long is left out."""
+        answers = await asyncio.gather(*(self._patiently(broker, offset, needs_data) for broker in brokers))
+        return {broker: answer for broker, answer in zip(brokers, answers, strict=True) if answer is not None}
+
+    async def _patiently(self, broker: int, offset: int, needs_data: bool) -> bytes | None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience_s
+        while True:
+            try:
+                records = await self._fetch(broker, offset, PORTION_BYTES if needs_data else 1)
+                if records or not needs_data or self._log_starts[broker] > offset:
+                    return records
+                known = self._high_watermarks[broker]
+                raise _Behind(f"it knows the log up to offset {known} only, offset {offset} was asked for")
+            except RaylogError as error:
+                if loop.time() >= deadline:
+                    self._left_out[broker] = f"{error} (for {self._patience_s:g} s)"
+                    return None
+            await asyncio.sleep(RETRY_S)
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        try:
+            await self._link.metadata.refresh([self._key.topic])
+        except kafka_error(ErrorCode.unknown_topic_or_partition):
+            raise
+        except RaylogError:
+            pass  # the controller is away: what is known may do
+
+    async def _fetch(self, broker: int, offset: int, bytes_max: int) -> bytes:
+        """One fetch from one replica; raises what stands in its way. Notes its log start and its high watermark."""
+        view = await self._link.metadata.partition(self._key)
+        node = next((node for node in view.replicas if broker_of(node) == broker), None)
+        if node is None:
+            raise error_for(ErrorCode.replica_not_available, "it has no replica any more")
+        endpoint = self._link.metadata.nodes.get(node)
+        if endpoint is None:
+            raise error_for(ErrorCode.replica_not_available, "its process is not there")
+        connection = await self._link.connections.get(endpoint)
+        if connection.peer.node_id != node:
+            raise error_for(ErrorCode.replica_not_available, f"another process answers at {endpoint}")
+        reply = await connection.request(
+            requests.fetch(
+                {self._key: (offset, -1)},
+                max_wait_ms=0,
+                min_bytes=1,
+                max_bytes=bytes_max,
+                partition_max_bytes=bytes_max,
+            ),
+            timeout_ms=self._link.config.request_timeout_ms,
+        )
+        answer = reply.responses[0].partitions[0]
+        code = answer.error_code
+        if code in (ErrorCode.none, ErrorCode.offset_out_of_range, ErrorCode.offset_not_available):
+            self._log_starts[broker] = int(answer.log_start_offset)
+            self._high_watermarks[broker] = int(answer.high_watermark)
+            return bytes(answer.records or b"")
+        raise error_for(code, f"it answers {ErrorCode(code).name.upper()}")
+
+    async def _history(self, comparison: ReplicaComparison) -> Difference | None:
+        """Whether the leader's epoch history says of the epochs in the batches what the batches say."""
+        leaders = LeaderRequests(self._link)
+        starts = comparison.epoch_starts
+        for index in range(max(0, len(starts) - EPOCHS_ASKED_MAX), len(starts)):
+            epoch, start = starts[index]
+            answer = await leaders.epoch_ends({self._key: epoch}, self._patience_s * 1000)
+            known, end = answer[self._key]
+            is_last = index + 1 == len(starts)
+            expected = comparison.offset if is_last else starts[index + 1][1]
+            if known != epoch or (end < expected if is_last else end != expected):
+                view = await self._link.metadata.partition(self._key)
+                leader = broker_of(view.leader.node)
+                what = (
+                    f"the batches of leader epoch {epoch} end at offset {expected}, "
+                    f"the leader's history (broker {leader}) says epoch {known} ends at {end}"
+                )
+                return Difference(start, (leader,), what)
+        return None
+
+
+def _reference_first(view: PartitionView) -> list[int]:
+    """The brokers of a partition, its leader first."""
+    brokers = [broker_of(node) for node in view.replicas]
+    leader = broker_of(view.leader.node)
+    return sorted(brokers, key=lambda broker: broker != leader)

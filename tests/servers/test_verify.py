@@ -1,0 +1,116 @@
+"""``raylog verify`` on a live cluster: finds what only a comparison of the replicas can find, and says what it could not compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from raylog.cli import verify as verify_module
+from raylog.cli.main import app
+from raylog.client.sync import AdminClient
+from raylog.records.batch import batches, write_crc
+from raylog.types import broker_of
+
+pytestmark = pytest.mark.core
+
+Numbered = Callable[[int, int], list[bytes]]
+
+
+@pytest.fixture
+def verify(faulty: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The command line against the test's cluster."""
+
+    class Found:
+        def admin(self) -> AdminClient:
+            return AdminClient(faulty.running.address)
+
+    monkeypatch.setattr(verify_module, "find_cluster", lambda folder, address: Found())
+    return lambda *arguments: CliRunner().invoke(app, ["verify", *arguments])
+
+
+def flip_a_byte(log: Path, offset: int) -> None:
+    """Change a byte of the batch that holds the offset, and mend that batch's CRC: for itself the file is in order."""
+    content = bytearray(log.read_bytes())
+    found = next(each for each in batches(bytes(content)) if each.base_offset <= offset <= each.last_offset)
+    altered = bytearray(found.data)
+    altered[-1] ^= 0x20
+    write_crc(altered)
+    with log.open("r+b") as file:
+        file.seek(found.position)
+        file.write(altered)
+
+
+def test_identical_replicas_are_told_in_words(faulty: Any, numbered: Numbered, verify: Callable[..., Result]) -> None:
+    faulty.make_topic()
+    faulty.make_topic("empty")
+    faulty.produce(numbered(0, 500), batch_size=200)
+    result = verify()
+    assert result.exit_code == 0, result.output
+    assert "Compared 6 replicas of 2 partitions of 2 topics" in result.output
+    assert "500 offsets, 500 records in" in result.output and "All replicas are the same." in result.output
+    size = (faulty.folder(0) / f"{0:020d}.log").stat().st_size
+    assert f"{size:,} bytes on each replica" in result.output
+    document = json.loads(verify("t", "--json").stdout)
+    assert document["identical"] is True and document["first_difference"] is None
+    (partition,) = document["partitions"]
+    assert (partition["start_offset"], partition["end_offset"], partition["records"]) == (0, 500, 500)
+    assert sorted(partition["compared_brokers"]) == [0, 1, 2] and partition["bytes"] == size
+
+
+@pytest.mark.parametrize("whose", ["leader", "follower"])
+def test_a_flipped_byte_under_a_mended_crc_is_found_and_named(
+    faulty: Any, numbered: Numbered, verify: Callable[..., Result], whose: str
+) -> None:
+    faulty.make_topic()
+    faulty.produce(numbered(0, 500), batch_size=200)
+    leader = broker_of(faulty.leader())
+    broker = leader if whose == "leader" else (leader + 1) % 3
+    flip_a_byte(faulty.folder(broker) / f"{0:020d}.log", 250)
+    assert faulty.values(500) is not None  # each batch is in order for itself
+    result = verify("t")
+    assert result.exit_code == 1
+    assert "1 partitions DIFFER" in result.output and "t-0 at offset 2" in result.output
+    told = f"broker {broker}: CRC" if whose == "follower" else f"broker {(leader + 1) % 3}: CRC"
+    assert told in result.output
+    document = json.loads(verify("t", "--json").stdout)
+    differing = [each for each in range(3) if (each == broker) == (whose == "follower") and each != leader]
+    assert document["identical"] is False and sorted(document["first_difference"]["brokers"]) == differing
+    assert document["first_difference"]["offset"] <= 250
+
+
+def test_a_replica_that_is_away_is_named_and_not_called_identical(
+    faulty: Any, numbered: Numbered, verify: Callable[..., Result]
+) -> None:
+    faulty.make_topic()
+    faulty.produce(numbered(0, 100))
+    faulty.hold()
+    gone = next(node for node in faulty.running.launcher.servers if broker_of(node) == 2 and node & 0xFFFF >= 2)
+    faulty.running.crash(gone)
+    result = verify("t", "--patience", "0.5")
+    assert result.exit_code == 1
+    assert "the replica on broker 2 was not compared" in result.output and "Compared 2 replicas" in result.output
+    faulty.let_go()
+    faulty.await_whole()
+    assert verify("t").exit_code == 0
+
+
+def test_epochs_and_deleted_records_are_followed(
+    faulty: Any, numbered: Numbered, verify: Callable[..., Result]
+) -> None:
+    faulty.make_topic()
+    for start in (0, 100, 200):
+        faulty.produce(numbered(start, start + 100), batch_size=300)
+        leader = faulty.leader()
+        faulty.running.crash(leader)
+        faulty.await_whole()
+    with AdminClient(faulty.running.address) as admin:
+        admin.delete_records({("t", 0): 55})
+        (report,) = admin.verify_replicas("t").partitions
+    assert report.holds, report.words()
+    assert (report.start, report.end) == (55, 300) and len(report.compared) == 3
+    assert verify("t").exit_code == 0
