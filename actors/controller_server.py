@@ -408,6 +408,7 @@ class ControllerServer:
                             "leader_node": part.leader_node,
                             "leader_epoch": part.leader_epoch,
                             "replicas": [broker_of(node) for node in part.replica_nodes],
+                            "replica_nodes": list(part.replica_nodes),
                             "isr": [broker_of(node) for node in part.isr_nodes],
                             "elr": [broker_of(node) for node in part.elr_nodes],
                             "offline": [broker_of(node) for node in part.offline_nodes],

@@ -38,7 +38,7 @@ def flip_a_byte(log: Path, offset: int) -> None:
     content = bytearray(log.read_bytes())
     found = next(each for each in batches(bytes(content)) if each.base_offset <= offset <= each.last_offset)
     altered = bytearray(found.data)
-    altered[-1] ^= 0x20
+    altered[-2] ^= 0x01  # of the last value
     write_crc(altered)
     with log.open("r+b") as file:
         file.seek(found.position)

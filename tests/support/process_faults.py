@@ -1,0 +1,252 @@
+"""Faults of real processes under a load: what is struck, how long it lasts, how it is mended.
+
+``Target`` is the cluster under fire: who leads, who follows, which process is which. Each fault is a function of a target
+that strikes, holds on for as long as ``Hold`` says, and mends; they are the same in the tests (which hold on until a
+condition is true) and in the soak (which holds on for a time). A fault strikes at once, whatever is in flight.
+
+What "mends" means: a killed process is started anew by the controller (the controller itself by Ray), a stopped one goes on, a
+removed node comes back with its disk, a cut network heals. A failed disk works again, but replicas that met its error
+stay offline until their processes are replaced (docs/limits.md): the fault ends by killing those, as an operator would.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ray_clusters import eventually
+from ray_nodes import RayNodes
+from server_faults import ServerFaults
+
+from raylog.errors import RaylogError
+
+Condition = Callable[[], bool]
+Hold = Callable[[Condition], None]
+"""Called while the fault lasts, with the condition under which it has had its effect."""
+
+
+@dataclass(slots=True)
+class Target:
+    """A cluster under a load on one topic. ``dice`` choose among what may be struck."""
+
+    nodes: RayNodes
+    topic: str
+    dice: random.Random
+    faults: ServerFaults
+
+    # ---------------------------------------------------------- what there is
+
+    def status(self) -> dict[str, Any]:
+        """What the controller knows, as soon as one answers."""
+
+        def ask() -> dict[str, Any] | None:
+            try:
+                return self.nodes.cluster.status(timeout_s=3)
+            except RaylogError:
+                return None
+
+        found: dict[str, Any] = eventually(ask, "a controller answers")
+        return found
+
+    def parts(self) -> list[dict[str, Any]]:
+        return [part for each in self.status()["topics"] if each["name"] == self.topic for part in each["partitions"]]
+
+    def part(self, partition: int) -> dict[str, Any]:
+        return self.parts()[partition]
+
+    def is_whole(self) -> bool:
+        """Whether every replica of the topic is alive and in the ISR."""
+        return all(
+            part["leader"] >= 0 and not part["offline"] and sorted(part["isr"]) == sorted(part["replicas"])
+            for part in self.parts()
+        )
+
+    def a_partition(self) -> dict[str, Any]:
+        """A random partition with a leader, as the controller describes it."""
+        led = eventually(lambda: [part for part in self.parts() if part["leader"] >= 0], "a partition with a leader")
+        chosen: dict[str, Any] = self.dice.choice(led)
+        return chosen
+
+    def pid(self, node: int) -> int:
+        """The process of a live server actor, as soon as there is one."""
+        live = eventually(
+            lambda: [
+                actor["pid"]
+                for actor in self.status()["actors"]
+                if actor["node_id"] == node and actor["state"] == "live"
+            ],
+            f"a live process of node {node}",
+        )
+        return int(live[0])
+
+    def a_follower(self, part: dict[str, Any]) -> int:
+        """The node id of a process that follows in that partition."""
+        nodes = [node for node in part["replica_nodes"] if node != part["leader_node"]]
+        return int(self.dice.choice(nodes))
+
+    def controller_pid(self) -> int:
+        return int(self.status()["controller"]["pid"])
+
+    def a_broker_without_controller(self) -> int:
+        """A broker whose node and disk may go: broker 0's node is Ray's head, and the only controller is on it."""
+        home = self.status()["controller"]["broker"]
+        return self.dice.choice([broker for broker in self.nodes.disks if broker not in (0, home)])
+
+    def failed_pids(self, broker: int) -> list[int]:
+        """The processes of that broker that hold a replica whose disk failed."""
+        return [
+            int(actor["pid"]) for actor in self.status()["actors"] if actor["broker"] == broker and actor["failures"]
+        ]
+
+
+Fault = Callable[[Target, Hold], None]
+
+
+# ------------------------------------------------------------------ kills
+
+
+def kill_leader(target: Target, hold: Hold) -> None:
+    """SIGKILL the leader of a partition."""
+    part = target.a_partition()
+    os.kill(target.pid(part["leader_node"]), signal.SIGKILL)
+    hold(lambda: target.part(part["partition"])["leader_epoch"] > part["leader_epoch"])
+
+
+def kill_follower(target: Target, hold: Hold) -> None:
+    """SIGKILL a follower."""
+    _kill_and_see_another(target, target.a_follower(target.a_partition()), hold)
+
+
+def kill_broker(target: Target, hold: Hold) -> None:
+    """SIGKILL the Broker actor of a broker."""
+    _kill_and_see_another(target, target.dice.choice(sorted(target.nodes.disks)) << 16, hold)
+
+
+def _kill_and_see_another(target: Target, node: int, hold: Hold) -> None:
+    pid = target.pid(node)
+    os.kill(pid, signal.SIGKILL)
+
+    def replaced() -> bool:
+        return any(
+            actor["state"] == "live" and actor["pid"] != pid
+            for actor in target.status()["actors"]
+            if actor["node_id"] == node
+        )
+
+    hold(replaced)
+
+
+def kill_controller(target: Target, hold: Hold) -> None:
+    """SIGKILL the active controller."""
+    pid, epoch = target.controller_pid(), target.status()["controller"]["epoch"]
+    os.kill(pid, signal.SIGKILL)
+    hold(lambda: bool(target.status()["controller"]["epoch"] > epoch))
+
+
+# ------------------------------------------------------------------ silence
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """SIGSTOP now, SIGCONT at the end; the process may be gone by then."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+
+
+def stop_leader(target: Target, hold: Hold) -> None:
+    """SIGSTOP the leader of a partition; it wakes up believing that it leads."""
+    part = target.a_partition()
+    with stopped(target.pid(part["leader_node"])):
+        hold(lambda: target.part(part["partition"])["leader_epoch"] > part["leader_epoch"])
+
+
+def stop_follower(target: Target, hold: Hold) -> None:
+    """SIGSTOP a follower."""
+    part = target.a_partition()
+    node = target.a_follower(part)
+    with stopped(target.pid(node)):
+        hold(lambda: node >> 16 not in target.part(part["partition"])["isr"])
+
+
+def stop_controller(target: Target, hold: Hold) -> None:
+    """SIGSTOP the active controller. Nobody else can answer what the cluster's state is meanwhile."""
+    with stopped(target.controller_pid()):
+        hold(lambda: True)
+
+
+# ------------------------------------------------------------------ nodes, disks, network
+
+
+def node_away(target: Target, hold: Hold) -> None:
+    """A whole node is gone, all its processes at once, and comes back with its disk."""
+    broker = target.a_broker_without_controller()
+    target.nodes.remove(broker)
+    try:
+        hold(lambda: all(broker in part["offline"] for part in target.parts()))
+    finally:
+        target.nodes.restore(broker)
+
+
+def disk_full(target: Target, hold: Hold) -> None:
+    """A disk takes no more bytes."""
+    _broken_disk(target, hold, errno.ENOSPC)
+
+
+def disk_write_error(target: Target, hold: Hold) -> None:
+    """A disk answers writes with an I/O error."""
+    _broken_disk(target, hold, errno.EIO)
+
+
+def _broken_disk(target: Target, hold: Hold, error: int) -> None:
+    broker = target.a_broker_without_controller()
+    with target.faults.failing_writes(target.nodes.disks[broker], error):
+        hold(lambda: bool(target.failed_pids(broker)))
+    for pid in target.failed_pids(broker):
+        os.kill(pid, signal.SIGKILL)
+
+
+def network_cut(target: Target, hold: Hold) -> None:
+    """Two brokers do not hear each other, while both hear everybody else; not one that has the controller."""
+    home = target.status()["controller"]["broker"]
+    one, other = [broker for broker in target.nodes.disks if broker != home]
+    with target.faults.cut(one, other):
+        hold(lambda: any(len(part["isr"]) < len(part["replicas"]) for part in target.parts()))
+
+
+def network_cut_of_controller(target: Target, hold: Hold) -> None:
+    """One broker and the controller's do not hear each other: its processes fall silent for the controller."""
+    home = target.status()["controller"]["broker"]
+    other = target.dice.choice([broker for broker in target.nodes.disks if broker != home])
+    with target.faults.cut(home, other):
+        hold(lambda: all(other not in part["isr"] for part in target.parts()))
+
+
+KINDS: dict[str, Fault] = {
+    kind.__name__.replace("_", " "): kind
+    for kind in (
+        kill_leader,
+        kill_follower,
+        kill_controller,
+        kill_broker,
+        stop_leader,
+        stop_follower,
+        stop_controller,
+        node_away,
+        disk_full,
+        disk_write_error,
+        network_cut,
+        network_cut_of_controller,
+    )
+}

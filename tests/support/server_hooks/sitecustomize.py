@@ -1,0 +1,172 @@
+"""Makes the disk and the network of server processes fail on command, for tests only: the product holds no switch for it.
+
+Python imports this module by its name at the start of every process that has this folder on its PYTHONPATH, as the workers
+of a test's own Ray do. Where RAYLOG_TEST_FAULTS names a file, two modules of raylog are patched when they have been
+imported:
+
+- ``raylog.log.disk_files``: reads, writes and flushes below a disk that the file names fail with its error number; half of
+  a write's bytes arrive, as on a disk that fills up.
+- ``raylog.wire.framing``: what comes from a broker that is cut off from this one is not read, on existing connections and
+  on new ones, at either end. Nobody sees an end of file, and what was sent arrives when the cut is over: a network that
+  loses packets looks like that to a program, since TCP sends them again.
+
+The file is JSON, replaced as a whole, looked at every ``LOOK_S``::
+
+    {"write_errors": {"<disk's folder>": 28}, "read_errors": {}, "cuts": [[1, 2]]}
+"""
+
+import os
+
+FAULTS = os.environ.get("RAYLOG_TEST_FAULTS")
+LOOK_S = 0.02
+
+if FAULTS:
+    import importlib.abc
+    import importlib.machinery
+    import json
+    import sys
+    import time
+
+    class Orders:
+        """What the file says, at most ``LOOK_S`` old."""
+
+        def __init__(self):
+            self.write_errors = {}
+            self.read_errors = {}
+            self.cuts = set()
+            self._looked_at = 0.0
+            self._stamp = None
+
+        def look(self):
+            now = time.monotonic()
+            if now - self._looked_at < LOOK_S:
+                return self
+            self._looked_at = now
+            try:
+                stamp = os.stat(FAULTS).st_mtime_ns
+                if stamp != self._stamp:
+                    with open(FAULTS) as file:
+                        read = json.load(file)
+                    self.write_errors, self.read_errors = read["write_errors"], read["read_errors"]
+                    self.cuts = {frozenset(pair) for pair in read["cuts"]}
+                    self._stamp = stamp
+            except OSError:
+                pass  # no orders yet
+            return self
+
+    orders = Orders()
+
+    def fail(errors, path):
+        for disk, number in errors.items():
+            if path.startswith(disk + "/"):
+                raise OSError(number, os.strerror(number), path)
+
+    def patch_disks(module):
+        kind, files = module.DiskFile, module.DiskFiles
+        read_at, write_at, flush, write_file = kind.read_at, kind.write_at, kind.flush, files.write_file
+
+        def failing_read(self, position, size):
+            fail(orders.look().read_errors, self.path)
+            return read_at(self, position, size)
+
+        def failing_write(self, position, *buffers):
+            errors = orders.look().write_errors
+            if errors:
+                try:
+                    fail(errors, self.path)
+                except OSError:
+                    whole = b"".join(bytes(buffer) for buffer in buffers)
+                    write_at(self, position, whole[: len(whole) // 2])
+                    raise
+            return write_at(self, position, *buffers)
+
+        def failing_flush(self):
+            fail(orders.look().write_errors, self.path)
+            flush(self)
+
+        def failing_write_file(self, path, data, *, flush=True):
+            fail(orders.look().write_errors, path)
+            write_file(self, path, data, flush=flush)
+
+        kind.read_at, kind.write_at, kind.flush, files.write_file = (
+            failing_read,
+            failing_write,
+            failing_flush,
+            failing_write_file,
+        )
+
+    def patch_wire(module):
+        import weakref
+
+        framed = module.FramedProtocol
+        made, alive, state = framed.connection_made, weakref.WeakSet(), {"looking": False}
+
+        def own_broker():
+            servers = sys.modules.get("raylog.actors.spec")
+            return getattr(servers, "test_broker", None)
+
+        def is_cut(protocol):
+            node = getattr(getattr(protocol, "peer", None), "node_id", -1)
+            mine = own_broker()
+            return mine is not None and node >= 0 and frozenset((mine, node >> 16)) in orders.cuts
+
+        def look(loop):
+            orders.look()
+            for protocol in list(alive):
+                transport = protocol.transport
+                if transport is None or transport.is_closing():
+                    alive.discard(protocol)
+                elif is_cut(protocol):
+                    protocol.test_cut = True
+                    transport.pause_reading()
+                elif getattr(protocol, "test_cut", False):
+                    protocol.test_cut = False
+                    if not protocol._reading_held:
+                        transport.resume_reading()
+            loop.call_later(LOOK_S, look, loop)
+
+        def connection_made(self, transport):
+            made(self, transport)
+            alive.add(self)
+            if not state["looking"]:
+                state["looking"] = True
+                look(self.loop)
+
+        framed.connection_made = connection_made
+
+    def patch_spec(module):
+        """Which broker this process is of."""
+        identity = module.ServerSpec.identity
+
+        def noted(self, disk):
+            module.test_broker = self.node_id >> 16
+            return identity(self, disk)
+
+        module.ServerSpec.identity = noted
+
+    PATCHES = {
+        "raylog.log.disk_files": patch_disks,
+        "raylog.wire.framing": patch_wire,
+        "raylog.actors.spec": patch_spec,
+    }
+
+    class Patching(importlib.abc.MetaPathFinder):
+        """Finds those modules as everybody does, and patches them once they are loaded."""
+
+        def find_spec(self, name, path, target=None):
+            patch = PATCHES.get(name)
+            if patch is None:
+                return None
+            spec = importlib.machinery.PathFinder.find_spec(name, path)
+            if spec is None or spec.loader is None:
+                return None
+            load = spec.loader.exec_module
+
+            def load_and_patch(module):
+                load(module)
+                patch(module)
+
+            spec.loader.exec_module = load_and_patch
+            return spec
+
+    sys.meta_path.insert(0, Patching())
