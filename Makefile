@@ -3,6 +3,8 @@
 # make check       format, lint, types, layers
 # make LANE        one lane: fast core sim ray conformance spark chaos
 # make bench       the benchmarks, one JSON file and one table each, and docs/benchmarks.md
+# make soak        random faults on real processes for MINUTES=10, under a load that knows what was acknowledged
+# make bench       the benchmarks, one JSON file and one table each
 
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
@@ -10,7 +12,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 LANES := fast core sim ray conformance spark chaos
 
-.PHONY: help demo test check format bench constraints clean $(LANES)
+.PHONY: help demo test check format bench soak constraints clean $(LANES)
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -46,6 +48,9 @@ bench: $(INSTALLED)
 	for script in benchmarks/bench_*.py; do $(BIN)/python "$$script" || missed=1; done; \
 	$(BIN)/python benchmarks/report.py; \
 	exit $$missed
+
+soak: $(INSTALLED)
+	@$(BIN)/python tests/chaos/soak.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 constraints: $(INSTALLED)
 	@{ sed -n 1p constraints.txt; $(BIN)/python -m pip freeze --all --exclude-editable | grep -v '^pip=='; } > constraints.new
