@@ -91,14 +91,14 @@ class LeaderRequests:
         failure: RaylogError = ClientTimeoutError("no attempt was made")
         while len(done) < len(asked):
             open_ones = {key: value for key, value in asked.items() if key not in done}
-            searches = []
+            searches: list[tuple[TopicPartition, Leader | None, Peer | None]] = []
             for key, answer, leader, peer in await self._round(open_ones, build, read):
                 if isinstance(answer, RaylogError):
                     if not answer.retriable:
                         raise answer
                     failure = answer
                     if answer.code in LEADER_CODES:
-                        searches.append(self._searched(key, leader, peer))
+                        searches.append((key, leader, peer))
                 else:
                     done[key] = answer
             if len(done) == len(asked):
@@ -113,7 +113,8 @@ class LeaderRequests:
                 raise ClientTimeoutError(f"no answer within {timeout_ms:g} ms: {failure}") from failure
             if searches:
                 await asyncio.wait(
-                    [asyncio.ensure_future(search) for search in searches], timeout=backoff if failures > 1 else 1.0
+                    [asyncio.ensure_future(self._searched(*search)) for search in searches],
+                    timeout=backoff if failures > 1 else 1.0,
                 )
             await asyncio.sleep(backoff if not searches or failures > 1 else 0)
         return done
