@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import random
 import shutil
 import sys
@@ -23,7 +24,9 @@ import tempfile
 import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,19 +86,43 @@ class Soak:
         self._kinds = kinds
         self._audit = LoadAudit(load, target.nodes.cluster.address)
         self._auditing = threading.Lock()
-        self._ending = threading.Event()
+        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.strikes: list[Strike] = []
 
     def run(self, seconds: float) -> None:
         """Strike every ``EVERY_S`` until the time is over, then wait until every fault is mended."""
-        ends_at = time.monotonic() + seconds
-        while (left := ends_at - time.monotonic()) > 0:
+        next_at = time.monotonic()
+        ends_at = next_at + seconds
+        while next_at < ends_at:
             self._strike()
-            self._ending.wait(min(EVERY_S, left))
-        self._ending.set()
-        for thread in self._threads:
-            thread.join()
+            next_at += EVERY_S
+            self._obey(partial(_is_past, next_at))
+        self._obey(lambda: not any(thread.is_alive() for thread in self._threads))
+
+    def _obey(self, enough: Condition) -> None:
+        """Carry out what the threads want done in the main thread, until it is enough."""
+        while not enough():
+            try:
+                self._orders.get(timeout=0.05)()
+            except queue.Empty:
+                pass
+
+    def _in_main_thread(self, work: Callable[[], None]) -> None:
+        done = threading.Event()
+        errors: list[Exception] = []
+
+        def obey() -> None:
+            try:
+                work()
+            except Exception as error:
+                errors.append(error)
+            done.set()
+
+        self._orders.put(obey)
+        done.wait()
+        if errors:
+            raise errors[0]
 
     def _strike(self) -> None:
         busy = {strike.kind for strike in self.strikes if not strike.mended_at}
@@ -110,8 +137,8 @@ class Soak:
         self.strikes.append(strike)
         lasts_s = self._target.dice.uniform(*LASTS_S)
         # A thread has dice of its own, so that the order in which threads run does not change what the others draw.
-        target = Target(
-            self._target.nodes, self._target.topic, random.Random(self._target.dice.random()), self._target.faults
+        target = replace(
+            self._target, dice=random.Random(self._target.dice.random()), in_main_thread=self._in_main_thread
         )
         thread = threading.Thread(target=self._carry_out, args=(strike, target, lasts_s), name=kind)
         self._threads.append(thread)
@@ -120,7 +147,7 @@ class Soak:
 
     def _carry_out(self, strike: Strike, target: Target, lasts_s: float) -> None:
         def hold(_: Condition) -> None:
-            threading.Event().wait(lasts_s)
+            time.sleep(lasts_s)
 
         try:
             KINDS[strike.kind](target, hold)
@@ -151,6 +178,10 @@ class Soak:
             pause_s = self._load.ledger.longest_pause(strike.started_at, min(following[0], self._load.stopped_at))
             row.worst_pause_ms = max(row.worst_pause_ms, 1000 * pause_s)
         return list(rows.values())
+
+
+def _is_past(at: float) -> bool:
+    return time.monotonic() >= at
 
 
 def table(rows: list[Row]) -> str:

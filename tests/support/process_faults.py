@@ -17,7 +17,7 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ray_clusters import eventually
@@ -33,12 +33,16 @@ Hold = Callable[[Condition], None]
 
 @dataclass(slots=True)
 class Target:
-    """A cluster under a load on one topic. ``dice`` choose among what may be struck."""
+    """A cluster under a load on one topic. ``dice`` choose among what may be struck.
+
+    ``in_main_thread`` carries out and waits for what Ray allows in the main thread only: adding nodes.
+    """
 
     nodes: RayNodes
     topic: str
     dice: random.Random
     faults: ServerFaults
+    in_main_thread: Callable[[Callable[[], None]], None] = field(default=lambda work: work())
 
     # ---------------------------------------------------------- what there is
 
@@ -196,7 +200,7 @@ def node_away(target: Target, hold: Hold) -> None:
     try:
         hold(lambda: all(broker in part["offline"] for part in target.parts()))
     finally:
-        target.nodes.restore(broker)
+        target.in_main_thread(lambda: target.nodes.restore(broker))
 
 
 def disk_full(target: Target, hold: Hold) -> None:
