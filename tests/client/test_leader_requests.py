@@ -20,7 +20,9 @@ def test_a_question_whose_time_is_over_leaves_no_search_behind(scripted: Callabl
     cluster = scripted()
     cluster.stop(0)
     cluster.stop(1)
-    with AdminClient(cluster.address, default_api_timeout_ms=5, request_timeout_ms=2_000) as admin:
-        with pytest.raises(ClientTimeoutError, match="no answer within 5 ms"):
-            admin.list_offsets({("t", 0): "latest"})
+    with (
+        AdminClient(cluster.address, default_api_timeout_ms=5, request_timeout_ms=2_000) as admin,
+        pytest.raises(ClientTimeoutError, match="no answer within 5 ms"),
+    ):
+        admin.list_offsets({("t", 0): "latest"})
     gc.collect()  # a coroutine that was never awaited is a warning now, and a warning is an error
