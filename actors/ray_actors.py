@@ -2,7 +2,8 @@
 
 ``__init__`` only stores its arguments (an ``__init__`` that raises makes an actor dead for good); ``start`` opens the
 server on the actor's own event loop, which is uvloop's, and returns where it listens. A server that ends by itself (told to
-exit, or replaced) ends the process.
+exit, or replaced) ends the process. So does an actor that nobody has started within ``ABANDONED_AFTER_S``: the controller that
+created it died before it could, and the next one knows nothing of it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import ray
 from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.types import Endpoint
 
+ABANDONED_AFTER_S = 60.0
+
 
 class Server(Protocol):
     """What every server class offers."""
@@ -44,6 +47,16 @@ class ServerActor:
         self._endpoint: Endpoint | None = None
         self._starting = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
+        asyncio.get_running_loop().call_later(ABANDONED_AFTER_S, self._end_if_abandoned)
+
+    def _end_if_abandoned(self) -> None:
+        if self._endpoint is not None:
+            return
+        if self._starting.locked():  # somebody waits for it
+            asyncio.get_running_loop().call_later(ABANDONED_AFTER_S, self._end_if_abandoned)
+            return
+        logging.getLogger("raylog").info("process ends: nobody has started its server")
+        os._exit(0)
 
     def _build(self, spec: ServerSpec) -> Server:
         raise NotImplementedError

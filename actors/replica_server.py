@@ -355,6 +355,9 @@ class ReplicaServer:
         except (OSError, RaylogError) as error:
             logger.error("cannot open %s: %s", directory, error)
             return LogOpened(assignment.id, None, str(error))
+        except Exception as error:  # a bug of ours: said to the controller, not lost in a thread
+            logger.exception("cannot open %s", directory)
+            return LogOpened(assignment.id, None, f"{type(error).__name__}: {error}")
         report = log.recovery
         if report.cut_bytes or report.rebuilt_indexes or report.set_aside:
             logger.info(

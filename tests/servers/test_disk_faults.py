@@ -129,6 +129,19 @@ def test_a_damaged_tail_is_cut_at_restart_and_fetched_again(faulty: Any, numbere
     assert faulty.values(50) == numbered(0, 50)
 
 
+def test_a_bug_while_a_log_is_opened_is_known_to_the_controller(faulty: Any, numbered: Numbered) -> None:
+    faulty.make_topic()
+    faulty.produce(numbered(0, 20))
+    node = faulty.leader()
+    faulty.hold()
+    faulty.running.crash(node)
+    faulty.files[broker_of(node)].read_bug = TypeError("a bug of ours")
+    faulty.let_go()
+    failed = eventually(lambda: actor(faulty.running, node)["failures"], "the failure known to the controller")
+    assert "t-0: TypeError: a bug of ours" in failed[0]
+    assert faulty.produce(numbered(20, 30)) == list(range(20, 30))  # the other two go on
+
+
 def test_a_checkpoint_of_a_newer_version_keeps_the_replica_closed_and_says_so(faulty: Any, numbered: Numbered) -> None:
     faulty.make_topic()
     faulty.produce(numbered(0, 5))

@@ -16,6 +16,7 @@ class FaultyFiles(DiskFiles):
     def __init__(self) -> None:
         self.write_error: int | None = None
         self.read_error: int | None = None
+        self.read_bug: Exception | None = None  # raised by reads as it is: no error of a disk
         self.failed_writes = 0
 
     def fill_up(self) -> None:
@@ -47,6 +48,8 @@ class _FaultyFile:
 
     def read_at(self, position: int, size: int, *, in_memory: bool = False) -> bytes | bytearray:
         self._files.check(self._files.read_error, self._path)
+        if self._files.read_bug is not None:
+            raise self._files.read_bug
         return self._file.read_at(position, size, in_memory=in_memory)
 
     def write_at(self, position: int, *buffers: Buffer) -> int:

@@ -25,10 +25,22 @@ from ray_nodes import RayNodes
 from server_faults import ServerFaults
 
 from raylog.errors import RaylogError
+from raylog.types import broker_of
 
 Condition = Callable[[], bool]
 Hold = Callable[[Condition], None]
 """Called while the fault lasts, with the condition under which it has had its effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A live process: of a server actor, as the holder of a partition in a leader epoch where that matters. The epoch of the
+    controller is its own."""
+
+    pid: int
+    node: int = -1
+    partition: int = -1
+    epoch: int = -1
 
 
 @dataclass(slots=True)
@@ -71,31 +83,53 @@ class Target:
             for part in self.parts()
         )
 
-    def a_partition(self) -> dict[str, Any]:
-        """A random partition with a leader, as the controller describes it."""
-        led = eventually(lambda: [part for part in self.parts() if part["leader"] >= 0], "a partition with a leader")
-        chosen: dict[str, Any] = self.dice.choice(led)
+    def strike(self, signal_number: int, victims: Callable[[dict[str, Any]], list[Victim]]) -> Victim:
+        """Send a signal to a random one of those that the status shows; another one if that is gone meanwhile."""
+
+        def struck() -> Victim | None:
+            found = victims(self.status())
+            if not found:
+                return None
+            victim = self.dice.choice(found)
+            try:
+                os.kill(victim.pid, signal_number)
+            except ProcessLookupError:
+                return None
+            return victim
+
+        chosen: Victim = eventually(struck, "somebody to strike")
         return chosen
 
-    def pid(self, node: int) -> int:
-        """The process of a live server actor, as soon as there is one."""
-        live = eventually(
-            lambda: [
-                actor["pid"]
-                for actor in self.status()["actors"]
-                if actor["node_id"] == node and actor["state"] == "live"
-            ],
-            f"a live process of node {node}",
-        )
-        return int(live[0])
+    def leaders(self, status: dict[str, Any]) -> list[Victim]:
+        """The live processes that lead."""
+        return self._holders(status, lambda part, node: bool(node == part["leader_node"]))
 
-    def a_follower(self, part: dict[str, Any]) -> int:
-        """The node id of a process that follows in that partition."""
-        nodes = [node for node in part["replica_nodes"] if node != part["leader_node"]]
-        return int(self.dice.choice(nodes))
+    def followers(self, status: dict[str, Any]) -> list[Victim]:
+        """The live processes that follow a leader."""
+        return self._holders(status, lambda part, node: bool(part["leader_node"] not in (-1, node)))
 
-    def controller_pid(self) -> int:
-        return int(self.status()["controller"]["pid"])
+    def _holders(self, status: dict[str, Any], wanted: Callable[[dict[str, Any], int], bool]) -> list[Victim]:
+        pids = {actor["node_id"]: actor["pid"] for actor in status["actors"] if actor["state"] == "live"}
+        return [
+            Victim(pids[node], node, part["partition"], part["leader_epoch"])
+            for each in status["topics"]
+            if each["name"] == self.topic
+            for part in each["partitions"]
+            for node in part["replica_nodes"]
+            if node in pids and wanted(part, node)
+        ]
+
+    def brokers(self, status: dict[str, Any]) -> list[Victim]:
+        """The live Broker processes."""
+        return [
+            Victim(actor["pid"], actor["node_id"])
+            for actor in status["actors"]
+            if actor["kind"] == "broker" and actor["state"] == "live"
+        ]
+
+    def controllers(self, status: dict[str, Any]) -> list[Victim]:
+        """The active controller."""
+        return [Victim(status["controller"]["pid"], epoch=status["controller"]["epoch"])]
 
     def a_broker_without_controller(self) -> int:
         """A broker whose node and disk may go: broker 0's node is Ray's head, and the only controller is on it."""
@@ -117,76 +151,68 @@ Fault = Callable[[Target, Hold], None]
 
 def kill_leader(target: Target, hold: Hold) -> None:
     """SIGKILL the leader of a partition."""
-    part = target.a_partition()
-    os.kill(target.pid(part["leader_node"]), signal.SIGKILL)
-    hold(lambda: target.part(part["partition"])["leader_epoch"] > part["leader_epoch"])
+    victim = target.strike(signal.SIGKILL, target.leaders)
+    hold(lambda: bool(target.part(victim.partition)["leader_epoch"] > victim.epoch))
 
 
 def kill_follower(target: Target, hold: Hold) -> None:
     """SIGKILL a follower."""
-    _kill_and_see_another(target, target.a_follower(target.a_partition()), hold)
+    victim = target.strike(signal.SIGKILL, target.followers)
+    hold(lambda: _is_replaced(target, victim))
 
 
 def kill_broker(target: Target, hold: Hold) -> None:
     """SIGKILL the Broker actor of a broker."""
-    _kill_and_see_another(target, target.dice.choice(sorted(target.nodes.disks)) << 16, hold)
+    victim = target.strike(signal.SIGKILL, target.brokers)
+    hold(lambda: _is_replaced(target, victim))
 
 
-def _kill_and_see_another(target: Target, node: int, hold: Hold) -> None:
-    pid = target.pid(node)
-    os.kill(pid, signal.SIGKILL)
-
-    def replaced() -> bool:
-        return any(
-            actor["state"] == "live" and actor["pid"] != pid
-            for actor in target.status()["actors"]
-            if actor["node_id"] == node
-        )
-
-    hold(replaced)
+def _is_replaced(target: Target, victim: Victim) -> bool:
+    """Whether another process is the actor that the victim was."""
+    return any(
+        actor["state"] == "live" and actor["pid"] != victim.pid
+        for actor in target.status()["actors"]
+        if actor["node_id"] == victim.node
+    )
 
 
 def kill_controller(target: Target, hold: Hold) -> None:
     """SIGKILL the active controller."""
-    pid, epoch = target.controller_pid(), target.status()["controller"]["epoch"]
-    os.kill(pid, signal.SIGKILL)
-    hold(lambda: bool(target.status()["controller"]["epoch"] > epoch))
+    victim = target.strike(signal.SIGKILL, target.controllers)
+    hold(lambda: bool(target.status()["controller"]["epoch"] > victim.epoch))
 
 
 # ------------------------------------------------------------------ silence
 
 
 @contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """SIGSTOP now, SIGCONT at the end; the process may be gone by then."""
-    os.kill(pid, signal.SIGSTOP)
+def stopped(target: Target, victims: Callable[[dict[str, Any]], list[Victim]]) -> Iterator[Victim]:
+    """SIGSTOP one of them now, SIGCONT at the end; the process may be gone by then."""
+    victim = target.strike(signal.SIGSTOP, victims)
     try:
-        yield
+        yield victim
     finally:
         try:
-            os.kill(pid, signal.SIGCONT)
+            os.kill(victim.pid, signal.SIGCONT)
         except ProcessLookupError:
             pass
 
 
 def stop_leader(target: Target, hold: Hold) -> None:
     """SIGSTOP the leader of a partition; it wakes up believing that it leads."""
-    part = target.a_partition()
-    with stopped(target.pid(part["leader_node"])):
-        hold(lambda: target.part(part["partition"])["leader_epoch"] > part["leader_epoch"])
+    with stopped(target, target.leaders) as victim:
+        hold(lambda: bool(target.part(victim.partition)["leader_epoch"] > victim.epoch))
 
 
 def stop_follower(target: Target, hold: Hold) -> None:
     """SIGSTOP a follower."""
-    part = target.a_partition()
-    node = target.a_follower(part)
-    with stopped(target.pid(node)):
-        hold(lambda: node >> 16 not in target.part(part["partition"])["isr"])
+    with stopped(target, target.followers) as victim:
+        hold(lambda: broker_of(victim.node) not in target.part(victim.partition)["isr"])
 
 
 def stop_controller(target: Target, hold: Hold) -> None:
     """SIGSTOP the active controller. Nobody else can answer what the cluster's state is meanwhile."""
-    with stopped(target.controller_pid()):
+    with stopped(target, target.controllers):
         hold(lambda: True)
 
 
@@ -218,7 +244,10 @@ def _broken_disk(target: Target, hold: Hold, error: int) -> None:
     with target.faults.failing_writes(target.nodes.disks[broker], error):
         hold(lambda: bool(target.failed_pids(broker)))
     for pid in target.failed_pids(broker):
-        os.kill(pid, signal.SIGKILL)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # another fault was quicker
 
 
 def network_cut(target: Target, hold: Hold) -> None:

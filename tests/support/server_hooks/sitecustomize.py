@@ -1,7 +1,7 @@
 """Makes the disk and the network of server processes fail on command, for tests only: the product holds no switch for it.
 
 Python imports this module by its name at the start of every process that has this folder on its PYTHONPATH, as the workers
-of a test's own Ray do. Where RAYLOG_TEST_FAULTS names a file, two modules of raylog are patched when they have been
+of a test's own Ray do. Where RAYLOG_TEST_FAULTS names a file, some modules of raylog are patched when they have been
 imported:
 
 - ``raylog.log.disk_files``: reads, writes and flushes below a disk that the file names fail with its error number; half of
@@ -55,6 +55,7 @@ if FAULTS:
             return self
 
     orders = Orders()
+    listening = set()  # the ports of this process
 
     def fail(errors, path):
         for disk, number in errors.items():
@@ -65,9 +66,9 @@ if FAULTS:
         kind, files = module.DiskFile, module.DiskFiles
         read_at, write_at, flush, write_file = kind.read_at, kind.write_at, kind.flush, files.write_file
 
-        def failing_read(self, position, size):
+        def failing_read(self, position, size, **options):
             fail(orders.look().read_errors, self.path)
-            return read_at(self, position, size)
+            return read_at(self, position, size, **options)
 
         def failing_write(self, position, *buffers):
             errors = orders.look().write_errors
@@ -99,40 +100,74 @@ if FAULTS:
         import weakref
 
         framed = module.FramedProtocol
-        made, alive, state = framed.connection_made, weakref.WeakSet(), {"looking": False}
+        made, alive, state = framed.connection_made, weakref.WeakSet(), {"looking": False, "cut": False}
 
         def own_broker():
             servers = sys.modules.get("raylog.actors.spec")
             return getattr(servers, "test_broker", None)
 
-        def is_cut(protocol):
+        def other_broker(protocol):
+            """The broker at the other end: as the handshake proved it, before that by the port that was dialled."""
             node = getattr(getattr(protocol, "peer", None), "node_id", -1)
-            mine = own_broker()
-            return mine is not None and node >= 0 and frozenset((mine, node >> 16)) in orders.cuts
+            if node < 0 and protocol.test_dialled is None:
+                protocol.test_dialled = -1  # the end that was dialled, or no server of raylog's
+                own, other = (protocol.transport.get_extra_info(name) for name in ("sockname", "peername"))
+                try:
+                    if own[1] not in listening:
+                        with open(f"{FAULTS}.port-{other[1]}") as file:
+                            protocol.test_dialled = int(file.read())
+                except (OSError, TypeError, ValueError):
+                    pass
+            return node >> 16 if node >= 0 else protocol.test_dialled
+
+        def obey(protocol):
+            cut = frozenset((own_broker(), other_broker(protocol))) in orders.cuts
+            if cut:
+                protocol.test_cut = True
+                protocol.transport.pause_reading()
+            elif protocol.test_cut:
+                protocol.test_cut = False
+                if not protocol._reading_held:
+                    protocol.transport.resume_reading()
 
         def look(loop):
-            orders.look()
-            for protocol in list(alive):
-                transport = protocol.transport
-                if transport is None or transport.is_closing():
-                    alive.discard(protocol)
-                elif is_cut(protocol):
-                    protocol.test_cut = True
-                    transport.pause_reading()
-                elif getattr(protocol, "test_cut", False):
-                    protocol.test_cut = False
-                    if not protocol._reading_held:
-                        transport.resume_reading()
+            if orders.look().cuts or state["cut"]:
+                state["cut"] = bool(orders.cuts)
+                for protocol in list(alive):
+                    if protocol.transport is None or protocol.transport.is_closing():
+                        alive.discard(protocol)
+                    else:
+                        obey(protocol)
             loop.call_later(LOOK_S, look, loop)
 
         def connection_made(self, transport):
+            self.test_cut, self.test_dialled = False, None
             made(self, transport)
             alive.add(self)
+            if orders.cuts:
+                obey(self)
             if not state["looking"]:
                 state["looking"] = True
                 look(self.loop)
 
         framed.connection_made = connection_made
+
+    def patch_server(module):
+        """Says which broker listens where, for those who dial."""
+        start = module.Server.start
+
+        async def start_and_tell(self):
+            endpoint = await start(self)
+            listening.add(endpoint.port)
+            broker = getattr(sys.modules.get("raylog.actors.spec"), "test_broker", None)
+            if broker is not None:
+                path = f"{FAULTS}.port-{endpoint.port}"
+                with open(path + ".new", "w") as file:
+                    file.write(str(broker))
+                os.replace(path + ".new", path)
+            return endpoint
+
+        module.Server.start = start_and_tell
 
     def patch_spec(module):
         """Which broker this process is of."""
@@ -147,6 +182,7 @@ if FAULTS:
     PATCHES = {
         "raylog.log.disk_files": patch_disks,
         "raylog.wire.framing": patch_wire,
+        "raylog.wire.server": patch_server,
         "raylog.actors.spec": patch_spec,
     }
 
