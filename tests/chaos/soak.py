@@ -33,7 +33,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from process_faults import KINDS, Condition, Target  # noqa: E402
+from process_faults import KINDS, MEMORY_HEADROOM_BYTES, Condition, Target  # noqa: E402
 from ray_clusters import eventually  # noqa: E402
 from ray_nodes import ray_nodes  # noqa: E402
 from server_faults import ServerFaults  # noqa: E402
@@ -49,7 +49,8 @@ PARTITIONS = 3
 RECORDS_PER_SECOND = 6_000
 ONE_AT_A_TIME = {
     **dict.fromkeys(
-        ("node away", "disk full", "disk write error", "network cut", "network cut of controller"), "machine"
+        ("node away", "disk full", "disk write error", "network cut", "network cut of controller", "memory eaten"),
+        "machine",
     ),
     **dict.fromkeys(("stop leader", "stop follower", "stop controller"), "silence"),
 }
@@ -211,7 +212,8 @@ def main() -> int:
     os.environ["RAY_TMPDIR"] = str(folder)
     try:
         faults = ServerFaults(folder / "faults.json")
-        with ray_nodes(folder / "data", faults=faults.path) as nodes:
+        headroom = MEMORY_HEADROOM_BYTES if "memory eaten" in kinds else None
+        with ray_nodes(folder / "data", faults=faults.path, memory_headroom_bytes=headroom) as nodes:
             configs = {"min.insync.replicas": "2", "retention.ms": "-1"}
             with nodes.cluster.admin() as admin:
                 admin.create_topics([NewTopic("soak", PARTITIONS, 3, configs=configs)])

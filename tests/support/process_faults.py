@@ -11,6 +11,7 @@ stay offline until their processes are replaced (docs/limits.md): the fault ends
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import ray
 from ray_clusters import eventually
 from ray_nodes import RayNodes
 from server_faults import ServerFaults
@@ -144,6 +146,7 @@ class Target:
 
 
 Fault = Callable[[Target, Hold], None]
+MEMORY_HEADROOM_BYTES = 2 << 30
 
 
 # ------------------------------------------------------------------ kills
@@ -266,6 +269,23 @@ def network_cut_of_controller(target: Target, hold: Hold) -> None:
         hold(lambda: all(other not in part["isr"] for part in target.parts()))
 
 
+def memory_eaten(target: Target, hold: Hold) -> None:
+    """A Ray task eats memory until Ray's memory monitors act. Each node's kills somebody of its own, a server where there is no task."""
+
+    def eat(most_bytes: int) -> int:
+        eaten = []
+        while sum(map(len, eaten)) < most_bytes:
+            eaten.append(bytearray(64 << 20))
+            eaten[-1][:: 1 << 12] = b"x" * len(eaten[-1][:: 1 << 12])  # each page is really there
+        return len(eaten)
+
+    task = ray.remote(eat).options(num_cpus=0, max_retries=0).remote(2 * MEMORY_HEADROOM_BYTES)
+    with contextlib.suppress(ray.exceptions.OutOfMemoryError, ray.exceptions.WorkerCrashedError):
+        ray.get(task, timeout=60)
+        raise AssertionError(f"a task took {2 * MEMORY_HEADROOM_BYTES:,} bytes, and Ray's memory monitor let it")
+    hold(lambda: True)
+
+
 KINDS: dict[str, Fault] = {
     kind.__name__.replace("_", " "): kind
     for kind in (
@@ -281,5 +301,6 @@ KINDS: dict[str, Fault] = {
         disk_write_error,
         network_cut,
         network_cut_of_controller,
+        memory_eaten,
     )
 }

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray.cluster_utils import Cluster as RayCluster
 from ray_clusters import PATIENCE_S, kept_environment
@@ -60,9 +61,18 @@ class RayNodes:
 
 
 @contextmanager
-def ray_nodes(folder: Path, *, faults: Path | None = None) -> Iterator[RayNodes]:
-    """Three nodes, with their disks under ``folder``; ended at the end."""
-    with kept_environment("PYTHONPATH", "RAYLOG_TEST_FAULTS"):
+def ray_nodes(
+    folder: Path, *, faults: Path | None = None, memory_headroom_bytes: int | None = None
+) -> Iterator[RayNodes]:
+    """Three nodes, with their disks under ``folder``; ended at the end.
+
+    ``memory_headroom_bytes``: Ray's memory monitor acts when so much more memory than now is in use.
+    """
+    with kept_environment("PYTHONPATH", "RAYLOG_TEST_FAULTS", "RAY_memory_usage_threshold"):
+        if memory_headroom_bytes is not None:
+            memory = psutil.virtual_memory()
+            threshold = (memory.total - memory.available + memory_headroom_bytes) / memory.total
+            os.environ["RAY_memory_usage_threshold"] = f"{min(threshold, 0.95):.4f}"  # noqa: SIM112 (its name)
         if faults is not None:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOOKS), os.environ.get("PYTHONPATH")]))
             os.environ["RAYLOG_TEST_FAULTS"] = str(faults)
