@@ -3,8 +3,7 @@
 ``ReplicaComparison`` is fed what each replica returned from one offset on and answers how far they agree. Replicas copy their
 leader's batches as they are, so below the high watermark everything has to be the same byte for byte, the leader epochs in
 the batch headers included. The first replica of every portion is the reference; its batches are also checked for
-themselves: the CRC, offsets that ascend (without a gap, unless the topic is compacted), leader epochs that never go back
-and are none of the future. The others need no such check: they are the same, or differ.
+themselves: the CRC, offsets that ascend without a gap, leader epochs that never go back and are none of the future. The others need no such check: they are the same, or differ.
 
 Ends at the first difference, which is named: at which offset, between whom, and what differs.
 
@@ -47,7 +46,7 @@ class Difference:
 class ReplicaComparison:
     """Agreement so far. ``offset``: everything below it (from where it began) is compared; ``end``: where to stop."""
 
-    def __init__(self, offset: int, end: int, *, leader_epoch: int, may_have_gaps: bool = False) -> None:
+    def __init__(self, offset: int, end: int, *, leader_epoch: int) -> None:
         self.offset = offset
         self.end = end
         self.difference: Difference | None = None
@@ -56,7 +55,6 @@ class ReplicaComparison:
         self.size_bytes = 0
         self.epoch_starts: list[tuple[int, int]] = []  # (leader epoch, offset of its first batch), as the batches say
         self._leader_epoch = leader_epoch
-        self._may_have_gaps = may_have_gaps
         self._expected: int | None = None  # the next batch's base offset; None at the beginning and after a jump
 
     def jump(self, offset: int) -> None:
@@ -114,13 +112,13 @@ class ReplicaComparison:
         if batch.last_offset_delta < 0 or batch.next_offset <= self.offset:
             return f"{offsets} comes where offset {self.offset} has to follow"
         if self._expected is None:
-            if batch.base_offset > self.offset and not self._may_have_gaps:
+            if batch.base_offset > self.offset:
                 return f"{offsets} comes first, offset {self.offset} is missing"
         elif batch.base_offset < self._expected:
             return f"{offsets} comes where offset {self._expected} has to follow"
-        elif batch.base_offset > self._expected and not self._may_have_gaps:
+        elif batch.base_offset > self._expected:
             return f"{offsets} follows offset {self._expected - 1}: a gap"
-        if batch.record_count != batch.last_offset_delta + 1 and not self._may_have_gaps:
+        if batch.record_count != batch.last_offset_delta + 1:
             return f"{offsets} holds {batch.record_count} records"
         epoch, last_epoch = batch.partition_leader_epoch, self.epoch_starts[-1][0] if self.epoch_starts else -1
         if epoch < last_epoch:

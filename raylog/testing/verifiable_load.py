@@ -201,7 +201,7 @@ class LoadAudit:
         behind = [partition for partition, end in ends.items() if positions.get(partition, 0) < end]
         if not behind:
             return
-        with Consumer(self._address) as consumer:
+        with Consumer(self._address, auto_offset_reset="earliest") as consumer:  # what was deleted shows as lost
             consumer.assign([TopicPartition(topic, partition) for partition in behind])
             for partition in behind:
                 consumer.seek(TopicPartition(topic, partition), positions.get(partition, 0))
