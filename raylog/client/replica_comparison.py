@@ -3,7 +3,8 @@
 ``ReplicaComparison`` is fed what each replica returned from one offset on and answers how far they agree. Replicas copy their
 leader's batches as they are, so below the high watermark everything has to be the same byte for byte, the leader epochs in
 the batch headers included. The first replica of every portion is the reference; its batches are also checked for
-themselves: the CRC, offsets that ascend without a gap, leader epochs that never go back and are none of the future. The others need no such check: they are the same, or differ.
+themselves: the CRC, offsets that ascend without a gap, leader epochs that never go back and are none of the future. The
+others need no such check: they are the same, or differ.
 
 Ends at the first difference, which is named: at which offset, between whom, and what differs.
 
