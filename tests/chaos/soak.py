@@ -42,6 +42,7 @@ from raylog import NewTopic  # noqa: E402
 from raylog.testing.ledger import Findings  # noqa: E402
 from raylog.testing.verifiable_load import LoadAudit, VerifiableLoad  # noqa: E402
 
+BY_NAME_ONLY = frozenset({"memory eaten"})  # wants a machine whose memory nobody else uses: monitors look at all of it
 EVERY_S = 5.0
 LASTS_S = (1.0, 14.0)  # a silence longer than broker.session.timeout.ms (9 s) and shorter ones
 HEAL_S = 180.0
@@ -203,10 +204,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="only this kind; may be repeated")
+    parser.add_argument(
+        "--kind",
+        action="append",
+        choices=sorted(KINDS),
+        help="only this kind; may be repeated; without it all but 'memory eaten'",
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "soak")
     options = parser.parse_args()
-    kinds = options.kind or list(KINDS)
+    kinds = options.kind or [kind for kind in KINDS if kind not in BY_NAME_ONLY]
     print(f"soak: {options.minutes:g} minutes, seed {options.seed}, kinds: {', '.join(kinds)}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="rl"))
     os.environ["RAY_TMPDIR"] = str(folder)

@@ -273,8 +273,8 @@ def memory_eaten(target: Target, hold: Hold) -> None:
     """A Ray task eats memory until Ray's memory monitors act. Each node's kills somebody of its own, a server where there is no task."""
 
     def eat(most_bytes: int) -> int:
-        eaten = []
-        while sum(map(len, eaten)) < most_bytes:
+        eaten: list[bytearray] = []
+        while sum(len(each) for each in eaten) < most_bytes:
             eaten.append(bytearray(64 << 20))
             eaten[-1][:: 1 << 12] = b"x" * len(eaten[-1][:: 1 << 12])  # each page is really there
         return len(eaten)
