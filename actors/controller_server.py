@@ -24,7 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
-from raylog.actors.apis import admin
+from raylog.actors.apis import admin, operations
+from raylog.actors.apis.api import Api
 from raylog.actors.patience import once_unlocked
 from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.errors import KafkaError, RaylogError, error_for
@@ -71,6 +72,7 @@ from raylog.wire.session import Frame, Session, accept_session
 
 logger = logging.getLogger("raylog.controller")
 
+APIS = (*admin.APIS, *operations.APIS)
 METADATA_FOLDER = "__cluster_metadata-0"
 CREATIONS_AT_ONCE = 64
 SHUTDOWN_PATIENCE_S = 30.0
@@ -110,7 +112,7 @@ class ControllerServer:
         self._is_published = False  # whether the disks of the whole committed log have the address
         self._server = Server(
             {
-                **{api.key: self._kafka_handler(api) for api in admin.APIS},
+                **{api.key: self._kafka_handler(api) for api in APIS},
                 private.SESSION: self._open_session,
                 private.AWAIT_LEADER: self._await_leader,
                 private.CLUSTER_STATUS: self._cluster_status,
@@ -121,7 +123,7 @@ class ControllerServer:
             secret=self._secret,
             host=spec.host,
             port=next((each.port for each in self._disk.controllers if each.host == spec.host), 0),
-            versions={api.key: api.versions for api in admin.APIS},
+            versions={api.key: api.versions for api in APIS},
         )
 
     # ------------------------------------------------------------------ life
@@ -313,7 +315,7 @@ class ControllerServer:
         if self._waiting.pop(token, None) is not None:
             self._handle(RequestAbandoned(token))
 
-    def _kafka_handler(self, api: admin.Api) -> Callable[[Request], None]:
+    def _kafka_handler(self, api: Api) -> Callable[[Request], None]:
         def handle(request: Request) -> None:
             body, version = request.body, request.version
             try:

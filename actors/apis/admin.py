@@ -19,12 +19,12 @@ that API's answer with the error on every item; ``to_request`` raises a KafkaErr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis.entities import CODES, NO_DELAY, build, module_of, response_class
+from raylog.actors.apis.api import Api, answer
+from raylog.actors.apis.entities import CODES, NO_DELAY, build
 from raylog.errors import error_for
 from raylog.metadata import requests
 from raylog.metadata.requests import ConfigOperation, ControllerReply, Refused, ResourceType
@@ -33,18 +33,6 @@ from raylog.types import BROKER_SLOT, NO_LEADER, broker_of, slot_of
 ERROR_NONE = CODES[0]
 INVALID_REQUEST = ErrorCode.invalid_request.value
 NOT_COORDINATOR = ErrorCode.not_coordinator.value
-
-
-class Api(NamedTuple):
-    key: int
-    versions: range
-    to_request: Callable[[Any, int], requests.Request]
-    to_entity: Callable[[Any, ControllerReply, int], Any]
-
-
-def _answer(key: int, version: int) -> tuple[Any, Any]:
-    cls = response_class(key, version)
-    return cls, module_of(cls)
 
 
 # ------------------------------------------------------------------ Metadata
@@ -61,7 +49,7 @@ def _metadata_request(body: Any, version: int) -> requests.Request:
 
 
 def _metadata_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = _answer(METADATA, version)
+    cls, module = answer(METADATA, version)
     if isinstance(reply, Refused):
         asked = body.topics or ()
         views = tuple(
@@ -130,7 +118,7 @@ def _create_topics_request(body: Any, version: int) -> requests.Request:
 
 
 def _create_topics_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = _answer(CREATE_TOPICS, version)
+    cls, module = answer(CREATE_TOPICS, version)
     if isinstance(reply, Refused):
         reply = requests.TopicsCreated(
             tuple(requests.TopicCreation(topic.name, reply.error, reply.message) for topic in body.topics)
@@ -165,7 +153,7 @@ def _delete_topics_request(body: Any, version: int) -> requests.Request:
 
 
 def _delete_topics_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = _answer(DELETE_TOPICS, version)
+    cls, module = answer(DELETE_TOPICS, version)
     if isinstance(reply, Refused):
         asked = _delete_topics_request(body, version)
         assert isinstance(asked, requests.DeleteTopics)
@@ -198,7 +186,7 @@ def _create_partitions_request(body: Any, version: int) -> requests.Request:
 
 
 def _create_partitions_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = _answer(CREATE_PARTITIONS, version)
+    cls, module = answer(CREATE_PARTITIONS, version)
     if isinstance(reply, Refused):
         reply = requests.PartitionsCreated(
             tuple(requests.TopicOutcome(topic.name, reply.error, reply.message) for topic in body.topics)
@@ -247,7 +235,7 @@ def _describe_configs_request(body: Any, version: int) -> requests.Request:
 
 
 def _describe_configs_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = _answer(DESCRIBE_CONFIGS, version)
+    cls, module = answer(DESCRIBE_CONFIGS, version)
     if isinstance(reply, Refused):
         reply = requests.ConfigsDescribed(
             tuple(
@@ -304,7 +292,7 @@ def _alter_configs_request(body: Any, version: int) -> requests.Request:
 
 
 def _alter_configs_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = _answer(INCREMENTAL_ALTER_CONFIGS, version)
+    cls, module = answer(INCREMENTAL_ALTER_CONFIGS, version)
     if isinstance(reply, Refused):
         reply = requests.ConfigsAltered(
             tuple(
@@ -337,7 +325,7 @@ def _describe_cluster_request(body: Any, version: int) -> requests.Request:
 
 
 def _describe_cluster_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = _answer(DESCRIBE_CLUSTER, version)
+    cls, module = answer(DESCRIBE_CLUSTER, version)
     error, message = ERROR_NONE, None
     if isinstance(reply, Refused):
         error, message = CODES[reply.error], reply.message
@@ -372,7 +360,7 @@ def _init_producer_id_request(body: Any, version: int) -> requests.Request:
 
 
 def _init_producer_id_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, _ = _answer(INIT_PRODUCER_ID, version)
+    cls, _ = answer(INIT_PRODUCER_ID, version)
     if isinstance(reply, Refused):
         reply = requests.ProducerIdAssigned(reply.error)
     assert isinstance(reply, requests.ProducerIdAssigned), reply

@@ -32,6 +32,8 @@ EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
 OffsetSpec = Literal["earliest", "latest", "max_timestamp"] | int
+ElectionKind = Literal["preferred", "unclean"]
+_ELECTIONS: dict[Any, int] = {"preferred": 0, "unclean": 1}
 _SPECS: dict[Any, int] = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 
 
@@ -278,6 +280,32 @@ class AsyncAdminClient:
         Nothing stops meanwhile. A replica that is away or behind for ``patience`` seconds is left out, and the result does not hold.
         """
         return await verify_topics(self._opened(), topics, patience_s=patience, on_partition=on_partition)
+    # -------------------------------------------------------------- operating partitions and brokers
+
+    async def elect_leaders(
+        self,
+        kind: ElectionKind = "preferred",
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Let partitions be led by their preferred leaders, or, unclean, let one without any be led by whoever has most of its records.
+
+        Without ``partitions`` all of them, and those where nothing was to be done are left out. Per partition None, or why it was not
+        done (ElectionNotNeededError where it leads already). An unclean election may lose acknowledged records.
+        """
+        if kind not in _ELECTIONS:
+            raise ConfigError(f"election kind {kind!r} is neither preferred nor unclean")
+        timeout_ms = self._timeout_ms(timeout)
+        named = None if partitions is None else [TopicPartition(*each) for each in partitions]
+        reply = await self._ask(requests.elect_leaders(_ELECTIONS[kind], named, timeout_ms=timeout_ms), timeout_ms)
+        if named is None:
+            _raise_first([("the election", reply.error_code, None)])
+        return {
+            TopicPartition(topic.topic, result.partition_id): _error_or_none(result.error_code, result.error_message)
+            for topic in reply.replica_election_results
+            for result in topic.partition_result
+        }
 
     # -------------------------------------------------------------- the end, and inside
 
@@ -351,6 +379,10 @@ def _config_text(value: Any) -> str | None:
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value))
     return str(value)
+
+
+def _error_or_none(code: int, message: str | None) -> RaylogError | None:
+    return None if code == ErrorCode.none else error_for(code, message)
 
 
 def _raise_first(results: Iterable[tuple[Any, int, str | None]]) -> None:

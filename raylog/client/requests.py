@@ -261,3 +261,19 @@ def describe_cluster() -> Request:
     return _schema("describe_cluster.v1").DescribeClusterRequest(
         include_cluster_authorized_operations=False, endpoint_type=1
     )
+
+
+# ------------------------------------------------------------------ operating partitions and brokers
+
+
+def elect_leaders(election_type: int, partitions: Iterable[TopicPartition] | None, *, timeout_ms: float) -> Request:
+    """ElectLeaders v2; type 0 is preferred, 1 unclean; None stands for every partition."""
+    schema = _schema("elect_leaders.v2")
+    named = None
+    if partitions is not None:
+        grouped = by_topic(dict.fromkeys(partitions))
+        named = tuple(
+            schema.TopicPartitions(topic=topic, partitions=tuple(number for number, _ in numbers))
+            for topic, numbers in grouped.items()
+        )
+    return schema.ElectLeadersRequest(election_type=election_type, topic_partitions=named, timeout=_ms(timeout_ms))

@@ -26,6 +26,7 @@ from raylog.client.admin import (
     AsyncAdminClient,
     ClusterDescription,
     ConfigEntry,
+    ElectionKind,
     NewTopic,
     OffsetInfo,
     OffsetSpec,
@@ -379,6 +380,15 @@ class AdminClient:
         """Compare all replicas byte for byte below the high watermark. ``on_partition`` is called on another thread."""
         listed = [topics] if isinstance(topics, str) else topics
         return self._run(self._client.verify_replicas(listed, patience=patience, on_partition=on_partition))
+    def elect_leaders(
+        self,
+        kind: ElectionKind = "preferred",
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Preferred or unclean elections; per partition None, or why it was not done."""
+        return self._run(self._client.elect_leaders(kind, partitions, timeout=timeout))
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

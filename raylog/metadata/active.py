@@ -50,6 +50,7 @@ from raylog.metadata.events import (
 from raylog.metadata.hellos import Admission, admit
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.leader_waits import AWAIT, LeaderWaits
+from raylog.metadata.leadership import IMBALANCE, Leadership
 from raylog.metadata.ledger import Decision, Greet, Held, Ledger
 from raylog.metadata.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.liveness import Liveness
@@ -77,11 +78,9 @@ from raylog.metadata.requests import (
     DescribeCluster,
     DescribeConfigs,
     DescribeTopics,
-    ElectionOutcome,
     ElectLeaders,
     IncrementalAlterConfigs,
     InitProducerId,
-    LeadersElected,
     RegisterDisk,
 )
 from raylog.metadata.session import (
@@ -144,6 +143,7 @@ class ActiveController:
             notice=self._effects.append,
             unstartable=self._starts.has_failed,
         )
+        self._leadership = Leadership(self._ledger, self._partitions, self._timers, config)
 
     # -------------------------------------------------------------- the outside
 
@@ -160,6 +160,7 @@ class ActiveController:
         for node_id, actor in sorted(self.latest.actors.items()):
             if actor.alive:
                 self._effects.append(self._liveness.unheard(node_id, actor.endpoint, actor.incarnation, now_ms))
+        self._leadership.begin(now_ms)
         return self._close_event(now_ms)
 
     def handle(self, event: ActiveEvent, now_ms: int) -> Outcome:
@@ -406,6 +407,8 @@ class ActiveController:
                 self._effects += self._waits.timed_out(name[1])
             elif name[0] == START:
                 self._starts.timed_out(name[1], now_ms)
+            elif name[0] == IMBALANCE:
+                self._leadership.restore_balance(now_ms)
             else:
                 assert name[0] == FIRST_LEADER, name
                 self._partitions.settle([name[1]], now_ms, waited=True)
@@ -445,7 +448,7 @@ class ActiveController:
             case IncrementalAlterConfigs():
                 self._alter_configs(token, request, now_ms)
             case ElectLeaders():
-                self._elect_leaders(token, request)
+                self._ledger.hold(Reply(token, self._leadership.elect(request)))
             case RegisterDisk():
                 self._decide(token, *decide_register_disk(self.latest, request))
             case InitProducerId():
@@ -473,22 +476,6 @@ class ActiveController:
             num_partitions=self._config.num_partitions,
             default_replication_factor=self._config.default_replication_factor,
         )
-
-    def _elect_leaders(self, token: int, request: ElectLeaders) -> None:
-        outcomes = []
-        named = request.partitions
-        if named is None:
-            topics = [self.latest.topics[topic_id] for _, topic_id in sorted(self.latest.topic_ids.items())]
-            named = tuple((topic.name, partition) for topic in topics for partition in sorted(topic.partitions))
-        for name, partition in named:
-            topic = self.latest.topic_named(name)
-            if topic is None or partition not in topic.partitions:
-                error = ErrorCode.unknown_topic_or_partition
-            else:
-                error = self._partitions.elect(TopicIdPartition(topic.topic_id, partition), request.type)
-            if request.partitions is not None or error is not ErrorCode.election_not_needed:
-                outcomes.append(ElectionOutcome(name, partition, error))
-        self._ledger.hold(Reply(token, LeadersElected(tuple(outcomes))))
 
     def _alter_configs(self, token: int, request: IncrementalAlterConfigs, now_ms: int) -> None:
         records, reply = config_decisions.decide_alter_configs(self.latest, request)

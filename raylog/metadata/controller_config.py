@@ -16,6 +16,9 @@ class ControllerConfig:
     num_partitions: int = 1  # num.partitions
     default_replication_factor: int = 1  # default.replication.factor
     delete_topic_enable: bool = True  # delete.topic.enable
+    auto_leader_rebalance_enable: bool = True  # auto.leader.rebalance.enable
+    leader_imbalance_check_interval_ms: int = 300_000  # leader.imbalance.check.interval.seconds
+    leader_imbalance_per_broker_percentage: int = 10  # leader.imbalance.per.broker.percentage: above it leaders go back
     starts_brokers: bool = True  # whether each registered broker gets a Broker actor
     start_backoff_ms: int = 200  # doubles with each failure in a row
     start_backoff_max_ms: int = 30_000

@@ -163,25 +163,29 @@ class PartitionDecisions:
                 self._notice(Notice(f"{name}: broker {after.leader} leads, epoch {after.leader_epoch}"))
         self._ledger.add(PartitionChanged(id.topic_id, id.partition, after))
 
-    def elect(self, id: TopicIdPartition, type: ElectionType) -> ErrorCode:
-        """An election by hand: of the preferred leader, or an unclean one where nobody leads."""
+    def elect(self, id: TopicIdPartition, type: ElectionType) -> tuple[ErrorCode, str | None]:
+        """An election by hand, of the preferred leader or an unclean one where nobody leads: the error and its reason."""
         topic = self._ledger.latest.topics[id.topic_id]
         state = topic.partitions[id.partition]
         candidates = self._candidates(id, state)
         minimum = self.min_isr(topic, state)
+        first = state.brokers[0]
         match type:
             case ElectionType.PREFERRED:
-                if state.leader == state.brokers[0]:
-                    return ErrorCode.election_not_needed
+                if state.leader == first:
+                    return ErrorCode.election_not_needed, f"the preferred leader, broker {first}, leads already"
                 after = elections.preferred(state, candidates, min_isr=minimum)
-                failure = ErrorCode.preferred_leader_not_available
+                code = ErrorCode.preferred_leader_not_available
+                reason = "is not in sync" if first not in state.isr else "is not live"
+                failure = f"the preferred leader, broker {first}, {reason}"
             case ElectionType.UNCLEAN:
                 if state.leader != NO_LEADER:
-                    return ErrorCode.election_not_needed
+                    return ErrorCode.election_not_needed, f"broker {state.leader} leads"
                 after = elections.settled(state, candidates, min_isr=minimum, unclean_allowed=True)
-                failure = ErrorCode.eligible_leaders_not_available
+                code = ErrorCode.eligible_leaders_not_available
+                failure = "no replica is live, or one that holds more may still return"
         self._change(topic, id, state, after)
-        return failure if after is state else ErrorCode.none
+        return (code, failure) if after is state else (ErrorCode.none, None)
 
     # -------------------------------------------------------------- ISR changes
 

@@ -1,0 +1,84 @@
+"""Who leads because somebody wants it: elections by hand, and leaders that return to the preferred replicas by themselves.
+
+Owns the questions over many partitions; the rules for one are ``elections``' and reach it through ``PartitionDecisions``. It knows
+nothing of sessions or frames.
+
+**Balance** (Kafka's ``auto.leader.rebalance.enable``). Every ``leader.imbalance.check.interval.seconds`` the partitions are grouped by
+their preferred leader, the first of their replicas. Where more than ``leader.imbalance.per.broker.percentage`` of a broker's are led by
+somebody else, each of them is given back to it if its replica there is live and in sync. Exactly the percentage is not yet too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kio.schema.errors import ErrorCode
+
+from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.ledger import Ledger
+from raylog.metadata.partition_decisions import PartitionDecisions
+from raylog.metadata.requests import ElectionOutcome, ElectionType, ElectLeaders, LeadersElected
+from raylog.metadata.timers import Timers
+from raylog.types import TopicIdPartition
+
+IMBALANCE = "imbalance"
+
+
+class Leadership:
+    __slots__ = ("_config", "_ledger", "_partitions", "_timers")
+
+    def __init__(
+        self, ledger: Ledger, partitions: PartitionDecisions, timers: Timers, config: ControllerConfig
+    ) -> None:
+        self._ledger = ledger
+        self._partitions = partitions
+        self._timers = timers
+        self._config = config
+
+    def begin(self, now_ms: int) -> None:
+        """Balance is looked at for the first time one interval from now."""
+        if self._config.auto_leader_rebalance_enable:
+            self._timers.set((IMBALANCE,), now_ms + self._config.leader_imbalance_check_interval_ms)
+
+    def restore_balance(self, now_ms: int) -> None:
+        """The interval has passed: give leaders back to brokers that lead too few of the partitions that prefer them."""
+        self.begin(now_ms)
+        for id in imbalanced(self._ledger.latest, percentage=self._config.leader_imbalance_per_broker_percentage):
+            self._partitions.elect(id, ElectionType.PREFERRED)
+
+    def elect(self, request: ElectLeaders) -> LeadersElected:
+        outcomes = []
+        for name, partition in request.partitions if request.partitions is not None else self._all_partitions():
+            topic = self._ledger.latest.topic_named(name)
+            message: str | None
+            if topic is None or partition not in topic.partitions:
+                error, message = ErrorCode.unknown_topic_or_partition, f"there is no partition {name}-{partition}"
+            else:
+                error, message = self._partitions.elect(TopicIdPartition(topic.topic_id, partition), request.type)
+            if request.partitions is not None or error is not ErrorCode.election_not_needed:
+                outcomes.append(ElectionOutcome(name, partition, error, message))
+        return LeadersElected(tuple(outcomes))
+
+    def _all_partitions(self) -> Iterable[tuple[str, int]]:
+        image = self._ledger.latest
+        topics = [image.topics[topic_id] for _, topic_id in sorted(image.topic_ids.items())]
+        return tuple((topic.name, partition) for topic in topics for partition in sorted(topic.partitions))
+
+
+def imbalanced(image: MetadataImage, *, percentage: int) -> list[TopicIdPartition]:
+    """The partitions that another than their preferred leader leads, of the brokers for which these are too many."""
+    preferring: dict[int, int] = {}
+    elsewhere: dict[int, list[TopicIdPartition]] = {}
+    for topic_id, topic in sorted(image.topics.items()):
+        for partition, state in sorted(topic.partitions.items()):
+            broker = state.brokers[0]
+            preferring[broker] = preferring.get(broker, 0) + 1
+            if state.leader != broker:
+                elsewhere.setdefault(broker, []).append(TopicIdPartition(topic_id, partition))
+    return [
+        id
+        for broker, ids in sorted(elsewhere.items())
+        if len(ids) * 100 > percentage * preferring[broker]
+        for id in ids
+    ]
