@@ -118,6 +118,7 @@ class ControllerServer:
                 private.CLUSTER_STATUS: self._cluster_status,
                 private.REGISTER_DISKS: self._register_disks,
                 private.SHUTDOWN: self._shutdown,
+                private.DRAIN_BROKER: self._drain_broker,
             },
             identity=self._identity,
             secret=self._secret,
@@ -344,6 +345,19 @@ class ControllerServer:
 
         self._parked(request, self._ask(asked, answer))
 
+    def _drain_broker(self, request: Request) -> None:
+        body: private.DrainBroker = request.body
+
+        def answer(reply: ControllerReply) -> None:
+            if isinstance(reply, requests.BrokerDrained) and not reply.error:
+                request.reply(private.BrokerDrained(reply.moved, reply.remaining))
+            elif isinstance(reply, requests.BrokerDrained):
+                request.refuse(error_for(reply.error, reply.message))
+            else:
+                _refuse(request, reply)
+
+        self._parked(request, self._ask(requests.DrainBroker(body.broker_id, body.is_draining), answer))
+
     def _cluster_status(self, request: Request) -> None:
         described: list[requests.TopicsDescribed | requests.ClusterDescribed] = []
 
@@ -381,6 +395,7 @@ class ControllerServer:
                 {
                     "id": broker.broker_id,
                     "rack": broker.rack,
+                    "draining": broker.is_draining,
                     "live": broker.broker_id << 16 | BROKER_SLOT in live,
                     "disks": [path for _, path in broker.directories],
                 }

@@ -85,6 +85,7 @@ logger = logging.getLogger("raylog.replica")
 
 THREADS = 4
 LOADING_THREADS = 2
+LOCKED_RETRY_S = 0.5
 ToEntity = Callable[[Any], Any]
 
 
@@ -310,7 +311,7 @@ class ReplicaServer:
                 is_held = id in self._host.replicas
                 self._handle(Removed(frame))
                 if not is_held:
-                    self._in_thread(lambda: self._remove_folder(frame), lambda gone: self._removed(id, gone))
+                    self._delete_folder(frame)
             case AlterPartitionAnswer():
                 self._handle(AlterPartitionAnswered(frame))
             case Welcome():
@@ -327,10 +328,22 @@ class ReplicaServer:
 
     # ------------------------------------------------------------------ logs
 
-    def _remove_folder(self, removal: Removal) -> bool:
+    def _delete_folder(self, removal: Removal) -> None:
+        def tried(is_gone: bool | None) -> None:
+            if is_gone is not None:
+                self._removed(TopicIdPartition(removal.topic_id, removal.partition), is_gone)
+            elif not self._stopping:
+                self._loop.call_later(LOCKED_RETRY_S, self._delete_folder, removal)
+
+        self._in_thread(lambda: self._remove_folder(removal), tried)
+
+    def _remove_folder(self, removal: Removal) -> bool | None:
+        """Whether the folder is gone; None while another process has it open."""
         directory = os.path.join(self._spec.disk, f"{removal.topic}-{removal.partition}")
         try:
             remove_folder(self._files, directory, removal.topic_id)
+        except DiskLockedError:
+            return None
         except OSError as error:
             logger.error("cannot delete %s: %s", directory, error)
             return False

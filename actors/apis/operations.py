@@ -44,7 +44,7 @@ def _elect_leaders_entity(body: Any, reply: ControllerReply, version: int) -> An
         error = CODES[reply.error]
         reply = requests.LeadersElected(
             tuple(
-                requests.ElectionOutcome(each.topic, number, error.value, reply.message)
+                requests.PartitionOutcome(each.topic, number, error.value, reply.message)
                 for each in body.topic_partitions or ()
                 for number in each.partitions
             )

@@ -140,7 +140,7 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
             [
                 broker["id"],
                 broker["rack"] or "-",
-                "live" if broker["live"] else "away",
+                ("draining" if broker["draining"] else "live") if broker["live"] else "away",
                 len(own),
                 sum(actor["replicas"] for actor in own),
                 leads,

@@ -17,6 +17,7 @@ import typer
 import raylog
 from raylog.cli import cluster, consume, doctor, dump_log, node, perf, produce, topics, verify
 from raylog.cli import cluster, consume, doctor, dump_log, leader_election, node, perf, produce, topics
+from raylog.cli import brokers, cluster, consume, doctor, dump_log, leader_election, node, perf, produce, topics
 from raylog.cli.output import notice
 from raylog.errors import RaylogError
 
@@ -53,6 +54,7 @@ app.command("down")(cluster.down)
 app.command("status")(cluster.status)
 app.command("doctor")(doctor.doctor)
 app.add_typer(topics.app, name="topics")
+app.add_typer(brokers.app, name="brokers")
 app.command("leader-election")(leader_election.leader_election)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)

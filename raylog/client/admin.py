@@ -27,6 +27,7 @@ from raylog.client.metadata import TopicView
 from raylog.client.verification import OnPartition, Verification, verify_topics
 from raylog.errors import ClosedError, ConfigError, RaylogError, error_for
 from raylog.types import TopicPartition, broker_of
+from raylog.wire import private
 
 EARLIEST = -2
 LATEST = -1
@@ -107,6 +108,17 @@ class ClusterDescription:
     cluster_id: str
     controller: int
     brokers: tuple[BrokerInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainProgress:
+    """What draining a broker has done so far: the partitions that this call took away from it, and those it still leads.
+
+    Those that remain have nobody else in sync and live; they move as soon as there is somebody.
+    """
+
+    moved: tuple[TopicPartition, ...]
+    remaining: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +318,21 @@ class AsyncAdminClient:
             for topic in reply.replica_election_results
             for result in topic.partition_result
         }
+
+    async def drain_broker(self, broker: int) -> DrainProgress:
+        """Move every leader away from a broker and keep them away, until ``undrain_broker``. Idempotent: ask again for what remains.
+
+        New topics avoid it, and its replicas join no ISR (those that are in sync stay). Done when ``remaining`` is empty.
+        """
+        reply = await self._ask(private.DrainBroker(broker))
+        return DrainProgress(
+            tuple(TopicPartition(*each) for each in reply.moved),
+            tuple(TopicPartition(*each) for each in reply.remaining),
+        )
+
+    async def undrain_broker(self, broker: int) -> None:
+        """Let a broker lead again. Leaders go back to it with the next preferred election, by hand or by itself."""
+        await self._ask(private.DrainBroker(broker, is_draining=False))
 
     # -------------------------------------------------------------- the end, and inside
 

@@ -26,6 +26,7 @@ from raylog.client.admin import (
     AsyncAdminClient,
     ClusterDescription,
     ConfigEntry,
+    DrainProgress,
     ElectionKind,
     NewTopic,
     OffsetInfo,
@@ -389,6 +390,14 @@ class AdminClient:
     ) -> dict[TopicPartition, RaylogError | None]:
         """Preferred or unclean elections; per partition None, or why it was not done."""
         return self._run(self._client.elect_leaders(kind, partitions, timeout=timeout))
+
+    def drain_broker(self, broker: int) -> DrainProgress:
+        """Move every leader away from a broker and keep them away. Idempotent."""
+        return self._run(self._client.drain_broker(broker))
+
+    def undrain_broker(self, broker: int) -> None:
+        """Let a broker lead again."""
+        self._run(self._client.undrain_broker(broker))
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

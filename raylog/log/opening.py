@@ -19,7 +19,7 @@ from raylog.log.checkpoint import ReplicaCheckpoint
 from raylog.log.config import LogConfig
 from raylog.log.files import Files, Lock
 from raylog.log.leader_epochs import LeaderEpochs
-from raylog.log.partition_metadata import read_topic_id, write_topic_id
+from raylog.log.partition_metadata import LOCK_NAME, read_topic_id, write_topic_id
 from raylog.log.producers import ProducerSnapshots, ProducerStates
 from raylog.log.recovery import RecoveryReport, load_segments, tidy
 from raylog.log.segment import Segment
@@ -27,7 +27,6 @@ from raylog.metadata.session import Condition
 from raylog.records.batch import BatchView
 from raylog.records.control import read_control_batch
 
-LOCK_NAME = "replica.lock"
 _TAIL_BYTES = 4 << 20
 
 

@@ -15,6 +15,8 @@ from raylog.errors import DiskError
 from raylog.log.files import Files
 
 FILE_NAME = "partition.metadata"
+LOCK_NAME = "replica.lock"
+"""Beside it; held for as long as a log of the folder is open, and while the folder is being deleted."""
 
 
 def read_topic_id(files: Files, directory: str) -> uuid.UUID | None:

@@ -1,4 +1,4 @@
-"""Deleting the folder of a replica that no log of this process has open: its topic was deleted while nobody held it.
+"""Deleting the folder of a replica that no log of this process has open: its topic was deleted, or it moved, while nobody held it.
 
 A folder that names another topic id in ``partition.metadata``, or none, is somebody else's and stays.
 """
@@ -9,7 +9,7 @@ import uuid
 
 from raylog.errors import DiskError
 from raylog.log.files import Files
-from raylog.log.partition_metadata import read_topic_id
+from raylog.log.partition_metadata import LOCK_NAME, read_topic_id
 
 
 def doomed_directory(directory: str, topic_id: uuid.UUID) -> str:
@@ -20,7 +20,7 @@ def doomed_directory(directory: str, topic_id: uuid.UUID) -> str:
 def remove_folder(files: Files, directory: str, topic_id: uuid.UUID) -> None:
     """Delete the folder if it is that topic's, and what a deletion that was interrupted has left. OSError if that fails.
 
-    Idempotent. A folder that is locked by a log is not looked at: its owner deletes it.
+    Idempotent. DiskLockedError: a log has it open, in a process that is dying or because the replica has come back meanwhile.
     """
     doomed = doomed_directory(directory, topic_id)
     if files.exists(directory):
@@ -29,6 +29,10 @@ def remove_folder(files: Files, directory: str, topic_id: uuid.UUID) -> None:
         except DiskError:
             is_its = False
         if is_its:
-            files.remove_directory(doomed)
-            files.replace(directory, doomed)
+            lock = files.lock(f"{directory}/{LOCK_NAME}")
+            try:
+                files.remove_directory(doomed)
+                files.replace(directory, doomed)
+            finally:
+                lock.close()
     files.remove_directory(doomed)

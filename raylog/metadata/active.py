@@ -48,7 +48,7 @@ from raylog.metadata.events import (
     Ticked,
 )
 from raylog.metadata.hellos import Admission, admit
-from raylog.metadata.image import MetadataImage
+from raylog.metadata.image import MetadataImage, RemovalKey
 from raylog.metadata.leader_waits import AWAIT, LeaderWaits
 from raylog.metadata.leadership import IMBALANCE, Leadership
 from raylog.metadata.ledger import Decision, Greet, Held, Ledger
@@ -56,6 +56,7 @@ from raylog.metadata.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.liveness import Liveness
 from raylog.metadata.partition_decisions import FIRST_LEADER, PartitionDecisions
 from raylog.metadata.producer_ids import ProducerIds
+from raylog.metadata.reassignment_decisions import Reassignments
 from raylog.metadata.records import (
     ActorDied,
     ActorRemoved,
@@ -63,12 +64,14 @@ from raylog.metadata.records import (
     ProducerIdsAllocated,
     Record,
     RemovalConfirmed,
+    RemovalPending,
     TopicConfigChanged,
     TopicDeleted,
 )
 from raylog.metadata.registrations import decide_register_disk, places
 from raylog.metadata.requests import (
     AllocateProducerIds,
+    AlterReassignments,
     AwaitLeader,
     ClusterStatus,
     ControllerReply,
@@ -78,9 +81,11 @@ from raylog.metadata.requests import (
     DescribeCluster,
     DescribeConfigs,
     DescribeTopics,
+    DrainBroker,
     ElectLeaders,
     IncrementalAlterConfigs,
     InitProducerId,
+    ListReassignments,
     RegisterDisk,
 )
 from raylog.metadata.session import (
@@ -144,6 +149,7 @@ class ActiveController:
             unstartable=self._starts.has_failed,
         )
         self._leadership = Leadership(self._ledger, self._partitions, self._timers, config)
+        self._reassignments = Reassignments(self._ledger, self._partitions)
 
     # -------------------------------------------------------------- the outside
 
@@ -198,6 +204,9 @@ class ActiveController:
         for record in decision.records:
             if isinstance(record, TopicDeleted):
                 self._effects += self._announcements.removals(record.topic_id)
+            elif isinstance(record, RemovalPending):
+                key = RemovalKey(record.topic_id, record.partition, record.node_id)
+                self._effects += self._announcements.removal(key)
         self._dismiss_idle(decision.records)
         self._release(decision.held, touched)
         for id in touched:
@@ -307,7 +316,7 @@ class ActiveController:
             case Heartbeat():
                 pass
             case AlterPartition():
-                self._alter_partition(session, frame)
+                self._alter_partition(session, frame, now_ms)
             case ReplicaOpened():
                 if self._holds(session, frame.status.id):
                     self._partitions.opened(session, frame.status, now_ms)
@@ -328,8 +337,8 @@ class ActiveController:
     def _holds(self, session: Session, id: TopicIdPartition) -> bool:
         return id in self.latest.assigned.get(session.node_id, ())
 
-    def _alter_partition(self, session: Session, frame: AlterPartition) -> None:
-        error = self._partitions.alter(session, frame)
+    def _alter_partition(self, session: Session, frame: AlterPartition, now_ms: int) -> None:
+        error = self._partitions.alter(session, frame, now_ms)
         answer = AlterPartitionAnswer(self._epoch, frame.request_id, frame.topic_id, frame.partition, error)
         if error is not ErrorCode.none:
             # Somebody who asks in vain has missed something, or is about to hear of it.
@@ -449,6 +458,12 @@ class ActiveController:
                 self._alter_configs(token, request, now_ms)
             case ElectLeaders():
                 self._ledger.hold(Reply(token, self._leadership.elect(request)))
+            case AlterReassignments():
+                self._ledger.hold(Reply(token, self._reassignments.alter(request, now_ms)))
+            case ListReassignments():
+                self._answer(token, self._reassignments.list(request))
+            case DrainBroker():
+                self._ledger.hold(Reply(token, self._leadership.drain(request, now_ms)))
             case RegisterDisk():
                 self._decide(token, *decide_register_disk(self.latest, request))
             case InitProducerId():
@@ -548,7 +563,7 @@ def _may_create_need(record: Record) -> bool:
     """Whether a server actor may have to be created because of this record: most records change partitions that exist."""
     match record:
         case PartitionChanged():
-            return record.state.partition_epoch == 0
+            return record.state.partition_epoch == 0 or bool(record.state.adding)
         case ProducerIdsAllocated() | TopicConfigChanged():
             return False
         case _:

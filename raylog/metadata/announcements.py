@@ -93,6 +93,11 @@ class Announcements:
                 frames.append(self._removal(session, key))
         return frames
 
+    def removal(self, key: RemovalKey) -> list[SendFrame]:
+        """The Removal of one replica that has moved away, if its actor is connected and has not confirmed it yet."""
+        session = self._listening(key.node_id)
+        return [self._removal(session, key)] if session is not None and key in self._committed.removals else []
+
     def _listening(self, node_id: int) -> Session | None:
         """The node's session, if its process is the committed one (else it is greeted when that commits)."""
         session = self._sessions.of_node(node_id)

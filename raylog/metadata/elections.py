@@ -25,6 +25,9 @@ member of the ISR stays as good as it was, and a death can never empty it. A mem
 minimum becomes an eligible leader until the ISR is that large again: below the minimum the high watermark stands still, so
 it holds everything that was committed. Only a suspect log leaves both (``opened``).
 
+**Draining.** A broker that is being drained leads only what nobody else can lead: its leaders go to another LIVE member of the ISR as soon
+as there is one, and an election takes it last. It stays in the ISRs where it is; joining one is refused (``partition_decisions``).
+
 **A partition that nobody has led yet** (leader epoch −1) holds no record, so no log of it can be suspect.
 """
 
@@ -54,6 +57,7 @@ class Candidate:
     condition: Condition = Condition.CLEAN
     last_epoch: int = -1
     log_end_offset: int = 0
+    is_draining: bool = False
 
 
 Candidates = Mapping[int, Candidate]  # by broker id, one for each replica
@@ -78,16 +82,20 @@ def settled(
     """
     leader = candidates.get(state.leader)
     if leader is not None and leader.standing is not Standing.DEAD and leader.incarnation == state.leader_incarnation:
-        return _without_dead(state, candidates, min_isr) if leader.standing is Standing.LIVE else state
+        if leader.standing is not Standing.LIVE:
+            return state
+        if leader.is_draining and any(may_take_over(candidates[broker]) for broker in state.isr):
+            return _elected(state, candidates, min_isr, unclean_allowed, wait_for_preferred)
+        return _without_dead(state, candidates, min_isr)
     return _elected(state, candidates, min_isr, unclean_allowed, wait_for_preferred)
 
 
 def preferred(state: PartitionState, candidates: Candidates, *, min_isr: int) -> PartitionState:
-    """The state with its first replica as leader, if that is LIVE and in sync; else the same state."""
+    """The state with its first replica as leader, if that is LIVE, in sync and not being drained; else the same state."""
     first = state.brokers[0]
-    if state.leader == first or first not in state.isr or candidates[first].standing is not Standing.LIVE:
+    if state.leader == first or first not in state.isr or not may_take_over(candidates[first]):
         return state
-    return _led_by(state, first, candidates, _survivors(state, candidates), min_isr)
+    return led_by(state, first, candidates, _survivors(state, candidates), min_isr)
 
 
 def opened(state: PartitionState, broker_id: int, incarnation: int, status: ReplicaStatus) -> PartitionState:
@@ -150,32 +158,38 @@ def _elected(
     state: PartitionState, candidates: Candidates, min_isr: int, unclean_allowed: bool, wait_for_preferred: bool
 ) -> PartitionState:
     live = [broker for broker in state.brokers if candidates[broker].standing is Standing.LIVE]
+    live.sort(key=lambda broker: candidates[broker].is_draining)  # the rest keep their order
     in_sync = next((broker for broker in live if broker in state.isr), None)
     if in_sync is not None:
         preferred = state.brokers[0]
-        may_come = candidates[preferred].standing is not Standing.DEAD
+        may_come = candidates[preferred].standing is not Standing.DEAD and not candidates[preferred].is_draining
         if wait_for_preferred and state.leader_epoch < 0 and in_sync != preferred and may_come:
             return state
-        return _led_by(state, in_sync, candidates, _survivors(state, candidates), min_isr)
+        return led_by(state, in_sync, candidates, _survivors(state, candidates), min_isr)
     eligible = next((broker for broker in live if broker in state.elr), None)
     if eligible is not None:
-        return _led_by(state, eligible, candidates, (eligible,), min_isr)
+        return led_by(state, eligible, candidates, (eligible,), min_isr)
     if not state.isr and not state.elr:
         last = state.last_known_leader
         if last in live and candidates[last].condition is not Condition.MISSING:
-            return _led_by(state, last, candidates, (last,), min_isr, unclean=True)
+            return led_by(state, last, candidates, (last,), min_isr, unclean=True)
     waiting = any(candidates[broker].standing is Standing.ABSENT for broker in state.isr + state.elr)
     if unclean_allowed and live and not waiting:
         longest = max(live, key=lambda broker: _length(candidates[broker]))  # the first in assignment order on a tie
-        return _led_by(state, longest, candidates, (longest,), min_isr, unclean=True)
+        return led_by(state, longest, candidates, (longest,), min_isr, unclean=True)
     return _leaderless(state)
+
+
+def may_take_over(candidate: Candidate) -> bool:
+    """Whether leadership can be moved to this replica by choice."""
+    return candidate.standing is Standing.LIVE and not candidate.is_draining
 
 
 def _length(candidate: Candidate) -> tuple[int, int]:
     return candidate.last_epoch, candidate.log_end_offset
 
 
-def _led_by(
+def led_by(
     state: PartitionState,
     leader: int,
     candidates: Candidates,
@@ -184,6 +198,7 @@ def _led_by(
     *,
     unclean: bool = False,
 ) -> PartitionState:
+    """The state under another leader: a new epoch, given to the process that its replica has now."""
     incarnation = candidates[leader].incarnation
     assert incarnation > 0 and leader in isr, f"{leader} of incarnation {incarnation} cannot lead {state}"
     state = admitted(state, {leader: incarnation})

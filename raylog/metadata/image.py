@@ -22,6 +22,7 @@ from raylog.metadata.records import (
     ActorDied,
     ActorRegistered,
     ActorRemoved,
+    BrokerDrainChanged,
     BrokerRegistered,
     ClusterFormatted,
     DiskRegistered,
@@ -31,6 +32,7 @@ from raylog.metadata.records import (
     Record,
     RemovalConfirmed,
     RemovalPending,
+    ReplicaSlot,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -56,6 +58,7 @@ class RemovalKey(NamedTuple):
 class MetadataImage:
     cluster_id: str = ""
     brokers: dict[int, BrokerRegistered] = field(default_factory=dict)
+    draining: set[int] = field(default_factory=set)  # of the brokers
     disks: dict[uuid.UUID, DiskRegistered] = field(default_factory=dict)
     actors: dict[int, ActorRegistered] = field(default_factory=dict)  # the newest process of each node, dead or alive
     topics: dict[uuid.UUID, Topic] = field(default_factory=dict)
@@ -77,6 +80,7 @@ class MetadataImage:
         return MetadataImage(
             cluster_id=self.cluster_id,
             brokers=dict(self.brokers),
+            draining=set(self.draining),
             disks=dict(self.disks),
             actors=dict(self.actors),
             topics={
@@ -151,6 +155,9 @@ class MetadataImage:
                         del self.removals_of[key.node_id]
             case BrokerRegistered():
                 self.brokers[record.broker_id] = record
+            case BrokerDrainChanged():
+                assert record.broker_id in self.brokers, f"{record} of an unknown broker"
+                (self.draining.add if record.is_draining else self.draining.discard)(record.broker_id)
             case DiskRegistered():
                 self.disks[record.directory_id] = record
             case ProducerIdsAllocated():
@@ -179,9 +186,7 @@ class MetadataImage:
         for partition, state in topic.partitions.items():
             for slot in state.replicas:
                 self._unassign(slot.node_id, TopicIdPartition(record.topic_id, partition))
-                if (
-                    slot.admitted or slot.node_id in self.actors
-                ):  # else no process was ever told of it: there is no folder
+                if may_hold_folder(self, slot):
                     self._add_removal(
                         RemovalPending(record.topic_id, partition, slot.node_id, slot.directory_id, topic.name)
                     )
@@ -205,6 +210,8 @@ class MetadataImage:
             yield ClusterFormatted(self.cluster_id)
         for _, broker in sorted(self.brokers.items()):
             yield broker
+        for broker_id in sorted(self.draining):
+            yield BrokerDrainChanged(broker_id, True)
         for _, disk in sorted(self.disks.items()):
             yield disk
         for topic_id, topic in sorted(self.topics.items()):
@@ -231,8 +238,14 @@ class MetadataImage:
                 for slot in state.replicas:
                     assigned.setdefault(slot.node_id, set()).add(TopicIdPartition(topic_id, partition))
                     assert slot.directory_id in self.disks, f"{topic.name}-{partition} on an unknown disk {slot}"
+        assert self.draining <= self.brokers.keys(), f"{self.draining} are drained of {self.brokers}"
         assert assigned == self.assigned, "the index of assigned replicas is wrong"
         removals: dict[int, set[RemovalKey]] = {}
         for key in self.removals:
             removals.setdefault(key.node_id, set()).add(key)
         assert removals == self.removals_of, "the index of removals is wrong"
+
+
+def may_hold_folder(image: MetadataImage, slot: ReplicaSlot) -> bool:
+    """Whether a process may have been told of this replica; else there is no folder to delete."""
+    return bool(slot.admitted) or slot.node_id in image.actors

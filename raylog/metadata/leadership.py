@@ -1,4 +1,5 @@
-"""Who leads because somebody wants it: elections by hand, and leaders that return to the preferred replicas by themselves.
+"""Who leads because somebody wants it: elections by hand, draining brokers, and leaders that return to the preferred replicas by
+themselves.
 
 Owns the questions over many partitions; the rules for one are ``elections``' and reach it through ``PartitionDecisions``. It knows
 nothing of sessions or frames.
@@ -6,6 +7,10 @@ nothing of sessions or frames.
 **Balance** (Kafka's ``auto.leader.rebalance.enable``). Every ``leader.imbalance.check.interval.seconds`` the partitions are grouped by
 their preferred leader, the first of their replicas. Where more than ``leader.imbalance.per.broker.percentage`` of a broker's are led by
 somebody else, each of them is given back to it if its replica there is live and in sync. Exactly the percentage is not yet too much.
+
+**Draining** (Kafka's controlled shutdown, but until it is ended by hand). The record and the elections that follow from it are one
+decision; new leaders hear of it first, and the old one answers NOT_LEADER_OR_FOLLOWER with a hint where to go, so a partition is away
+for as long as its clients need to turn round. What nobody else can lead yet moves as soon as somebody can (``elections``).
 """
 
 from __future__ import annotations
@@ -18,9 +23,17 @@ from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.partition_decisions import PartitionDecisions
-from raylog.metadata.requests import ElectionOutcome, ElectionType, ElectLeaders, LeadersElected
+from raylog.metadata.records import BrokerDrainChanged
+from raylog.metadata.requests import (
+    BrokerDrained,
+    DrainBroker,
+    ElectionType,
+    ElectLeaders,
+    LeadersElected,
+    PartitionOutcome,
+)
 from raylog.metadata.timers import Timers
-from raylog.types import TopicIdPartition
+from raylog.types import TopicIdPartition, broker_of
 
 IMBALANCE = "imbalance"
 
@@ -47,6 +60,19 @@ class Leadership:
         for id in imbalanced(self._ledger.latest, percentage=self._config.leader_imbalance_per_broker_percentage):
             self._partitions.elect(id, ElectionType.PREFERRED)
 
+    def drain(self, request: DrainBroker, now_ms: int) -> BrokerDrained:
+        image = self._ledger.latest
+        broker_id = request.broker_id
+        if broker_id not in image.brokers:
+            return BrokerDrained(ErrorCode.broker_id_not_registered, f"broker {broker_id} is not registered")
+        led = _led_by(image, broker_id)
+        if (broker_id in image.draining) != request.is_draining:
+            self._ledger.add(BrokerDrainChanged(broker_id, request.is_draining))
+            held = {id for node, ids in image.assigned.items() if broker_of(node) == broker_id for id in ids}
+            self._partitions.settle(held, now_ms)
+        remaining = _led_by(image, broker_id)
+        return BrokerDrained(moved=tuple(each for each in led if each not in remaining), remaining=tuple(remaining))
+
     def elect(self, request: ElectLeaders) -> LeadersElected:
         outcomes = []
         for name, partition in request.partitions if request.partitions is not None else self._all_partitions():
@@ -57,13 +83,22 @@ class Leadership:
             else:
                 error, message = self._partitions.elect(TopicIdPartition(topic.topic_id, partition), request.type)
             if request.partitions is not None or error is not ErrorCode.election_not_needed:
-                outcomes.append(ElectionOutcome(name, partition, error, message))
+                outcomes.append(PartitionOutcome(name, partition, error, message))
         return LeadersElected(tuple(outcomes))
 
     def _all_partitions(self) -> Iterable[tuple[str, int]]:
         image = self._ledger.latest
         topics = [image.topics[topic_id] for _, topic_id in sorted(image.topic_ids.items())]
         return tuple((topic.name, partition) for topic in topics for partition in sorted(topic.partitions))
+
+
+def _led_by(image: MetadataImage, broker_id: int) -> list[tuple[str, int]]:
+    return [
+        (name, partition)
+        for name, topic_id in sorted(image.topic_ids.items())
+        for partition, state in sorted(image.topics[topic_id].partitions.items())
+        if state.leader == broker_id
+    ]
 
 
 def imbalanced(image: MetadataImage, *, percentage: int) -> list[TopicIdPartition]:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata import elections, topic_configs
+from raylog.metadata import elections, reassignments, topic_configs
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.elections import Candidate, Standing
 from raylog.metadata.events import Notice
-from raylog.metadata.image import Topic
+from raylog.metadata.image import Topic, may_hold_folder
 from raylog.metadata.ledger import Ledger
-from raylog.metadata.records import PartitionChanged, PartitionState
+from raylog.metadata.records import PartitionChanged, PartitionState, RemovalPending
 from raylog.metadata.requests import ElectionType
 from raylog.metadata.session import AlterPartition, Condition, ReplicaStatus
 from raylog.metadata.sessions import Session, Sessions
@@ -79,6 +79,7 @@ class PartitionDecisions:
             Condition.CLEAN if judged else status.condition,
             status.last_epoch,
             status.log_end_offset,
+            broker_id in self._ledger.latest.draining,
         )
 
     def _candidates(self, id: TopicIdPartition, state: PartitionState) -> dict[int, Candidate]:
@@ -100,6 +101,11 @@ class PartitionDecisions:
                 min_isr=self.min_isr(topic, state),
                 unclean_allowed=topic_configs.boolean(topic.configs, "unclean.leader.election.enable"),
                 wait_for_preferred=not waited,
+            )
+            after = reassignments.completed(
+                after,
+                candidates,
+                min_insync_replicas=topic_configs.integer(topic.configs, "min.insync.replicas"),
             )
             self._change(topic, id, state, after)
             if after.leader_epoch < 0 and any(each.standing is Standing.LIVE for each in candidates.values()):
@@ -144,6 +150,11 @@ class PartitionDecisions:
         state = topic.partitions[id.partition]
         self._change(topic, id, state, elections.with_other_minimum(state))
 
+    def reassign(self, id: TopicIdPartition, after: PartitionState) -> None:
+        """Another set of replicas, as ``reassignments`` has worked out; ``settle`` has to follow."""
+        topic = self._ledger.latest.topics[id.topic_id]
+        self._change(topic, id, topic.partitions[id.partition], after)
+
     def _change(self, topic: Topic, id: TopicIdPartition, before: PartitionState, after: PartitionState) -> None:
         if after is before:
             return
@@ -161,7 +172,13 @@ class PartitionDecisions:
                 self._notice(Notice(f"{name}: UNCLEAN election of {after.leader}: acknowledged records may be lost"))
             elif before.leader_epoch >= 0:
                 self._notice(Notice(f"{name}: broker {after.leader} leads, epoch {after.leader_epoch}"))
+        if reassignments.is_under_way(before) and not reassignments.is_under_way(after):
+            self._notice(Notice(f"{topic.name}-{id.partition}: its replicas are now {list(after.brokers)}"))
         self._ledger.add(PartitionChanged(id.topic_id, id.partition, after))
+        kept = {slot.node_id for slot in after.replicas}
+        for slot in before.replicas:
+            if slot.node_id not in kept and may_hold_folder(self._ledger.latest, slot):
+                self._ledger.add(RemovalPending(id.topic_id, id.partition, slot.node_id, slot.directory_id, topic.name))
 
     def elect(self, id: TopicIdPartition, type: ElectionType) -> tuple[ErrorCode, str | None]:
         """An election by hand, of the preferred leader or an unclean one where nobody leads: the error and its reason."""
@@ -177,6 +194,7 @@ class PartitionDecisions:
                 after = elections.preferred(state, candidates, min_isr=minimum)
                 code = ErrorCode.preferred_leader_not_available
                 reason = "is not in sync" if first not in state.isr else "is not live"
+                reason = "is being drained" if candidates[first].is_draining else reason
                 failure = f"the preferred leader, broker {first}, {reason}"
             case ElectionType.UNCLEAN:
                 if state.leader != NO_LEADER:
@@ -189,10 +207,11 @@ class PartitionDecisions:
 
     # -------------------------------------------------------------- ISR changes
 
-    def alter(self, session: Session, request: AlterPartition) -> ErrorCode:
+    def alter(self, session: Session, request: AlterPartition, now_ms: int) -> ErrorCode:
         """Decide a leader's request for another ISR (KIP-841, 903). The error, or none when it is decided.
 
-        NEW_LEADER_ELECTED is for requests that end a reassignment and with it the asker's leadership.
+        NEW_LEADER_ELECTED: it is decided, and ended the asker's leadership, since it completed a reassignment or there is now somebody to
+        take over from a broker that is being drained.
         """
         topic = self._ledger.latest.topics.get(request.topic_id)
         state = topic.partitions.get(request.partition) if topic is not None else None
@@ -216,13 +235,18 @@ class PartitionDecisions:
         joined = {broker: incarnation for broker, incarnation in request.isr if broker not in state.isr}
         after = elections.with_isr(elections.admitted(state, joined), isr, min_isr=self.min_isr(topic, state))
         self._change(topic, id, state, after)
-        return ErrorCode.none
+        self.settle([id], now_ms)
+        latest = self._ledger.latest.partition(id)
+        assert latest is not None, id
+        return ErrorCode.none if latest.leader_epoch == state.leader_epoch else ErrorCode.new_leader_elected
 
     @staticmethod
     def _may_be_in_sync(state: PartitionState, broker: int, incarnation: int, candidate: Candidate) -> bool:
-        """A newcomer has to be live, of the incarnation that was seen fetching; a member may also be out of sight."""
+        """A newcomer has to be live, of the incarnation that was seen fetching, and not being drained; a member may be out of sight."""
         if candidate.standing is Standing.DEAD:
             return False
         if broker in state.isr and candidate.standing is Standing.ABSENT:
             return incarnation in (0, candidate.incarnation)
+        if candidate.is_draining and broker not in state.isr:
+            return False
         return candidate.standing is Standing.LIVE and incarnation == candidate.incarnation

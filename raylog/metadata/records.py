@@ -44,7 +44,8 @@ class PartitionState:
     """One partition as decided. Brokers are named by broker id; ``replicas`` stand in assignment order.
 
     Invariants: ``leader`` is −1 or in ``isr``; ``isr`` and ``elr`` are disjoint and within ``replicas``; ``leader_incarnation``
-    is 0 exactly when nobody leads; ``leader_epoch`` is −1 until somebody has led, and each epoch has one leader and one
+    is 0 exactly when nobody leads; ``adding`` and ``removing`` (``reassignments``) are disjoint parts of ``replicas`` and neither is
+    all of them; ``leader_epoch`` is −1 until somebody has led, and each epoch has one leader and one
     incarnation; ``partition_epoch`` grows with every change of leader, isr, elr, replicas or minimum ISR.
     """
 
@@ -76,6 +77,8 @@ class PartitionState:
         brokers, isr, elr = self.brokers, set(self.isr), set(self.elr)
         assert self.replicas and len(set(brokers)) == len(brokers), f"replicas {brokers}"
         assert len(isr) == len(self.isr) and len(elr) == len(self.elr), f"isr {self.isr}, elr {self.elr}"
+        adding, removing = set(self.adding), set(self.removing)
+        assert adding < set(brokers) and removing < set(brokers) and not adding & removing, f"{self}"
         assert isr <= set(brokers) and elr <= set(brokers) and not isr & elr, f"{self}"
         assert self.leader == NO_LEADER or self.leader in isr, f"leader {self.leader} is not in the ISR {self.isr}"
         assert (self.leader == NO_LEADER) == (self.leader_incarnation == 0), f"{self}"
@@ -94,6 +97,14 @@ class ClusterFormatted:
 class BrokerRegistered:
     broker_id: int
     rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDrainChanged:
+    """Whether a broker is being emptied of leaders, until somebody says otherwise; a restart of it changes nothing."""
+
+    broker_id: int
+    is_draining: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +167,8 @@ class PartitionChanged:
 
 @dataclass(frozen=True, slots=True)
 class RemovalPending:
-    """A replica's folder on a disk is to be deleted by that node. Written by snapshots; TopicDeleted implies it."""
+    """A replica's folder on a disk is to be deleted by that node. Written where a replica moves away and by snapshots; TopicDeleted
+    implies it."""
 
     topic_id: uuid.UUID
     partition: int
@@ -191,15 +203,15 @@ class ProducerIdsAllocated:
 
 
 Record = (
-    ClusterFormatted | BrokerRegistered | DiskRegistered | ActorRegistered | ActorDied | ActorRemoved | TopicCreated
-    | TopicDeleted | PartitionChanged | RemovalPending | RemovalConfirmed | TopicConfigChanged | ProducerIdsAllocated
+    ClusterFormatted | BrokerRegistered | BrokerDrainChanged | DiskRegistered | ActorRegistered | ActorDied | ActorRemoved
+    | TopicCreated | TopicDeleted | PartitionChanged | RemovalPending | RemovalConfirmed | TopicConfigChanged | ProducerIdsAllocated
 )  # fmt: skip
 
 _PACKING = Packing(
     "metadata record",
     (
-        ClusterFormatted, BrokerRegistered, DiskRegistered, ActorRegistered, ActorDied, ActorRemoved, TopicCreated,
-        TopicDeleted, PartitionChanged, RemovalPending, RemovalConfirmed, TopicConfigChanged, ProducerIdsAllocated,
+        ClusterFormatted, BrokerRegistered, BrokerDrainChanged, DiskRegistered, ActorRegistered, ActorDied, ActorRemoved,
+        TopicCreated, TopicDeleted, PartitionChanged, RemovalPending, RemovalConfirmed, TopicConfigChanged, ProducerIdsAllocated,
     ),
 )  # fmt: skip
 

@@ -43,7 +43,7 @@ def decide_register_disk(image: MetadataImage, request: RegisterDisk) -> tuple[l
 def places(image: MetadataImage) -> tuple[list[BrokerPlaces], list[BrokerPlaces]]:
     """The brokers with disks: those that are up, and those that are down.
 
-    A broker is down if its Broker actor is dead, or if it has server actors and all of them are.
+    A broker is down if its Broker actor is dead, or if it has server actors and all of them are; one that is being drained counts as down.
     """
     alive: dict[int, list[bool]] = {}
     down = set()
@@ -51,6 +51,7 @@ def places(image: MetadataImage) -> tuple[list[BrokerPlaces], list[BrokerPlaces]
         alive.setdefault(broker_of(node_id), []).append(actor.alive)
         if slot_of(node_id) == BROKER_SLOT and not actor.alive:
             down.add(broker_of(node_id))
+    down |= image.draining
     down |= {broker_id for broker_id, states in alive.items() if not any(states)}
     result: tuple[list[BrokerPlaces], list[BrokerPlaces]] = ([], [])
     for broker_id, broker in sorted(image.brokers.items()):

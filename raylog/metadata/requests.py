@@ -265,6 +265,7 @@ class BrokerView:
     rack: str | None
     directories: tuple[tuple[uuid.UUID, str], ...]
     nodes: tuple[NodeView, ...]
+    is_draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +331,69 @@ class ClusterStatusReport:
     actors: tuple[ActorStatus, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionTarget:
+    """The brokers that shall hold a partition, preferred leader first. ``brokers`` None: cancel what is under way."""
+
+    topic: str
+    partition: int
+    brokers: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlterReassignments:
+    """→ ReassignmentsAltered. The moves themselves go on after the reply."""
+
+    partitions: tuple[PartitionTarget, ...]
+    allow_replication_factor_change: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentsAltered:
+    partitions: tuple[PartitionOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListReassignments:
+    """→ ReassignmentsListed. ``partitions`` None: all that are under way."""
+
+    partitions: tuple[tuple[str, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OngoingReassignment:
+    """``replicas`` are all brokers that hold one now, those being added and removed included."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentsListed:
+    partitions: tuple[OngoingReassignment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainBroker:
+    """→ BrokerDrained. Idempotent. Draining moves every leader away that somebody else can lead, now and later; false ends it."""
+
+    broker_id: int
+    is_draining: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDrained:
+    """``moved`` are the partitions that this request took away from the broker, ``remaining`` those that nobody else can lead yet."""
+
+    error: int = 0
+    message: str | None = None
+    moved: tuple[tuple[str, int], ...] = ()
+    remaining: tuple[tuple[str, int], ...] = ()
+
+
 class ElectionType(Enum):
     PREFERRED = 0
     UNCLEAN = 1
@@ -344,7 +408,7 @@ class ElectLeaders:
 
 
 @dataclass(frozen=True, slots=True)
-class ElectionOutcome:
+class PartitionOutcome:
     topic: str
     partition: int
     error: int = 0
@@ -353,7 +417,7 @@ class ElectionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LeadersElected:
-    partitions: tuple[ElectionOutcome, ...]
+    partitions: tuple[PartitionOutcome, ...]
 
 
 # ------------------------------------------------------------------ producer ids, brokers and disks
@@ -413,11 +477,12 @@ class Refused:
 
 Request = (
     CreateTopics | DeleteTopics | CreatePartitions | IncrementalAlterConfigs | DescribeConfigs | DescribeTopics
-    | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | InitProducerId | AllocateProducerIds | RegisterDisk
+    | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
+    | ListReassignments | DrainBroker | InitProducerId | AllocateProducerIds | RegisterDisk
 )  # fmt: skip
 
 ControllerReply = (
     TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered | ConfigsDescribed | TopicsDescribed
-    | ClusterDescribed | LeaderFound | ClusterStatusReport | LeadersElected | ProducerIdAssigned | ProducerIdBlock
-    | DiskOutcome | Refused
+    | ClusterDescribed | LeaderFound | ClusterStatusReport | LeadersElected | ReassignmentsAltered
+    | ReassignmentsListed | BrokerDrained | ProducerIdAssigned | ProducerIdBlock | DiskOutcome | Refused
 )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import RaylogError, code_of, kafka_error
-from raylog.metadata import topic_configs
+from raylog.metadata import reassignments, topic_configs
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.node_slots import NodeSlots
 from raylog.metadata.records import (
@@ -258,7 +258,7 @@ class TopicDecisions:
                 f"{topic_configs.PARTITIONS_MAX}, not become {growth.count}"
             )
         added = growth.count - count
-        factor = len(topic.partitions[0].replicas)
+        factor = len(reassignments.target(topic.partitions[0]))
         if growth.assignments:
             if len(growth.assignments) != added:
                 raise InvalidAssignment(f"{added} partitions are added, {len(growth.assignments)} are assigned")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata import elections, topic_configs
+from raylog.metadata import elections, reassignments, topic_configs
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.records import ActorRegistered, PartitionState
 from raylog.metadata.requests import (
@@ -64,6 +64,7 @@ def describe_cluster(image: MetadataImage, *, controller_node: int, controller_e
                 broker.rack,
                 tuple((disk.directory_id, disk.path) for disk in image.disks_of(broker_id)),
                 _node_views(image, nodes.get(broker_id, ())),
+                broker_id in image.draining,
             )
             for broker_id, broker in sorted(image.brokers.items())
         ),
@@ -88,7 +89,7 @@ def cluster_status(
             unclean += state.unclean_elections
             if state.leader == NO_LEADER:
                 leaderless.append((name, partition))
-            if len(state.isr) < len(state.replicas):
+            if len(state.isr) < len(reassignments.origin(state)):
                 under_replicated.append((name, partition))
             if len(state.isr) < elections.effective_min_isr(state, minimum):
                 under_min_isr.append((name, partition))

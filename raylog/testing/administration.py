@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from raylog.metadata.requests import (
     AllocateProducerIds,
+    AlterReassignments,
     ClusterStatus,
     ConfigChange,
     ConfigOperation,
@@ -21,11 +22,14 @@ from raylog.metadata.requests import (
     DescribeCluster,
     DescribeConfigs,
     DescribeTopics,
+    DrainBroker,
     ElectionType,
     ElectLeaders,
     IncrementalAlterConfigs,
+    ListReassignments,
     NewTopic,
     PartitionGrowth,
+    PartitionTarget,
     RegisterDisk,
     ResourceChanges,
     ResourceType,
@@ -54,6 +58,8 @@ class Administration:
         self.is_quiet = self.scheduler.chance(0.3)  # a run without changes after the first topics
         self._replication_factors: dict[str, int] = {}
         self._stopped = False
+        self._drained: set[int] = set()
+        self._reassigned: list[tuple[str, int]] = []
 
     def start(self) -> None:
         for machine, directory_id, broker_id in zip(
@@ -66,7 +72,10 @@ class Administration:
         self._to_register = len(self.simulation.broker_machines)
 
     def stop(self) -> None:
+        """Nothing changes any more, and what stands in the way of whole ISRs ends."""
         self._stopped = True
+        for broker in sorted(self._drained):
+            self._drain_broker(broker, False)
 
     def _registered(self, reply: object) -> None:
         self._to_register -= 1
@@ -92,8 +101,10 @@ class Administration:
                 self._ask,
                 self._elect,
                 self._ask_nonsense,
+                self._reassign,
+                self._drain,
             ),
-            (2, 1, 1, 3, 2, 3, 2, 1),
+            (2, 1, 1, 3, 2, 3, 2, 1, 4, 1),
         )[0]
         change()
         self._later()
@@ -226,6 +237,44 @@ class Administration:
         self.simulation.trace(f"elect {type}")
         self.administrator.request(ElectLeaders(type), lambda reply: None)
 
+    def _reassign(self) -> None:
+        """Replicas move, become more or fewer; one that is under way gets another target or is cancelled, half of them soon."""
+        if not self.topics:
+            return
+        rng = self.scheduler.rng
+        if self._reassigned and self.scheduler.chance(0.5):
+            self._cancel(*rng.choice(self._reassigned))
+            return
+        name = rng.choice(sorted(self.topics))
+        partition = rng.choice(self.topics[name].partitions).partition
+        brokers = list(range(1, len(self.simulation.broker_machines) + 1))
+        rng.shuffle(brokers)
+        target = PartitionTarget(name, partition, tuple(brokers[: rng.choice((1, 2, 2, 3, 3))]))
+        self.simulation.trace(f"reassign {target}")
+        self.administrator.request(AlterReassignments((target,)), lambda reply: None)
+        self._reassigned = [*self._reassigned, (name, partition)][-4:]
+        if self.scheduler.chance(0.5):
+            delay_us = self.scheduler.skewed_us(20_000)
+            self.scheduler.after_us(delay_us, lambda: self._cancel(name, partition), "cancel a reassignment")
+
+    def _cancel(self, name: str, partition: int) -> None:
+        if not self._stopped:
+            self.simulation.trace(f"cancel the reassignment of {name}-{partition}")
+            request = AlterReassignments((PartitionTarget(name, partition, None),))
+            self.administrator.request(request, lambda reply: None)
+
+    def _drain(self) -> None:
+        """A broker is emptied of leaders before somebody touches its machine; a drained one returns."""
+        if self._drained and self.scheduler.chance(0.7):
+            self._drain_broker(self.scheduler.rng.choice(sorted(self._drained)), False)
+        else:
+            self._drain_broker(self.scheduler.between(1, len(self.simulation.broker_machines)), True)
+
+    def _drain_broker(self, broker: int, is_draining: bool) -> None:
+        self.simulation.trace(f"{'drain' if is_draining else 'undrain'} broker {broker}")
+        (self._drained.add if is_draining else self._drained.discard)(broker)
+        self.administrator.request(DrainBroker(broker, is_draining), lambda reply: None)
+
     def _ask_nonsense(self) -> None:
         """Requests that have to be refused, each by its own error, and change nothing."""
         name = self.scheduler.rng.choice(sorted(self.topics) or ["a"])
@@ -247,6 +296,10 @@ class Administration:
                 RegisterDisk("another cluster", 1, unknown, "/elsewhere"),
                 RegisterDisk(self.simulation.cluster_id, 2, self.simulation.directory_ids[0], "/moved"),
                 ElectLeaders(ElectionType.PREFERRED, (("nobody", 0),)),
+                AlterReassignments((PartitionTarget("nobody", 0, (1,)), PartitionTarget(name, 0, (77,)))),
+                AlterReassignments((PartitionTarget(name, 0, (1, 2, 3)),), allow_replication_factor_change=False),
+                AlterReassignments((PartitionTarget(name, 0, ()), PartitionTarget(name, 0, (1, 1)))),
+                DrainBroker(77),
                 AllocateProducerIds(),
             )
         )
@@ -275,6 +328,7 @@ class Administration:
                 DescribeTopics(names),
                 DescribeCluster(),
                 ClusterStatus(),
+                ListReassignments(),
                 DescribeConfigs(tuple(ConfigQuery(ResourceType.TOPIC, name) for name in names)),
             )
         )

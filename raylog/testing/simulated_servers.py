@@ -371,6 +371,9 @@ class ReplicaProcess(ServerProcess):
     def _remove_folder(self, removal: Removal) -> None:
         try:
             remove_folder(self.files, f"{self.spec.path}/{removal.topic}-{removal.partition}", removal.topic_id)
+        except DiskLockedError:
+            self._thread(50_000, lambda: self._remove_folder(removal), "remove a folder")
+            return
         except OSError as error:
             self.simulation.trace(f"{self.name} cannot remove {removal}: {error}")
             return

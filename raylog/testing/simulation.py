@@ -29,6 +29,7 @@ from typing import Any
 from raylog.log.log import Log
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.image import MetadataImage
+from raylog.metadata.reassignments import is_under_way
 from raylog.metadata.records import PartitionState
 from raylog.metadata.requests import ElectionType
 from raylog.metadata.session import Assignment, Condition
@@ -305,6 +306,7 @@ class Simulation:
         if known is not None:
             self.counts["isr shrinks"] += len(state.isr) < len(known.isr)
             self.counts["isr expansions"] += len(state.isr) > len(known.isr)
+            self._count_reassignment(known, state)
             self.counts["elections from the elr"] += state.leader in known.elr and state.leader != known.leader
         self.trace(
             f"decided {topic}-{id.partition}: leader {state.leader} epoch {state.leader_epoch}/{state.partition_epoch} "
@@ -319,6 +321,16 @@ class Simulation:
             partition_epoch=state.partition_epoch,
             unclean_elections=state.unclean_elections,
         )
+
+    def _count_reassignment(self, known: PartitionState, state: PartitionState) -> None:
+        was, is_now = is_under_way(known), is_under_way(state)
+        gone = [slot for slot in known.replicas if slot.node_id not in {each.node_id for each in state.replicas}]
+        self.counts["reassignments"] += is_now and not was
+        if was and {slot.broker_id for slot in gone} & set(known.adding):
+            self.counts["cancelled reassignments"] += 1
+        elif was and not is_now:
+            self.counts["completed reassignments"] += 1
+        self.counts["replicas moved away"] += len(gone)
 
     def _check_joined(
         self, id: TopicIdPartition, topic: str, image: MetadataImage, known: PartitionState, state: PartitionState
@@ -435,6 +447,8 @@ class Simulation:
                     self._person_due_ms = self.scheduler.now_ms + 1_000
                     self.administration.elect(ElectionType.UNCLEAN)
                 return f"{topic}-{id.partition} has leader {state.leader}, isr {state.isr}, elr {state.elr}"
+            if is_under_way(state):
+                return f"{topic}-{id.partition} is still being reassigned: adding {state.adding}, removing {state.removing}"
         return None
 
     def _unfinished(self) -> str | None:

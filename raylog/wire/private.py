@@ -26,6 +26,7 @@ CLUSTER_STATUS: Final = 20_003
 REGISTER_DISKS: Final = 20_004
 SHUTDOWN: Final = 20_005
 FIND_CONTROLLER: Final = 20_006
+DRAIN_BROKER: Final = 20_010
 
 _T = TypeVar("_T")
 _requests: dict[int, type[Any]] = {}
@@ -193,6 +194,26 @@ class ControllerFound:
     API_KEY: ClassVar[int]
     host: str = ""
     port: int = -1
+
+
+@request_of(DRAIN_BROKER)
+@dataclass(frozen=True, slots=True)
+class DrainBroker:
+    """Asks to move a broker's leaders away and keep them away, or with ``is_draining`` false to end that."""
+
+    API_KEY: ClassVar[int]
+    broker_id: int
+    is_draining: bool = True
+
+
+@reply_to(DRAIN_BROKER)
+@dataclass(frozen=True, slots=True)
+class BrokerDrained:
+    """Partitions as ``[topic, partition]``: those that this request took away, and those that nobody else can lead yet."""
+
+    API_KEY: ClassVar[int]
+    moved: tuple[Any, ...] = ()
+    remaining: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

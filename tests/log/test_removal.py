@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
+from raylog.errors import DiskLockedError
 from raylog.log.disk_files import DiskFiles
-from raylog.log.partition_metadata import write_topic_id
+from raylog.log.partition_metadata import LOCK_NAME, write_topic_id
 from raylog.log.removal import doomed_directory, remove_folder
 
 T, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -48,4 +51,16 @@ def test_what_an_interrupted_deletion_left_goes_too(tmp_path):
     directory = folder(tmp_path, T)
     directory.rename(doomed_directory(str(directory), T))
     remove_folder(DiskFiles(), str(directory), T)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_a_log_has_open_is_not_deleted(tmp_path):
+    directory = folder(tmp_path, T)
+    files = DiskFiles()
+    lock = files.lock(str(directory / LOCK_NAME))
+    with pytest.raises(DiskLockedError):
+        remove_folder(files, str(directory), T)
+    assert (directory / "00000000000000000000.log").exists()
+    lock.close()
+    remove_folder(files, str(directory), T)
     assert list(tmp_path.iterdir()) == []
