@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raylog.cli.connection import Address, Folder, find_cluster
-from raylog.cli.output import AsJson, notice, print_json, print_table, print_text
+from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
+from raylog.cli.reassign import named, refuse_throttle
+from raylog.errors import ClusterError, error_for
+from raylog.types import TopicPartition
 
-app = typer.Typer(help="List brokers, take leaders away from one, and give them back.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from raylog.client.sync import AdminClient
+
+app = typer.Typer(help="List brokers, take leaders away from one, give them back, remove one.", no_args_is_help=True)
 
 Broker = Annotated[int, typer.Argument(min=0, help="The broker's id.", show_default=False)]
 POLL_S = 0.2
@@ -93,3 +100,93 @@ def undrain(broker: Broker, folder: Folder = None, address: Address = None, as_j
     else:
         print_text(f"Broker {broker} may lead again; to bring its leaders back now:")
         print_text("  raylog leader-election --election-type preferred --all-topic-partitions")
+
+
+@app.command("remove")
+def remove(
+    broker: Broker,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for its replicas to move.")] = 3600.0,
+    throttle: Annotated[
+        int | None,
+        typer.Option("--throttle", help="Refused: copying is not throttled in this version.", show_default=False),
+    ] = None,
+    folder: Folder = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move everything off a broker and forget it: drain it, reassign its replicas to the others, unregister it.
+
+    Nothing else moves. Interrupted or timed out, it can be run again and goes on. A broker that is gone for good is removed the same way:
+    the replicas that are left are copied.
+    """
+    from raylog.client.reassignment_plans import without
+
+    refuse_throttle(throttle)
+    cluster = find_cluster(folder, address)
+    deadline = time.monotonic() + timeout
+    with cluster.admin() as admin:
+        admin.drain_broker(broker)
+        state = cluster.status()
+        draining = {each["id"] for each in state["brokers"] if each["draining"]}
+        racks = {each["id"]: each["rack"] for each in state["brokers"] if each["live"] and each["id"] not in draining}
+        plan = without(_targets(admin), broker, racks)
+        refused = {each: error for each, error in admin.alter_partition_reassignments(plan).items() if error}
+        if refused:
+            each, error = next(iter(refused.items()))
+            raise error_for(error.code, f"{len(refused)} partitions cannot be moved; {named([each])}: {error}")
+        total = len(_held(admin, broker))
+        with progress_bar(quiet=as_json) as progress:
+            task = progress.add_task(f"moving replicas off broker {broker}", total=total)
+
+            def moved() -> bool:
+                left = len(_held(admin, broker))
+                progress.update(task, completed=total - left)
+                return left == 0
+
+            _await(moved, deadline, lambda: f"{named(_held(admin, broker))} are still moving")
+        _await(
+            lambda: not _deleting(cluster.status(), broker), deadline, lambda: f"broker {broker} still deletes folders"
+        )
+        admin.unregister_broker(broker)
+    if as_json:
+        moved_to = [
+            {"topic": each.topic, "partition": each.partition, "replicas": list(replicas)}
+            for each, replicas in plan.items()
+        ]
+        print_json({"broker": broker, "moved": moved_to, "unregistered": True})
+    else:
+        print_text(f"Broker {broker} is removed: {total} replicas moved")
+        print_text("Take its folder away, or the next `raylog up` on it makes it a broker again")
+
+
+def _targets(admin: AdminClient) -> dict[TopicPartition, tuple[int, ...]]:
+    """The replicas that each partition has, or will have when what is in progress is done."""
+    ongoing = admin.list_partition_reassignments()
+    return {
+        key: tuple(each for each in part.replicas if key not in ongoing or each not in ongoing[key].removing)
+        for name, topic in admin.describe_topics().items()
+        for part in topic.partitions
+        for key in [TopicPartition(name, part.partition)]
+    }
+
+
+def _held(admin: AdminClient, broker: int) -> list[TopicPartition]:
+    return [
+        TopicPartition(name, part.partition)
+        for name, topic in admin.describe_topics().items()
+        for part in topic.partitions
+        if broker in part.replicas
+    ]
+
+
+def _deleting(state: dict[str, Any], broker: int) -> bool:
+    """Whether a broker that is there still has processes of replicas: they end when their folders are gone."""
+    is_live = any(each["id"] == broker and each["live"] for each in state["brokers"])
+    return is_live and any(actor["broker"] == broker and actor["kind"] == "replicas" for actor in state["actors"])
+
+
+def _await(done: Callable[[], bool], deadline: float, reason: Callable[[], str]) -> None:
+    while not done():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{reason()}; run the command again to go on")
+        time.sleep(POLL_S)

@@ -18,6 +18,19 @@ import raylog
 from raylog.cli import cluster, consume, doctor, dump_log, node, perf, produce, topics, verify
 from raylog.cli import cluster, consume, doctor, dump_log, leader_election, node, perf, produce, topics
 from raylog.cli import brokers, cluster, consume, doctor, dump_log, leader_election, node, perf, produce, topics
+from raylog.cli import (
+    brokers,
+    cluster,
+    consume,
+    doctor,
+    dump_log,
+    leader_election,
+    node,
+    perf,
+    produce,
+    reassign,
+    topics,
+)
 from raylog.cli.output import notice
 from raylog.errors import RaylogError
 
@@ -55,6 +68,7 @@ app.command("status")(cluster.status)
 app.command("doctor")(doctor.doctor)
 app.add_typer(topics.app, name="topics")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(reassign.app, name="reassign")
 app.command("leader-election")(leader_election.leader_election)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)

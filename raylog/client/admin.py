@@ -111,6 +111,15 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition on its way to other brokers. ``replicas`` are all that hold it now, those being added and removed included."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DrainProgress:
     """What draining a broker has done so far: the partitions that this call took away from it, and those it still leads.
 
@@ -319,6 +328,47 @@ class AsyncAdminClient:
             for result in topic.partition_result
         }
 
+    async def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Give partitions other brokers (the first one preferred to lead), or with None cancel what is under way.
+
+        Per partition None if it is under way now, or why not. What is added copies from the leader while the others serve on; when it is
+        in sync the removed replicas' folders are deleted. ``list_partition_reassignments`` says what is not done yet.
+        """
+        timeout_ms = self._timeout_ms(timeout)
+        asked = {TopicPartition(*key): brokers for key, brokers in targets.items()}
+        request = requests.alter_partition_reassignments(
+            asked, timeout_ms=timeout_ms, allow_replication_factor_change=allow_replication_factor_change
+        )
+        reply = await self._ask(request, timeout_ms)
+        _raise_first([("the reassignment", reply.error_code, reply.error_message)])
+        return {
+            TopicPartition(topic.name, part.partition_index): _error_or_none(part.error_code, part.error_message)
+            for topic in reply.responses
+            for part in topic.partitions
+        }
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The reassignments that are under way, of these partitions or of all."""
+        named = None if partitions is None else [TopicPartition(*each) for each in partitions]
+        request = requests.list_partition_reassignments(named, timeout_ms=self._config.default_api_timeout_ms)
+        reply = await self._ask(request)
+        _raise_first([("the reassignments", reply.error_code, reply.error_message)])
+        return {
+            TopicPartition(topic.name, part.partition_index): Reassignment(
+                tuple(part.replicas), tuple(part.adding_replicas), tuple(part.removing_replicas)
+            )
+            for topic in reply.topics
+            for part in topic.partitions
+        }
+
     async def drain_broker(self, broker: int) -> DrainProgress:
         """Move every leader away from a broker and keep them away, until ``undrain_broker``. Idempotent: ask again for what remains.
 
@@ -333,6 +383,14 @@ class AsyncAdminClient:
     async def undrain_broker(self, broker: int) -> None:
         """Let a broker lead again. Leaders go back to it with the next preferred election, by hand or by itself."""
         await self._ask(private.DrainBroker(broker, is_draining=False))
+
+    async def unregister_broker(self, broker: int) -> None:
+        """Forget a broker that holds no replica any more; its processes end. Its folder may then be deleted.
+
+        Raises InvalidRequestError while it holds replicas or a controller.
+        """
+        reply = await self._ask(requests.unregister_broker(broker))
+        _raise_first([(f"broker {broker}", reply.error_code, reply.error_message)])
 
     # -------------------------------------------------------------- the end, and inside
 

@@ -277,3 +277,46 @@ def elect_leaders(election_type: int, partitions: Iterable[TopicPartition] | Non
             for topic, numbers in grouped.items()
         )
     return schema.ElectLeadersRequest(election_type=election_type, topic_partitions=named, timeout=_ms(timeout_ms))
+
+
+def alter_partition_reassignments(
+    targets: Mapping[TopicPartition, Sequence[int] | None],
+    *,
+    timeout_ms: float,
+    allow_replication_factor_change: bool = True,
+) -> Request:
+    """AlterPartitionReassignments v1; a value is the brokers wanted, None to cancel."""
+    schema = _schema("alter_partition_reassignments.v1")
+    return schema.AlterPartitionReassignmentsRequest(
+        timeout=_ms(timeout_ms),
+        allow_replication_factor_change=allow_replication_factor_change,
+        topics=tuple(
+            schema.ReassignableTopic(
+                name=topic,
+                partitions=tuple(
+                    schema.ReassignablePartition(
+                        partition_index=index, replicas=None if brokers is None else tuple(brokers)
+                    )
+                    for index, brokers in partitions
+                ),
+            )
+            for topic, partitions in by_topic(targets).items()
+        ),
+    )
+
+
+def list_partition_reassignments(partitions: Iterable[TopicPartition] | None, *, timeout_ms: float) -> Request:
+    """ListPartitionReassignments v0; None lists all that are under way."""
+    schema = _schema("list_partition_reassignments.v0")
+    named = None
+    if partitions is not None:
+        named = tuple(
+            schema.ListPartitionReassignmentsTopics(name=topic, partition_indexes=tuple(index for index, _ in indexes))
+            for topic, indexes in by_topic(dict.fromkeys(partitions)).items()
+        )
+    return schema.ListPartitionReassignmentsRequest(timeout=_ms(timeout_ms), topics=named)
+
+
+def unregister_broker(broker: int) -> Request:
+    """UnregisterBroker v0."""
+    return _schema("unregister_broker.v0").UnregisterBrokerRequest(broker_id=broker)

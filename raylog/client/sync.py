@@ -31,6 +31,7 @@ from raylog.client.admin import (
     NewTopic,
     OffsetInfo,
     OffsetSpec,
+    Reassignment,
     TopicDescription,
 )
 from raylog.client.background import background, notice_fork
@@ -391,6 +392,26 @@ class AdminClient:
         """Preferred or unclean elections; per partition None, or why it was not done."""
         return self._run(self._client.elect_leaders(kind, partitions, timeout=timeout))
 
+    def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Give partitions other brokers, or cancel; per partition None, or why it was refused."""
+        return self._run(
+            self._client.alter_partition_reassignments(
+                targets, allow_replication_factor_change=allow_replication_factor_change, timeout=timeout
+            )
+        )
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The reassignments that are under way."""
+        return self._run(self._client.list_partition_reassignments(partitions))
+
     def drain_broker(self, broker: int) -> DrainProgress:
         """Move every leader away from a broker and keep them away. Idempotent."""
         return self._run(self._client.drain_broker(broker))
@@ -398,6 +419,10 @@ class AdminClient:
     def undrain_broker(self, broker: int) -> None:
         """Let a broker lead again."""
         self._run(self._client.undrain_broker(broker))
+
+    def unregister_broker(self, broker: int) -> None:
+        """Forget a broker that holds no replica any more."""
+        self._run(self._client.unregister_broker(broker))
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

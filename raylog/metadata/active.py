@@ -68,7 +68,7 @@ from raylog.metadata.records import (
     TopicConfigChanged,
     TopicDeleted,
 )
-from raylog.metadata.registrations import decide_register_disk, places
+from raylog.metadata.registrations import decide_register_disk, decide_unregister_broker, places
 from raylog.metadata.requests import (
     AllocateProducerIds,
     AlterReassignments,
@@ -87,6 +87,7 @@ from raylog.metadata.requests import (
     InitProducerId,
     ListReassignments,
     RegisterDisk,
+    UnregisterBroker,
 )
 from raylog.metadata.session import (
     AlterPartition,
@@ -103,7 +104,7 @@ from raylog.metadata.sessions import Session, Sessions
 from raylog.metadata.starts import START, Starts
 from raylog.metadata.timers import Timers
 from raylog.metadata.topic_decisions import Planner, TopicDecisions, decide_delete_topics
-from raylog.types import FIRST_REPLICA_SLOT, TopicIdPartition, TopicPartition, slot_of
+from raylog.types import FIRST_REPLICA_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,10 @@ class ActiveController:
         config: ControllerConfig,
         plan: Planner,
         new_uuid: Callable[[], uuid.UUID],
+        voters: Callable[[], Iterable[uuid.UUID]],
     ) -> None:
         """``image`` becomes this object's committed image: nobody else applies to it while this term lasts."""
+        self._voters = voters
         self._epoch = controller_epoch
         self._node = controller_node
         self._config = config
@@ -464,6 +467,8 @@ class ActiveController:
                 self._answer(token, self._reassignments.list(request))
             case DrainBroker():
                 self._ledger.hold(Reply(token, self._leadership.drain(request, now_ms)))
+            case UnregisterBroker():
+                self._unregister(token, request)
             case RegisterDisk():
                 self._decide(token, *decide_register_disk(self.latest, request))
             case InitProducerId():
@@ -491,6 +496,21 @@ class ActiveController:
             num_partitions=self._config.num_partitions,
             default_replication_factor=self._config.default_replication_factor,
         )
+
+    def _unregister(self, token: int, request: UnregisterBroker) -> None:
+        records, reply = decide_unregister_broker(self.latest, request, controller_disks=self._voters())
+        nodes = sorted(node for node in self.latest.actors if broker_of(node) == request.broker_id) if records else []
+        self._decide(token, records, reply)
+        for node in nodes:
+            self._liveness.forget(node)
+            self._starts.forget(node)
+            session = self._sessions.of_node(node)
+            if session is not None:
+                self._sessions.close(session.session_id)
+                self._ledger.hold(
+                    SendFrame(session.session_id, Exit(self._epoch, "its broker was removed from the cluster")),
+                    CloseSession(session.session_id),
+                )
 
     def _alter_configs(self, token: int, request: IncrementalAlterConfigs, now_ms: int) -> None:
         records, reply = config_decisions.decide_alter_configs(self.latest, request)

@@ -171,6 +171,7 @@ class Controller:
             config=self._config,
             plan=self._plan,
             new_uuid=self._new_uuid,
+            voters=lambda: self.quorum.voters,
         )
         self._effects.append(Notice(f"controller active, epoch {self._active_term}"))
         self._carry_out(self._active.begin(now_ms), now_ms)

@@ -24,6 +24,7 @@ from raylog.metadata.records import (
     ActorRemoved,
     BrokerDrainChanged,
     BrokerRegistered,
+    BrokerUnregistered,
     ClusterFormatted,
     DiskRegistered,
     PartitionChanged,
@@ -37,7 +38,7 @@ from raylog.metadata.records import (
     TopicCreated,
     TopicDeleted,
 )
-from raylog.types import TopicIdPartition
+from raylog.types import TopicIdPartition, broker_of
 
 
 @dataclass(slots=True)
@@ -158,6 +159,8 @@ class MetadataImage:
             case BrokerDrainChanged():
                 assert record.broker_id in self.brokers, f"{record} of an unknown broker"
                 (self.draining.add if record.is_draining else self.draining.discard)(record.broker_id)
+            case BrokerUnregistered():
+                self._forget_broker(record.broker_id)
             case DiskRegistered():
                 self.disks[record.directory_id] = record
             case ProducerIdsAllocated():
@@ -190,6 +193,19 @@ class MetadataImage:
                     self._add_removal(
                         RemovalPending(record.topic_id, partition, slot.node_id, slot.directory_id, topic.name)
                     )
+
+    def _forget_broker(self, broker_id: int) -> None:
+        held = [node for node in self.assigned if broker_of(node) == broker_id]
+        assert not held, f"broker {broker_id} still holds replicas on {held}"
+        del self.brokers[broker_id]
+        self.draining.discard(broker_id)
+        for disk in self.disks_of(broker_id):
+            del self.disks[disk.directory_id]
+        for node in [node for node in self.actors if broker_of(node) == broker_id]:
+            del self.actors[node]
+        for node in [node for node in self.removals_of if broker_of(node) == broker_id]:
+            for key in self.removals_of.pop(node):
+                del self.removals[key]
 
     def _add_removal(self, removal: RemovalPending) -> None:
         key = RemovalKey(removal.topic_id, removal.partition, removal.node_id)

@@ -108,6 +108,13 @@ class BrokerDrainChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerUnregistered:
+    """The broker holds no replica and is gone, with its disks, server actors, and whatever still waited to be deleted there."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class DiskRegistered:
     directory_id: uuid.UUID
     broker_id: int
@@ -203,15 +210,17 @@ class ProducerIdsAllocated:
 
 
 Record = (
-    ClusterFormatted | BrokerRegistered | BrokerDrainChanged | DiskRegistered | ActorRegistered | ActorDied | ActorRemoved
-    | TopicCreated | TopicDeleted | PartitionChanged | RemovalPending | RemovalConfirmed | TopicConfigChanged | ProducerIdsAllocated
+    ClusterFormatted | BrokerRegistered | BrokerDrainChanged | BrokerUnregistered | DiskRegistered | ActorRegistered
+    | ActorDied | ActorRemoved | TopicCreated | TopicDeleted | PartitionChanged | RemovalPending
+    | RemovalConfirmed | TopicConfigChanged | ProducerIdsAllocated
 )  # fmt: skip
 
 _PACKING = Packing(
     "metadata record",
     (
-        ClusterFormatted, BrokerRegistered, BrokerDrainChanged, DiskRegistered, ActorRegistered, ActorDied, ActorRemoved,
-        TopicCreated, TopicDeleted, PartitionChanged, RemovalPending, RemovalConfirmed, TopicConfigChanged, ProducerIdsAllocated,
+        ClusterFormatted, BrokerRegistered, BrokerDrainChanged, BrokerUnregistered, DiskRegistered, ActorRegistered,
+        ActorDied, ActorRemoved, TopicCreated, TopicDeleted, PartitionChanged, RemovalPending,
+        RemovalConfirmed, TopicConfigChanged, ProducerIdsAllocated,
     ),
 )  # fmt: skip
 

@@ -1,15 +1,19 @@
 """Brokers and disks: how they become known, and which of them take new replicas. Pure.
 
-Registering is idempotent. A broker's disks may be many; a disk's broker never changes, its path and its broker's rack may.
+Registering is idempotent. A broker's disks may be many; a disk's broker never changes, its path and its broker's rack may. A broker is
+unregistered when nothing is left on it: no replica, no voter of the controllers' quorum.
 """
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterable
+
 from kio.schema.errors import ErrorCode
 
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.records import BrokerRegistered, DiskRegistered, Record
-from raylog.metadata.requests import DiskOutcome, RegisterDisk
+from raylog.metadata.records import BrokerRegistered, BrokerUnregistered, DiskRegistered, Record
+from raylog.metadata.requests import BrokerUnregistration, DiskOutcome, RegisterDisk, UnregisterBroker
 from raylog.metadata.topic_decisions import BrokerPlaces
 from raylog.types import BROKER_SLOT, broker_of, slot_of
 
@@ -38,6 +42,27 @@ def decide_register_disk(image: MetadataImage, request: RegisterDisk) -> tuple[l
     if known != disk:
         records.append(disk)
     return records, DiskOutcome(ErrorCode.none)
+
+
+def decide_unregister_broker(
+    image: MetadataImage, request: UnregisterBroker, *, controller_disks: Iterable[uuid.UUID]
+) -> tuple[list[Record], BrokerUnregistration]:
+    """``controller_disks`` are the directory ids of the quorum's voters."""
+    broker_id = request.broker_id
+    if broker_id not in image.brokers:
+        message = f"broker {broker_id} is not registered"
+        return [], BrokerUnregistration(ErrorCode.broker_id_not_registered, message)
+    held = [id for node, ids in sorted(image.assigned.items()) if broker_of(node) == broker_id for id in sorted(ids)]
+    if held:
+        named = ", ".join(f"{image.topics[id.topic_id].name}-{id.partition}" for id in held[:5])
+        more = f" and {len(held) - 5} more" if len(held) > 5 else ""
+        message = f"broker {broker_id} still holds {named}{more}; `raylog brokers remove {broker_id}` moves them first"
+        return [], BrokerUnregistration(ErrorCode.invalid_request, message)
+    own = {disk.directory_id for disk in image.disks_of(broker_id)}
+    if own & set(controller_disks):
+        message = f"a controller of the cluster lives on broker {broker_id}: it cannot be removed"
+        return [], BrokerUnregistration(ErrorCode.invalid_request, message)
+    return [BrokerUnregistered(broker_id)], BrokerUnregistration()
 
 
 def places(image: MetadataImage) -> tuple[list[BrokerPlaces], list[BrokerPlaces]]:

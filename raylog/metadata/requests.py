@@ -394,6 +394,19 @@ class BrokerDrained:
     remaining: tuple[tuple[str, int], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class UnregisterBroker:
+    """→ BrokerUnregistration. Forgets a broker that holds no replica: its server actors end, its disks are no longer the cluster's."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUnregistration:
+    error: int = 0
+    message: str | None = None
+
+
 class ElectionType(Enum):
     PREFERRED = 0
     UNCLEAN = 1
@@ -478,11 +491,13 @@ class Refused:
 Request = (
     CreateTopics | DeleteTopics | CreatePartitions | IncrementalAlterConfigs | DescribeConfigs | DescribeTopics
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
-    | ListReassignments | DrainBroker | InitProducerId | AllocateProducerIds | RegisterDisk
+    | ListReassignments | DrainBroker | UnregisterBroker | InitProducerId
+    | AllocateProducerIds | RegisterDisk
 )  # fmt: skip
 
 ControllerReply = (
     TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered | ConfigsDescribed | TopicsDescribed
     | ClusterDescribed | LeaderFound | ClusterStatusReport | LeadersElected | ReassignmentsAltered
-    | ReassignmentsListed | BrokerDrained | ProducerIdAssigned | ProducerIdBlock | DiskOutcome | Refused
+    | ReassignmentsListed | BrokerDrained | BrokerUnregistration | ProducerIdAssigned
+    | ProducerIdBlock | DiskOutcome | Refused
 )  # fmt: skip

@@ -90,7 +90,7 @@ class TopicConfig:
 
 _NO_COMPACTION = "it concerns compaction, which this version does not do; topics are cleaned by deletion only"
 _NO_TIERS = "there is no remote storage: every segment stays on its disk until retention deletes it"
-_NO_THROTTLE = "replicas are not moved between brokers in this version, so there is no copying to throttle"
+_NO_THROTTLE = "copying between brokers is not throttled in this version: move fewer partitions at a time"
 
 _B, _S, _I, _L, _D, _LIST = (
     ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST,

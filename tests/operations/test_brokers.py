@@ -14,8 +14,8 @@ pytestmark = pytest.mark.core
 @pytest.fixture(autouse=True)
 def undrained(operator):
     yield
-    for broker in range(4):
-        operator.admin.undrain_broker(broker)
+    for info in operator.admin.describe_cluster().brokers:
+        operator.admin.undrain_broker(info.broker)
 
 
 def test_draining_moves_leaders_without_an_error_for_a_producer(operator, raylog):
@@ -63,3 +63,9 @@ def test_brokers_are_listed_with_what_they_hold(operator, raylog):
 def test_a_broker_that_is_not_there_is_named(operator):
     with pytest.raises(kafka_error(ErrorCode.broker_id_not_registered), match="broker 77"):
         operator.admin.drain_broker(77)
+
+
+def test_a_broker_is_refused_to_be_forgotten_while_something_lives_on_it(operator):
+    operator.new_topic((3, 1))
+    with pytest.raises(kafka_error(ErrorCode.invalid_request), match="raylog brokers remove 3"):
+        operator.admin.unregister_broker(3)

@@ -50,9 +50,11 @@ def refused_options() -> str:
 
 
 def kafka_apis() -> str:
-    from raylog.actors.apis import admin, fetch, offsets, produce
+    from raylog.actors.apis import admin, fetch, offsets, operations, produce
 
-    served: list[tuple[int, range, str]] = [(api.key, api.versions, "controller") for api in admin.APIS]
+    served: list[tuple[int, range, str]] = [
+        (api.key, api.versions, "controller") for api in (*admin.APIS, *operations.APIS)
+    ]
     for key, versions in (
         (produce.KEY, produce.VERSIONS),
         (fetch.KEY, fetch.VERSIONS),
@@ -89,8 +91,12 @@ KAFKA_NAMES = {
     23: "OffsetForLeaderEpoch",
     32: "DescribeConfigs",
     37: "CreatePartitions",
+    43: "ElectLeaders",
     44: "IncrementalAlterConfigs",
+    45: "AlterPartitionReassignments",
+    46: "ListPartitionReassignments",
     60: "DescribeCluster",
+    64: "UnregisterBroker",
 }
 TABLES = {
     "topic configs": ("configuration.md", topic_configs),

@@ -84,7 +84,8 @@ class Load:
 
     def read_back(self) -> list[int]:
         with Consumer(self.running.address, auto_offset_reset="earliest") as consumer:
-            consumer.assign([TopicPartition(self.topic, 0)])
+            count = consumer.partitions_for(self.topic)
+            consumer.assign([TopicPartition(self.topic, number) for number in range(count)])
             found: list[int] = []
             deadline = time.monotonic() + 30
             while len(found) < len(self.acked) and time.monotonic() < deadline:

@@ -1,0 +1,305 @@
+"""``raylog reassign``: what Kafka's ``kafka-reassign-partitions`` does, with its JSON and its words.
+
+A plan is ``{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}``; of Kafka's ``log_dirs`` only ``any`` is
+understood. ``execute`` prints the current assignment, which is the plan of the way back. The words on stdout are Kafka's; ``verify``
+exits with 1 while something is in progress or is not as the plan says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.output import AsJson, print_json, print_text
+from raylog.errors import ConfigError, RaylogError
+from raylog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from raylog.client.sync import AdminClient
+
+app = typer.Typer(help="Move replicas between brokers, and change how many there are.", no_args_is_help=True)
+
+Plan = dict[TopicPartition, tuple[int, ...]]
+PlanFile = Annotated[
+    Path,
+    typer.Option(
+        "--reassignment-json-file",
+        exists=True,
+        dir_okay=False,
+        help="The plan, as generate prints it.",
+        show_default=False,
+    ),
+]
+Throttle = Annotated[
+    int | None,
+    typer.Option("--throttle", help="Refused: copying is not throttled in this version.", show_default=False),
+]
+
+
+@app.command("generate")
+def generate(
+    topics_to_move_json_file: Annotated[
+        Path,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help='Topics as {"topics": [{"topic": "t"}], "version": 1}.',
+            show_default=False,
+        ),
+    ],
+    broker_list: Annotated[str, typer.Option(help="The brokers to spread them over, as 0,1,2.", show_default=False)],
+    disable_rack_aware: Annotated[bool, typer.Option("--disable-rack-aware", help="Take no notice of racks.")] = False,
+    folder: Folder = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose a plan that spreads topics evenly over brokers. Nothing is moved; replication factors stay."""
+    from raylog.client.reassignment_plans import spread
+
+    topics = topics_of(topics_to_move_json_file.read_text())
+    wanted = brokers_of(broker_list)
+    with find_cluster(folder, address).admin() as admin:
+        current = current_plan(admin, topics)
+        racks = {info.broker: info.rack for info in admin.describe_cluster().brokers}
+    unknown = [broker for broker in wanted if broker not in racks]
+    if unknown:
+        raise ConfigError(f"--broker-list: there is no live broker {', '.join(map(str, unknown))}")
+    proposed = spread(current, {broker: None if disable_rack_aware else racks[broker] for broker in wanted})
+    if as_json:
+        print_json({"current": as_document(current), "proposed": as_document(proposed)})
+    else:
+        print_text("Current partition replica assignment", json.dumps(as_document(current)), "")
+        print_text("Proposed partition reassignment configuration", json.dumps(as_document(proposed)))
+
+
+@app.command("execute")
+def execute(
+    plan_file: PlanFile,
+    additional: Annotated[
+        bool,
+        typer.Option("--additional", help="Also where a reassignment is in progress: it gets this target instead."),
+    ] = False,
+    throttle: Throttle = None,
+    folder: Folder = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a plan. It goes on when the command has returned; `verify` says how far it is."""
+    refuse_throttle(throttle)
+    plan = plan_of(plan_file.read_text())
+    with find_cluster(folder, address).admin() as admin:
+        if not additional and (ongoing := admin.list_partition_reassignments()):
+            raise ConfigError(
+                f"Cannot execute because there is an existing partition assignment in progress ({named(ongoing)}). "
+                "Use --additional to override"
+            )
+        current = current_plan(admin, sorted({each.topic for each in plan}))
+        current = {each: replicas for each, replicas in current.items() if each in plan}
+        results = admin.alter_partition_reassignments(plan)
+    failed = {each: error for each, error in results.items() if error is not None}
+    started = [each for each in results if each not in failed]
+    if as_json:
+        print_json({"current": as_document(current), "started": _plain(started), "failed": _failures(failed)})
+    else:
+        print_text("Current partition replica assignment", "", json.dumps(as_document(current)), "")
+        print_text("Save this to use as the --reassignment-json-file option during rollback")
+        if started:
+            print_text(f"Successfully started partition reassignments for {named(started)}")
+        print_text(*(f"Error reassigning {named([each])}: {error}" for each, error in failed.items()))
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("verify")
+def verify(plan_file: PlanFile, folder: Folder = None, address: Address = None, as_json: AsJson = False) -> None:
+    """Say of each partition of a plan whether it is done. Exits with 1 unless all are."""
+    plan = plan_of(plan_file.read_text())
+    with find_cluster(folder, address).admin() as admin:
+        states = status_of(admin, plan)
+    is_done = all(state == DONE for state in states.values())
+    if as_json:
+        partitions = [{"topic": each.topic, "partition": each.partition, "status": s} for each, s in states.items()]
+        print_json({"partitions": partitions, "done": is_done})
+    else:
+        print_text("Status of partition reassignment:")
+        print_text(*(f"Reassignment of partition {named([each])} {_WORDS[state]}" for each, state in states.items()))
+    if not is_done:
+        raise typer.Exit(1)
+
+
+@app.command("cancel")
+def cancel(plan_file: PlanFile, folder: Folder = None, address: Address = None, as_json: AsJson = False) -> None:
+    """Cancel what of a plan is in progress: what was added is deleted, what was to be removed stays."""
+    plan = plan_of(plan_file.read_text())
+    with find_cluster(folder, address).admin() as admin:
+        ongoing = admin.list_partition_reassignments(plan)
+        results = admin.alter_partition_reassignments(dict.fromkeys(sorted(ongoing))) if ongoing else {}
+    failed = {each: error for each, error in results.items() if error is not None}
+    cancelled = [each for each in results if each not in failed]
+    if as_json:
+        print_json({"cancelled": _plain(cancelled), "failed": _failures(failed)})
+    elif cancelled or failed:
+        if cancelled:
+            print_text(f"Successfully cancelled partition reassignments for: {named(cancelled)}")
+        print_text(*(f"Error cancelling {named([each])}: {error}" for each, error in failed.items()))
+    else:
+        print_text("None of the specified partition reassignments are active.")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_(folder: Folder = None, address: Address = None, as_json: AsJson = False) -> None:
+    """List the reassignments that are in progress."""
+    with find_cluster(folder, address).admin() as admin:
+        ongoing = admin.list_partition_reassignments()
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": each.topic,
+                    "partition": each.partition,
+                    "replicas": list(found.replicas),
+                    "adding_replicas": list(found.adding),
+                    "removing_replicas": list(found.removing),
+                }
+                for each, found in sorted(ongoing.items())
+            ]
+        )
+    elif ongoing:
+        print_text("Current partition reassignments:")
+        for each, found in sorted(ongoing.items()):
+            moves = [
+                f"{word} replicas: {_joined(brokers)}"
+                for word, brokers in (("adding", found.adding), ("removing", found.removing))
+                if brokers
+            ]
+            print_text(f"{named([each])}: replicas: {_joined(found.replicas)}. {'. '.join(moves)}.")
+    else:
+        print_text("No partition reassignments found.")
+
+
+# ------------------------------------------------------------------ plans as JSON
+
+DONE, IN_PROGRESS, FAILED = "completed", "in progress", "failed"
+_WORDS = {
+    DONE: "is completed.",
+    IN_PROGRESS: "is still in progress.",
+    FAILED: "failed: its replicas are not those of the plan, and nothing is in progress.",
+}
+
+
+def status_of(admin: AdminClient, plan: Plan) -> dict[TopicPartition, str]:
+    """Of each partition of a plan: completed, in progress, or neither."""
+    ongoing = admin.list_partition_reassignments(plan)
+    current = current_plan(admin, sorted({each.topic for each in plan}), forgiving=True)
+    return {
+        each: IN_PROGRESS if each in ongoing else DONE if current.get(each) == replicas else FAILED
+        for each, replicas in sorted(plan.items())
+    }
+
+
+def current_plan(admin: AdminClient, topics: Sequence[str], *, forgiving: bool = False) -> Plan:
+    """The replicas that topics have now; one that is not there raises, or is left out."""
+    known = admin.describe_topics(None if forgiving else topics)
+    return {
+        TopicPartition(name, part.partition): part.replicas
+        for name, topic in known.items()
+        if name in topics
+        for part in topic.partitions
+    }
+
+
+def plan_of(text: str) -> Plan:
+    """The plan of a JSON document of Kafka's; ConfigError names what is wrong with it."""
+    plan: Plan = {}
+    try:
+        document = json.loads(text)
+        if int(document.get("version", 1)) != 1:
+            raise ConfigError(f"a plan of version {document['version']}: this raylog reads version 1")
+        for each in document["partitions"]:
+            key = TopicPartition(str(each["topic"]), int(each["partition"]))
+            if key in plan:
+                raise ConfigError(f"the plan names {named([key])} twice")
+            replicas = tuple(int(broker) for broker in each["replicas"])
+            if not replicas or len(set(replicas)) != len(replicas):
+                raise ConfigError(f"the plan gives {named([key])} the replicas {list(replicas)}: none, or one twice")
+            if any(directory != "any" for directory in each.get("log_dirs", ())):
+                raise ConfigError(f'the plan names a log dir for {named([key])}; only "any" is possible here')
+            plan[key] = replicas
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            'not {"version": 1, "partitions": [{"topic": …, "partition": …, "replicas": […]}]}: '
+            f"{type(error).__name__} {error}"
+        ) from None
+    if not plan:
+        raise ConfigError("the plan names no partition")
+    return plan
+
+
+def topics_of(text: str) -> list[str]:
+    """The topics of ``{"topics": [{"topic": "t"}], "version": 1}``."""
+    try:
+        topics = [str(each["topic"]) for each in json.loads(text)["topics"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f'not {{"topics": [{{"topic": …}}], "version": 1}}: {type(error).__name__} {error}') from None
+    if not topics:
+        raise ConfigError("no topic is named")
+    return topics
+
+
+def brokers_of(text: str) -> list[int]:
+    try:
+        brokers = [int(each) for each in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--broker-list {text!r} is not of the form 0,1,2") from None
+    if len(set(brokers)) != len(brokers):
+        raise ConfigError(f"--broker-list {text} names a broker twice")
+    return brokers
+
+
+def as_document(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
+    """A plan as Kafka writes it."""
+    return {
+        "version": 1,
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "replicas": list(replicas),
+                "log_dirs": ["any"] * len(replicas),
+            }
+            for each, replicas in sorted(plan.items())
+        ],
+    }
+
+
+def refuse_throttle(throttle: int | None) -> None:
+    if throttle is not None and throttle != -1:
+        raise ConfigError(
+            "--throttle is refused: copying is not throttled in this version; move fewer partitions at a time instead"
+        )
+
+
+def named(partitions: Any) -> str:
+    return ",".join(f"{each.topic}-{each.partition}" for each in sorted(partitions))
+
+
+def _plain(partitions: Any) -> list[dict[str, Any]]:
+    return [{"topic": each.topic, "partition": each.partition} for each in sorted(partitions)]
+
+
+def _failures(failed: Mapping[TopicPartition, RaylogError]) -> list[dict[str, Any]]:
+    return [
+        {"topic": each.topic, "partition": each.partition, "error": str(error)}
+        for each, error in sorted(failed.items())
+    ]
+
+
+def _joined(brokers: Sequence[int]) -> str:
+    return ",".join(map(str, brokers))

@@ -1,0 +1,82 @@
+"""Plans: what is read from JSON, and what is proposed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from raylog.cli.reassign import as_document, brokers_of, plan_of, topics_of
+from raylog.client.reassignment_plans import InvalidReplicationFactor, spread, without
+from raylog.errors import ConfigError
+from raylog.types import TopicPartition
+
+
+def partition(number, topic="t"):
+    return TopicPartition(topic, number)
+
+
+def test_a_plan_is_read_as_it_is_written():
+    plan = {partition(0): (1, 2), partition(1): (2, 0)}
+    assert plan_of(json.dumps(as_document(plan))) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("nonsense", "not {"),
+        ("[]", "not {"),
+        ('{"partitions": []}', "names no partition"),
+        ('{"version": 2, "partitions": []}', "version 2"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "none, or one twice"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "none, or one twice"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}', "log dir"),
+    ],
+)
+def test_what_is_no_plan_is_refused_with_the_reason(text, reason):
+    with pytest.raises(ConfigError, match=reason):
+        plan_of(text)
+
+
+def test_a_partition_that_is_named_twice_is_refused():
+    each = {"topic": "t", "partition": 0, "replicas": [1]}
+    with pytest.raises(ConfigError, match="t-0 twice"):
+        plan_of(json.dumps({"partitions": [each, each]}))
+
+
+def test_topics_and_brokers_are_read_or_refused():
+    assert topics_of('{"topics": [{"topic": "a"}, {"topic": "b"}], "version": 1}') == ["a", "b"]
+    assert brokers_of("3, 1") == [3, 1]
+    for refused in (lambda: topics_of("{}"), lambda: brokers_of("1,x"), lambda: brokers_of("1,1")):
+        with pytest.raises(ConfigError):
+            refused()
+
+
+def test_spreading_is_even_and_keeps_replication_factors():
+    current = {partition(number): (0, 1) for number in range(6)} | {partition(0, "u"): (0,)}
+    plan = spread(current, {0: None, 1: None, 2: None})
+    assert {each: len(brokers) for each, brokers in plan.items()} == {each: len(b) for each, b in current.items()}
+    leaders = [brokers[0] for each, brokers in plan.items() if each.topic == "t"]
+    assert sorted(leaders) == [0, 0, 1, 1, 2, 2]
+
+
+def test_spreading_over_too_few_brokers_is_refused():
+    with pytest.raises(InvalidReplicationFactor):
+        spread({partition(0): (0, 1, 2)}, {0: None, 1: None})
+
+
+def test_a_broker_is_emptied_onto_those_that_hold_least_and_nothing_else_moves():
+    current = {partition(0): (0, 1), partition(1): (1, 0), partition(2): (1, 2), partition(3): (0, 2)}
+    plan = without(current, 0, dict.fromkeys(range(4)))
+    assert plan == {partition(0): (3, 1), partition(1): (1, 3), partition(3): (3, 2)}
+
+
+def test_another_rack_is_preferred_to_an_emptier_broker():
+    racks = {0: "a", 1: "b", 2: "a", 3: "b"}
+    current = {partition(0): (0, 1), partition(1): (2, 3), partition(2): (2, 1)}
+    assert without(current, 0, racks) == {partition(0): (2, 1)}, "3 holds less, but in the rack of 1"
+
+
+def test_emptying_is_refused_where_nobody_else_is_left():
+    with pytest.raises(InvalidReplicationFactor, match="t-0 has 3 replicas and there are 2 other brokers"):
+        without({partition(0): (0, 1, 2)}, 0, dict.fromkeys(range(3)))

@@ -1,0 +1,37 @@
+"""``raylog brokers remove`` against real servers, with a cluster of its own."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+from operating import Load
+
+from raylog.errors import kafka_error
+
+pytestmark = pytest.mark.core
+
+
+def test_a_broker_is_emptied_under_load_and_forgotten(operator, raylog):
+    topic = operator.new_topic((3, 1), (1, 2), (2, 3), min_insync_replicas=2)
+    with Load(operator, topic) as load:
+        operator.until(lambda: len(load.acked) > 100)
+        code, said = raylog("brokers", "remove", "3", "--json")
+        count = len(load.acked)
+        operator.until(lambda: len(load.acked) > count + 100)
+    assert code == 0 and said["unregistered"]
+    assert sorted(each["partition"] for each in said["moved"]) == [0, 2]
+    assert load.errors == []
+    assert sorted(load.read_back()) == load.acked
+    parts = operator.partitions(topic)
+    assert all(3 not in part.replicas and len(part.isr) == 2 for part in parts)
+    assert parts[1].replicas == (1, 2), "what it did not hold is where it was"
+    assert not [each for each in operator.folders(topic) if each.startswith("3/")]
+    assert [info.broker for info in operator.admin.describe_cluster().brokers] == [0, 1, 2]
+    operator.until(lambda: not [node for node in operator.running.controller.live_nodes() if node >> 16 == 3])
+    with pytest.raises(kafka_error(ErrorCode.broker_id_not_registered)):
+        operator.admin.unregister_broker(3)
+
+
+def test_the_home_of_the_controller_is_not_removed(operator):
+    with pytest.raises(kafka_error(ErrorCode.invalid_request), match="a controller of the cluster lives on broker 0"):
+        operator.admin.unregister_broker(0)
