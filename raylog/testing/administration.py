@@ -84,9 +84,18 @@ class Administration:
                 self._create(name)
             if not self.is_quiet:
                 self._later()
+                self._move_later()
 
     def _later(self) -> None:
         self.scheduler.after_us(self.scheduler.skewed_us(1_500_000), self._change, "administration")
+
+    def _move_later(self) -> None:
+        self.scheduler.after_us(self.scheduler.skewed_us(400_000), self._move, "move a replica")
+
+    def _move(self) -> None:
+        if not self._stopped:
+            self._reassign()
+            self._move_later()
 
     def _change(self) -> None:
         if self._stopped:
@@ -101,10 +110,9 @@ class Administration:
                 self._ask,
                 self._elect,
                 self._ask_nonsense,
-                self._reassign,
                 self._drain,
             ),
-            (2, 1, 1, 3, 2, 3, 2, 1, 4, 1),
+            (2, 1, 1, 3, 2, 3, 2, 1, 1),
         )[0]
         change()
         self._later()

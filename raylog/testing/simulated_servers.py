@@ -362,6 +362,7 @@ class ReplicaProcess(ServerProcess):
         try:
             if effect.delete:
                 effect.log.delete()
+                self.simulation.log_deleted(self, effect.id)
                 self.send(ReplicaRemoved(*effect.id))
             else:
                 effect.log.close(clean=effect.clean)

@@ -224,6 +224,10 @@ class Simulation:
             self.counts["suspect replicas"] += 1
         self.trace(f"{process.name} opened {log.where}: {log.condition.value}, end {log.log_end_offset}")
 
+    def log_deleted(self, process: ReplicaProcess, id: TopicIdPartition) -> None:
+        """The replica was removed: if it comes back to this process it is a new one, with nothing to remember."""
+        self._memories.pop((process.spec.incarnation, id), None)
+
     def check_host(self, process: ReplicaProcess) -> None:
         process.host.check()
         for id, replica in process.host.replicas.items():
