@@ -130,7 +130,7 @@ def remove(
         draining = {each["id"] for each in state["brokers"] if each["draining"]}
         racks = {each["id"]: each["rack"] for each in state["brokers"] if each["live"] and each["id"] not in draining}
         plan = without(_targets(admin), broker, racks)
-        refused = {each: error for each, error in admin.alter_partition_reassignments(plan).items() if error}
+        refused = {each: error for each, error in admin.reassign(plan).items() if error}
         if refused:
             each, error = next(iter(refused.items()))
             raise error_for(error.code, f"{len(refused)} partitions cannot be moved; {named([each])}: {error}")
@@ -161,7 +161,7 @@ def remove(
 
 def _targets(admin: AdminClient) -> dict[TopicPartition, tuple[int, ...]]:
     """The replicas that each partition has, or will have when what is in progress is done."""
-    ongoing = admin.list_partition_reassignments()
+    ongoing = admin.list_reassignments()
     return {
         key: tuple(each for each in part.replicas if key not in ongoing or each not in ongoing[key].removing)
         for name, topic in admin.describe_topics().items()

@@ -65,7 +65,7 @@ def leader_election(
     elif path_to_json_file is not None:
         named = partitions_of(path_to_json_file.read_text())
     with find_cluster(folder, address).admin() as admin:
-        results = admin.elect_leaders(election_type.value, named)
+        results = admin.elect_leaders(named, kind=election_type.value)
     done = [each for each, error in results.items() if error is None]
     valid = [each for each, error in results.items() if error and error.code is ErrorCode.election_not_needed]
     failed = {each: error for each, error in results.items() if error and each not in valid}

@@ -93,14 +93,14 @@ def execute(
     refuse_throttle(throttle)
     plan = plan_of(plan_file.read_text())
     with find_cluster(folder, address).admin() as admin:
-        if not additional and (ongoing := admin.list_partition_reassignments()):
+        if not additional and (ongoing := admin.list_reassignments()):
             raise ConfigError(
                 f"Cannot execute because there is an existing partition assignment in progress ({named(ongoing)}). "
                 "Use --additional to override"
             )
         current = current_plan(admin, sorted({each.topic for each in plan}))
         current = {each: replicas for each, replicas in current.items() if each in plan}
-        results = admin.alter_partition_reassignments(plan)
+        results = admin.reassign(plan)
     failed = {each: error for each, error in results.items() if error is not None}
     started = [each for each in results if each not in failed]
     if as_json:
@@ -137,8 +137,8 @@ def cancel(plan_file: PlanFile, folder: Folder = None, address: Address = None, 
     """Cancel what of a plan is in progress: what was added is deleted, what was to be removed stays."""
     plan = plan_of(plan_file.read_text())
     with find_cluster(folder, address).admin() as admin:
-        ongoing = admin.list_partition_reassignments(plan)
-        results = admin.alter_partition_reassignments(dict.fromkeys(sorted(ongoing))) if ongoing else {}
+        ongoing = admin.list_reassignments(plan)
+        results = admin.reassign(dict.fromkeys(sorted(ongoing))) if ongoing else {}
     failed = {each: error for each, error in results.items() if error is not None}
     cancelled = [each for each in results if each not in failed]
     if as_json:
@@ -157,7 +157,7 @@ def cancel(plan_file: PlanFile, folder: Folder = None, address: Address = None, 
 def list_(folder: Folder = None, address: Address = None, as_json: AsJson = False) -> None:
     """List the reassignments that are in progress."""
     with find_cluster(folder, address).admin() as admin:
-        ongoing = admin.list_partition_reassignments()
+        ongoing = admin.list_reassignments()
     if as_json:
         print_json(
             [
@@ -196,7 +196,7 @@ _WORDS = {
 
 def status_of(admin: AdminClient, plan: Plan) -> dict[TopicPartition, str]:
     """Of each partition of a plan: completed, in progress, or neither."""
-    ongoing = admin.list_partition_reassignments(plan)
+    ongoing = admin.list_reassignments(plan)
     current = current_plan(admin, sorted({each.topic for each in plan}), forgiving=True)
     return {
         each: IN_PROGRESS if each in ongoing else DONE if current.get(each) == replicas else FAILED
@@ -281,9 +281,9 @@ def as_document(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
 
 def refuse_throttle(throttle: int | None) -> None:
     if throttle is not None and throttle != -1:
-        raise ConfigError(
-            "--throttle is refused: copying is not throttled in this version; move fewer partitions at a time instead"
-        )
+        from raylog.client.admin import NO_THROTTLE
+
+        raise ConfigError(f"--throttle {throttle} is refused: {NO_THROTTLE}")
 
 
 def named(partitions: Any) -> str:

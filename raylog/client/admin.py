@@ -35,6 +35,7 @@ MAX_TIMESTAMP = -3
 OffsetSpec = Literal["earliest", "latest", "max_timestamp"] | int
 ElectionKind = Literal["preferred", "unclean"]
 _ELECTIONS: dict[Any, int] = {"preferred": 0, "unclean": 1}
+NO_THROTTLE = "copying is not throttled in this version; move fewer partitions at a time instead"
 _SPECS: dict[Any, int] = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 
 
@@ -305,9 +306,9 @@ class AsyncAdminClient:
 
     async def elect_leaders(
         self,
-        kind: ElectionKind = "preferred",
         partitions: Iterable[TopicPartition] | None = None,
         *,
+        kind: ElectionKind = "preferred",
         timeout: float | None = None,
     ) -> dict[TopicPartition, RaylogError | None]:
         """Let partitions be led by their preferred leaders, or, unclean, let one without any be led by whoever has most of its records.
@@ -328,18 +329,21 @@ class AsyncAdminClient:
             for result in topic.partition_result
         }
 
-    async def alter_partition_reassignments(
+    async def reassign(
         self,
         targets: Mapping[TopicPartition, Sequence[int] | None],
         *,
+        throttle_bytes: int | None = None,
         allow_replication_factor_change: bool = True,
         timeout: float | None = None,
     ) -> dict[TopicPartition, RaylogError | None]:
         """Give partitions other brokers (the first one preferred to lead), or with None cancel what is under way.
 
         Per partition None if it is under way now, or why not. What is added copies from the leader while the others serve on; when it is
-        in sync the removed replicas' folders are deleted. ``list_partition_reassignments`` says what is not done yet.
+        in sync the removed replicas' folders are deleted. ``list_reassignments`` says what is not done yet.
         """
+        if throttle_bytes is not None:
+            raise ConfigError(f"throttle_bytes={throttle_bytes} is refused: {NO_THROTTLE}")
         timeout_ms = self._timeout_ms(timeout)
         asked = {TopicPartition(*key): brokers for key, brokers in targets.items()}
         request = requests.alter_partition_reassignments(
@@ -353,7 +357,7 @@ class AsyncAdminClient:
             for part in topic.partitions
         }
 
-    async def list_partition_reassignments(
+    async def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
         """The reassignments that are under way, of these partitions or of all."""

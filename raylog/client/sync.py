@@ -384,33 +384,37 @@ class AdminClient:
         return self._run(self._client.verify_replicas(listed, patience=patience, on_partition=on_partition))
     def elect_leaders(
         self,
-        kind: ElectionKind = "preferred",
         partitions: Iterable[TopicPartition] | None = None,
         *,
+        kind: ElectionKind = "preferred",
         timeout: float | None = None,
     ) -> dict[TopicPartition, RaylogError | None]:
         """Preferred or unclean elections; per partition None, or why it was not done."""
-        return self._run(self._client.elect_leaders(kind, partitions, timeout=timeout))
+        return self._run(self._client.elect_leaders(partitions, kind=kind, timeout=timeout))
 
-    def alter_partition_reassignments(
+    def reassign(
         self,
         targets: Mapping[TopicPartition, Sequence[int] | None],
         *,
+        throttle_bytes: int | None = None,
         allow_replication_factor_change: bool = True,
         timeout: float | None = None,
     ) -> dict[TopicPartition, RaylogError | None]:
         """Give partitions other brokers, or cancel; per partition None, or why it was refused."""
         return self._run(
-            self._client.alter_partition_reassignments(
-                targets, allow_replication_factor_change=allow_replication_factor_change, timeout=timeout
+            self._client.reassign(
+                targets,
+                throttle_bytes=throttle_bytes,
+                allow_replication_factor_change=allow_replication_factor_change,
+                timeout=timeout,
             )
         )
 
-    def list_partition_reassignments(
+    def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
         """The reassignments that are under way."""
-        return self._run(self._client.list_partition_reassignments(partitions))
+        return self._run(self._client.list_reassignments(partitions))
 
     def drain_broker(self, broker: int) -> DrainProgress:
         """Move every leader away from a broker and keep them away. Idempotent."""

@@ -19,7 +19,7 @@ from raylog.metadata.elections import Candidate, Standing
 from raylog.metadata.events import Notice
 from raylog.metadata.image import Topic, may_hold_folder
 from raylog.metadata.ledger import Ledger
-from raylog.metadata.records import PartitionChanged, PartitionState, RemovalPending
+from raylog.metadata.records import PartitionChanged, PartitionState, RemovalPending, ReplicaSlot
 from raylog.metadata.requests import ElectionType
 from raylog.metadata.session import AlterPartition, Condition, ReplicaStatus
 from raylog.metadata.sessions import Session, Sessions
@@ -177,8 +177,17 @@ class PartitionDecisions:
         self._ledger.add(PartitionChanged(id.topic_id, id.partition, after))
         kept = {slot.node_id for slot in after.replicas}
         for slot in before.replicas:
-            if slot.node_id not in kept and may_hold_folder(self._ledger.latest, slot):
-                self._ledger.add(RemovalPending(id.topic_id, id.partition, slot.node_id, slot.directory_id, topic.name))
+            if slot.node_id not in kept:
+                self._dismiss(topic, id, slot)
+
+    def _dismiss(self, topic: Topic, id: TopicIdPartition, slot: ReplicaSlot) -> None:
+        """A replica has moved away: its folder is to be deleted, and if it ever comes back to that process it has to open anew."""
+        session = self._sessions.of_node(slot.node_id)
+        if session is not None:
+            session.opened.pop(id, None)
+            session.failed.pop(id, None)
+        if may_hold_folder(self._ledger.latest, slot):
+            self._ledger.add(RemovalPending(id.topic_id, id.partition, slot.node_id, slot.directory_id, topic.name))
 
     def elect(self, id: TopicIdPartition, type: ElectionType) -> tuple[ErrorCode, str | None]:
         """An election by hand, of the preferred leader or an unclean one where nobody leads: the error and its reason."""

@@ -83,7 +83,10 @@ class Reassignments:
                     f"{name} has {len(reassignments.origin(state))} replicas, not {len(wanted.brokers)}"
                 )
             slots = self._slots(topic, id, state, wanted.brokers, places)
-        after = reassignments.started(state, slots)
+        runs_already = any(
+            slot.node_id in self._ledger.latest.actors for slot in slots if state.slot(slot.broker_id) is None
+        )
+        after = reassignments.started(state, slots, renews_epoch=runs_already)
         if after is None:
             raise InvalidAssignment(
                 f"{name}: in sync are only brokers {list(state.isr)}, none of which would be left; wait for another, "

@@ -16,6 +16,10 @@ target leads or can. The minimum is stricter than Kafka's rule: a removal never 
 the topic asks for while more can still come. **Cancelling** is a reassignment to the origin. A **changed** target starts from the origin
 again: what an unfinished reassignment had added and the new one does not want is dropped at once, in sync or not.
 
+**Epochs.** A replica that is added to a process of its own is told from all earlier ones by its incarnation. One that is packed into a
+process that runs already may have been there before, and a fetch of that time may still be on its way to the leader: it must not count
+for the new one, which is empty. So the leader gets a new epoch then (``renews_epoch``), and the late fetch is fenced by the old.
+
 A change that would drop everybody who certainly has what is committed is impossible (``None``).
 """
 
@@ -42,7 +46,9 @@ def is_under_way(state: PartitionState) -> bool:
     return bool(state.adding or state.removing)
 
 
-def started(state: PartitionState, wanted: tuple[ReplicaSlot, ...]) -> PartitionState | None:
+def started(
+    state: PartitionState, wanted: tuple[ReplicaSlot, ...], *, renews_epoch: bool = False
+) -> PartitionState | None:
     """The state on its way to these replicas, in this order; None if nobody who has all that is committed would be left.
 
     ``wanted`` names the slots of ``state`` for the brokers that have a replica already. ``completed`` has to follow.
@@ -67,7 +73,7 @@ def started(state: PartitionState, wanted: tuple[ReplicaSlot, ...]) -> Partition
         removing=tuple(slot.broker_id for slot in leaving),
         leader=NO_LEADER if drops_leader else state.leader,
         leader_incarnation=0 if drops_leader else state.leader_incarnation,
-        leader_epoch=state.leader_epoch + drops_leader,
+        leader_epoch=state.leader_epoch + (drops_leader or (renews_epoch and state.leader != NO_LEADER)),
         last_known_leader=state.last_known_leader if state.last_known_leader in kept else NO_LEADER,
     )
     return state if after == state else replace(after, partition_epoch=state.partition_epoch + 1)

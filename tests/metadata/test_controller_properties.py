@@ -9,6 +9,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,29 @@ from raylog.metadata.events import ActorStarted
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.quorum_messages import EntryKind
 from raylog.metadata.records import decode_batch, encode_batch
-from raylog.metadata.requests import CreatePartitions, CreateTopics, DeleteTopics, NewTopic, PartitionGrowth
+from raylog.metadata.requests import (
+    AlterReassignments,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    DrainBroker,
+    NewTopic,
+    PartitionGrowth,
+    PartitionTarget,
+    RegisterDisk,
+    UnregisterBroker,
+)
 from raylog.metadata.session import Condition
 
 STEPS = (
     "kill", "kill", "restart", "restart", "suspect", "missing", "drop session", "come back", "come back", "time", "time",
     "shrink", "grow isr", "new controller", "create", "delete", "grow topic", "minimum", "unclean", "fail", "all gone",
-    "mute",
+    "mute", "reassign", "reassign", "cancel", "drain", "undrain", "unregister", "register",
 )  # fmt: skip
+
+
+def disk_of(broker):
+    return uuid.UUID(int=0xD000 + broker)
 
 
 class Story:
@@ -83,6 +99,20 @@ class Story:
                 key = {"minimum": "min.insync.replicas", "unclean": "unclean.leader.election.enable"}[step]
                 value = str(1 + choice % 3) if step == "minimum" else ("true", "false")[choice % 2]
                 world.configure(names[choice % len(names)], key, value)
+            case "drain" | "undrain":
+                world.ask(DrainBroker(choice % 3, step == "drain"))
+            case "unregister":
+                world.ask(UnregisterBroker(choice % 3))
+            case "register":
+                broker = choice % 3
+                world.ask(RegisterDisk(world.image.cluster_id, broker, disk_of(broker), f"/disks/{broker}"))
+            case "reassign" | "cancel" if partitions:
+                id = partitions[choice % len(partitions)]
+                brokers = tuple((choice + place) % 3 for place in range(1 + choice // 3 % 3))
+                target = PartitionTarget(
+                    world.image.topics[id.topic_id].name, id.partition, brokers if step == "reassign" else None
+                )
+                world.ask(AlterReassignments((target,)))
             case "shrink" | "grow isr" | "fail" if partitions:
                 self.touch(step, partitions[choice % len(partitions)], choice)
         self.observe()

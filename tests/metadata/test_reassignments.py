@@ -310,3 +310,36 @@ def test_replicas_share_processes_where_the_topic_allows(world):
     reassign(world, (0, (0, 2)), (1, (0, 2)))
     nodes = {world.state(TopicIdPartition(topic_id, partition)).node_of(2) for partition in (0, 1)}
     assert len(nodes) == 1
+
+
+def test_a_replica_that_comes_back_to_the_same_process_has_to_open_again(world):
+    world.create("t", (0, 1), (0, 1), replicas_per_actor=4)
+    id = TopicIdPartition(next(iter(world.image.topics)), 0)
+    process = world.process(id, 1)
+    reassign(world, (0, (0,)))
+    assert id not in process.held and not world.image.removals
+    process.opens = False
+    reassign(world, (0, (0, 1)))
+    assert world.process(id, 1) is process and id in process.told
+    assert world.leader(id).alter(id, 0, 1) == ErrorCode.ineligible_replica, "it is still opening"
+    process.open(id)
+    world.run_later()
+    assert world.leader(id).alter(id, 0, 1) == 0
+
+
+def test_a_replica_that_may_have_been_in_its_process_before_is_followed_in_a_new_epoch(world):
+    """A late fetch of the one before, still on its way to the leader, must not count for the one that is empty."""
+    world.create("t", (0, 1), (0, 1), replicas_per_actor=4)
+    id = TopicIdPartition(next(iter(world.image.topics)), 0)
+    reassign(world, (0, (0,)))
+    epoch = world.state(id).leader_epoch
+    reassign(world, (0, (0, 1)))
+    assert world.state(id).leader_epoch == epoch + 1 and world.state(id).leader == 0
+    assert world.leader(id).alter(id, 0, 1) == 0
+
+
+def test_a_replica_in_a_process_of_its_own_raises_no_epoch(world):
+    id = made(world, 0, 1)
+    epoch = world.state(id).leader_epoch
+    reassign(world, (0, (0, 1, 2)))
+    assert world.state(id).leader_epoch == epoch

@@ -47,7 +47,7 @@ def test_what_cannot_be_elected_fails_with_its_reason(operator, raylog, tmp_path
     assert text == (
         "Error completing leader election (UNCLEAN) for partition: nowhere-3: there is no partition nowhere-3\n"
     )
-    results = operator.admin.elect_leaders("unclean", [TopicPartition("nowhere", 3)])
+    results = operator.admin.elect_leaders([TopicPartition("nowhere", 3)], kind="unclean")
     error = results[TopicPartition("nowhere", 3)]
     assert isinstance(error, kafka_error(ErrorCode.unknown_topic_or_partition))
 

@@ -123,14 +123,14 @@ def test_refusals_name_the_partition_and_the_reason(operator, raylog, plan):
     topic = operator.new_topic((0, 1))
     code, said = raylog("reassign", "execute", "--reassignment-json-file", plan({(topic, 0): [0, 77]}), "--json")
     assert code == 1 and "broker 77 is unknown" in said["failed"][0]["error"] and said["started"] == []
-    results = operator.admin.alter_partition_reassignments({TopicPartition(topic, 0): None})
+    results = operator.admin.reassign({TopicPartition(topic, 0): None})
     assert isinstance(results[TopicPartition(topic, 0)], kafka_error(ErrorCode.no_reassignment_in_progress))
-    kept = operator.admin.alter_partition_reassignments(
-        {TopicPartition(topic, 0): [0, 1, 2]}, allow_replication_factor_change=False
-    )
+    kept = operator.admin.reassign({TopicPartition(topic, 0): [0, 1, 2]}, allow_replication_factor_change=False)
     assert isinstance(kept[TopicPartition(topic, 0)], kafka_error(ErrorCode.invalid_replication_factor))
 
 
-def test_a_throttle_is_refused_by_name(raylog, plan):
-    with pytest.raises(ConfigError, match="--throttle is refused"):
+def test_a_throttle_is_refused_by_name(operator, raylog, plan):
+    with pytest.raises(ConfigError, match="--throttle 1000 is refused"):
         raylog("reassign", "execute", "--reassignment-json-file", plan({("t", 0): [0]}), "--throttle", "1000")
+    with pytest.raises(ConfigError, match="throttle_bytes=1000 is refused"):
+        operator.admin.reassign({TopicPartition("t", 0): [0]}, throttle_bytes=1_000)

@@ -58,6 +58,9 @@ def test_the_runs_met_what_they_are_for() -> None:
         "unclean elections",
         "torn tails",
         "suspect replicas",
+        "reassignments",
+        "completed reassignments",
+        "cancelled reassignments",
         "controller starts",
         "server starts",
     ):
