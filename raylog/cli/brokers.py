@@ -124,6 +124,8 @@ def remove(
     refuse_throttle(throttle)
     cluster = find_cluster(folder, address)
     deadline = time.monotonic() + timeout
+    if cluster.status()["controller"]["broker"] == broker:
+        raise ClusterError(f"the cluster's controller lives on broker {broker}: it cannot be removed, only drained")
     with cluster.admin() as admin:
         admin.drain_broker(broker)
         state = cluster.status()

@@ -52,15 +52,15 @@ def decide_unregister_broker(
     if broker_id not in image.brokers:
         message = f"broker {broker_id} is not registered"
         return [], BrokerUnregistration(ErrorCode.broker_id_not_registered, message)
+    own = {disk.directory_id for disk in image.disks_of(broker_id)}
+    if own & set(controller_disks):
+        message = f"a controller of the cluster lives on broker {broker_id}: it cannot be removed"
+        return [], BrokerUnregistration(ErrorCode.invalid_request, message)
     held = [id for node, ids in sorted(image.assigned.items()) if broker_of(node) == broker_id for id in sorted(ids)]
     if held:
         named = ", ".join(f"{image.topics[id.topic_id].name}-{id.partition}" for id in held[:5])
         more = f" and {len(held) - 5} more" if len(held) > 5 else ""
         message = f"broker {broker_id} still holds {named}{more}; `raylog brokers remove {broker_id}` moves them first"
-        return [], BrokerUnregistration(ErrorCode.invalid_request, message)
-    own = {disk.directory_id for disk in image.disks_of(broker_id)}
-    if own & set(controller_disks):
-        message = f"a controller of the cluster lives on broker {broker_id}: it cannot be removed"
         return [], BrokerUnregistration(ErrorCode.invalid_request, message)
     return [BrokerUnregistered(broker_id)], BrokerUnregistration()
 

@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from operating import Load
 
-from raylog.errors import kafka_error
+from raylog.errors import ClusterError, kafka_error
 
 pytestmark = pytest.mark.core
 
@@ -32,6 +32,9 @@ def test_a_broker_is_emptied_under_load_and_forgotten(operator, raylog):
         operator.admin.unregister_broker(3)
 
 
-def test_the_home_of_the_controller_is_not_removed(operator):
+def test_the_home_of_the_controller_is_not_removed_and_nothing_is_moved_in_vain(operator, raylog):
+    with pytest.raises(ClusterError, match="controller lives on broker 0"):
+        raylog("brokers", "remove", "0")
+    assert not [each for each in raylog("brokers", "list", "--json")[1] if each["draining"]]
     with pytest.raises(kafka_error(ErrorCode.invalid_request), match="a controller of the cluster lives on broker 0"):
         operator.admin.unregister_broker(0)
