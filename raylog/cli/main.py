@@ -15,9 +15,6 @@ from typing import Annotated
 import typer
 
 import raylog
-from raylog.cli import cluster, consume, doctor, dump_log, node, perf, produce, topics, verify
-from raylog.cli import cluster, consume, doctor, dump_log, leader_election, node, perf, produce, topics
-from raylog.cli import brokers, cluster, consume, doctor, dump_log, leader_election, node, perf, produce, topics
 from raylog.cli import (
     brokers,
     cluster,
@@ -30,6 +27,7 @@ from raylog.cli import (
     produce,
     reassign,
     topics,
+    verify,
 )
 from raylog.cli.output import notice
 from raylog.errors import RaylogError
