@@ -302,6 +302,7 @@ class AsyncAdminClient:
         Nothing stops meanwhile. A replica that is away or behind for ``patience`` seconds is left out, and the result does not hold.
         """
         return await verify_topics(self._opened(), topics, patience_s=patience, on_partition=on_partition)
+
     # -------------------------------------------------------------- operating partitions and brokers
 
     async def elect_leaders(

@@ -382,6 +382,7 @@ class AdminClient:
         """Compare all replicas byte for byte below the high watermark. ``on_partition`` is called on another thread."""
         listed = [topics] if isinstance(topics, str) else topics
         return self._run(self._client.verify_replicas(listed, patience=patience, on_partition=on_partition))
+
     def elect_leaders(
         self,
         partitions: Iterable[TopicPartition] | None = None,
