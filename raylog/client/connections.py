@@ -272,9 +272,7 @@ class ControllerLink:
                     return reply
                 failure = _NOT_CONTROLLER(f"{self.endpoint} is a standby controller")
             except (DisconnectedError, ClientTimeoutError, _NOT_CONTROLLER) as error:
-                if (
-                    failure is None or loop.time() < deadline
-                ):  # that time ran out tells less than what went wrong before
+                if failure is None or loop.time() < deadline:  # "no time left" tells less than what went wrong before
                     failure = error
             except HandshakeError as error:  # a neighbour on a reused port; the controller may be elsewhere
                 failure = error

@@ -26,11 +26,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from kio.schema.errors import ErrorCode
-
-from raylog.errors import kafka_error
 from raylog.log import checkpoint as checkpoints
 from raylog.log.checkpoint import ReplicaCheckpoint
 from raylog.log.config import LogConfig
@@ -39,6 +35,7 @@ from raylog.log.offset_index import MAX_RELATIVE_OFFSET
 from raylog.log.opening import Opened, load_producers, opened
 from raylog.log.recent_appends import RecentAppends
 from raylog.log.removal import doomed_directory
+from raylog.log.results import AppendResult, Found, LogSlice, OffsetOutOfRange, RecordListTooLarge
 from raylog.log.retention import SegmentFacts, deletable
 from raylog.log.segments import Segments
 from raylog.log.time_index import NO_TIMESTAMP
@@ -48,30 +45,6 @@ from raylog.records.batch import STAMP_SIZE, BatchView, TimestampType, batches, 
 from raylog.records.codec import light_records
 from raylog.records.control import read_control_batch
 from raylog.records.corrupt import CorruptBatch
-
-OffsetOutOfRange = kafka_error(ErrorCode.offset_out_of_range)
-Found = tuple[int, int, int]  # timestamp, offset and leader epoch of a record
-RecordListTooLarge = kafka_error(ErrorCode.record_list_too_large)
-
-
-@dataclass(slots=True)
-class AppendResult:
-    """Where records went. ``log_append_time_ms`` −1 unless the topic stamps them; a duplicate names its first append."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    duplicate: bool = False
-
-
-@dataclass(slots=True)
-class LogSlice:
-    """Whole batches. ``base_offset`` is the first batch's (at or below what was asked for), ``next_offset`` follows the last one."""
-
-    records: Buffer
-    base_offset: int
-    next_offset: int
 
 
 class Log:

@@ -8,8 +8,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import DiskError, kafka_error
-from raylog.log.log import AppendResult
 from raylog.log.producers import ProducerStates
+from raylog.log.results import AppendResult
 from raylog.records.batch import BatchView
 from raylog.records.codec import encode_values
 from raylog.records.control import Marker, control_batch
