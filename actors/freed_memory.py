@@ -1,8 +1,8 @@
 """What the C library does with memory that a replica's process has freed.
 
 A replica takes and frees a buffer of a batch's size for each request. By default glibc gives such a piece back to the kernel
-at once and gets it again, page by page and zeroed, for the next request: a third of a busy replica's CPU time (measured: 1.6
-instead of 2.3 CPU s/GB for a leader of three replicas). So a process keeps up to ``KEPT_BYTES`` of it for itself.
+at once and gets it again, page by page and zeroed, for the next request: a fifth of a busy leader's CPU time (measured: 1.4
+instead of 1.8 CPU s/GB with three replicas). So a process keeps up to ``KEPT_BYTES`` of it for itself.
 """
 
 from __future__ import annotations
