@@ -103,7 +103,7 @@ class MetadataLog:
         """Open or create. DiskError says what is wrong: another process has it, a newer version wrote it, its bytes are corrupt."""
         if not files.exists(directory):
             files.make_directory(directory)
-            files.sync_directory(directory.rpartition("/")[0] or "/")
+        files.sync_directory(directory.rpartition("/")[0] or "/")
         lock = files.lock(f"{directory}/{LOCK_NAME}")
         try:
             return cls._open_locked(files, directory, lock)
@@ -129,6 +129,9 @@ class MetadataLog:
             )
         file = files.open(log_path)
         try:
+            # A process that was killed may have left votes and entries in the page cache only; this one will answer by them.
+            files.sync_directory(directory)
+            file.flush()
             log = cls(files, directory, lock, file)
             log.hard_state = _decode_state(files.read_file(state_path), state_path)
             log._recover(snapshot, _scan(bytes(file.read_at(0, file.size())), log_path))
@@ -166,6 +169,11 @@ class MetadataLog:
     def entry_bytes(self) -> int:
         """Bytes of the entries behind the snapshot: when they are many, it is time for a new one."""
         return self._end - _LOG_HEADER_SIZE
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether the disk has the entry at ``index`` of that term, or a snapshot that takes its place."""
+        position = index - self._base_index
+        return position < 0 or (position < len(self._terms) and self._terms[position] == term)
 
     def store(self, write: QuorumWrite) -> None:
         """Durable when it returns. May run in another thread, one at a time. OSError: the disk failed, and the log with it."""

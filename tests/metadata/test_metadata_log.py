@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import uuid
@@ -106,6 +107,33 @@ def test_entries_of_a_new_leader_replace_the_tail(disk: SimulatedDisk) -> None:
     log.store(write(*entries(1, 5)))
     log.store(write(*entries(4, 4, term=3)))
     assert reopened(log, files).entries == (*entries(1, 3), *entries(4, 4, term=3))
+
+
+@pytest.mark.parametrize("operations", range(14))
+def test_what_a_killed_process_left_unflushed_is_flushed_before_it_is_trusted(
+    operations: int, disk: SimulatedDisk
+) -> None:
+    """The next process answers by what it reads: a vote or an entry that is only in the page cache may be gone tomorrow."""
+    files = disk.files()
+    log = formatted(files)
+    passed = 0
+
+    def kill(operation: str, path: str) -> None:
+        nonlocal passed
+        passed += 1
+        if passed > operations:
+            raise RuntimeError("killed")
+
+    disk.fault = kill
+    with contextlib.suppress(RuntimeError):
+        log.store(write(*entries(1, 3, term=5), hard_state=HardState(5, B)))
+    disk.fault = None
+    files.crash()
+    found = MetadataLog.open(disk.files(), FOLDER)
+    for seed in range(5):
+        disk.lose_power(random.Random(seed))
+        after = MetadataLog.open(disk.files(), FOLDER)
+        assert (after.hard_state, after.entries) == (found.hard_state, found.entries)
 
 
 def test_a_snapshot_taken_here_keeps_the_entries_behind_it(disk: SimulatedDisk) -> None:
