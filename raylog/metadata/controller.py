@@ -35,6 +35,8 @@ from raylog.metadata.events import (
     Effect,
     Event,
     Notice,
+    PeerJoined,
+    PeerLeft,
     Persist,
     Persisted,
     QuorumMessage,
@@ -97,6 +99,12 @@ class Controller:
         match event:
             case QuorumMessage():
                 self.quorum.step(event.sender, event.message, now_ms)
+            case PeerJoined():
+                self.quorum.add_observer(event.peer, now_ms)
+            case PeerLeft():
+                self.quorum.remove_observer(event.peer, now_ms)
+                if event.is_dead:
+                    self.quorum.peer_lost(event.peer, now_ms)
             case Persisted():
                 self.quorum.persisted(event.number, now_ms)
             case Ticked():

@@ -106,6 +106,21 @@ class QuorumMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerJoined:
+    """Another controller of this cluster can be reached; voter or not, it is sent the log."""
+
+    peer: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLeft:
+    """It cannot be reached any more. ``is_dead``: its process is known to have ended, as opposed to silence."""
+
+    peer: uuid.UUID
+    is_dead: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Persisted:
     """The write of that number is durable."""
 
@@ -117,7 +132,7 @@ ActiveEvent = (
     | ActorStartFailed | Ticked
 )  # fmt: skip
 
-Event = ActiveEvent | QuorumMessage | Persisted
+Event = ActiveEvent | QuorumMessage | PeerJoined | PeerLeft | Persisted
 
 # ------------------------------------------------------------------ effects
 

@@ -24,6 +24,8 @@ Roles: what each answers, and where it can go::
 - A leader's term begins with an entry of its own (LEADER). Entries of older terms are committed only through it, and nothing may be
   served before: ``has_committed_in_term``.
 - Who heard a leader within the election timeout grants no vote and no pre-vote, so a node that was cut off cannot depose it.
+- A leader whose process is known to have ended (``peer_lost``) is forgotten at once, and for one election timeout elections follow each
+  other quickly. That is a hint: where it is wrong, it costs an election, never an entry.
 - ``confirm_leadership`` gives a ticket that is settled (``Ready.confirmed_round``) when a majority has answered the leader after
   the ticket was drawn. Tickets of a leader that steps down are never settled.
 - Voters change one at a time by an entry that counts from its append. Observers are sent everything and count for nothing. A machine
@@ -110,6 +112,7 @@ class Quorum:
         self._election_deadline_ms = 0
         self._heartbeat_deadline_ms = 0
         self._heard_leader_ms = 0
+        self._hurried_until_ms = now_ms  # until then election timeouts are short: the leader is known to be gone
         self._reset_election_timer(now_ms)
         if self.log.voters == (identity,):
             self._stand_for_election(now_ms)
@@ -172,6 +175,13 @@ class Quorum:
         self._heard_leader_ms = now_ms
         for progress in self._progress.values():
             progress.heard_ms = now_ms
+
+    def peer_lost(self, peer: uuid.UUID, now_ms: int) -> None:
+        """That member's process has ended, as far as can be seen. If it led, nobody waits for its silence any more."""
+        if self.leader == peer and self.role is Role.FOLLOWER:
+            self.leader = None
+            self._hurried_until_ms = now_ms + self.config.election_timeout_ms
+            self._reset_election_timer(now_ms)
 
     # ------------------------------------------------------------------ in: orders
 
@@ -359,6 +369,7 @@ class Quorum:
         if self.role is not Role.FOLLOWER or self.leader != sender:
             self._enter(Role.FOLLOWER, self.term, sender, now_ms)
         self._heard_leader_ms = now_ms
+        self._hurried_until_ms = now_ms
         self._reset_election_timer(now_ms)
 
     def _on_append_request(self, sender: uuid.UUID, message: AppendRequest) -> None:
@@ -435,6 +446,8 @@ class Quorum:
     def _reset_election_timer(self, now_ms: int) -> None:
         timeout_ms = self._draw_election_timeout_ms()
         assert timeout_ms >= self.config.election_timeout_ms, (timeout_ms, self.config.election_timeout_ms)
+        if now_ms < self._hurried_until_ms:
+            timeout_ms = timeout_ms * self.config.lost_leader_timeout_ms // self.config.election_timeout_ms
         self._election_deadline_ms = now_ms + timeout_ms
 
     def _enter(self, role: Role, term: int, leader: uuid.UUID | None, now_ms: int) -> None:

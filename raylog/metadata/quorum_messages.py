@@ -94,10 +94,14 @@ def decode_voters(data: bytes) -> Voters:
 
 @dataclass(frozen=True, slots=True)
 class QuorumConfig:
-    """``election_timeout_ms`` is the shortest time without a leader before anyone stands for election; the caller draws from it upwards."""
+    """``election_timeout_ms`` is the shortest time without a leader before anyone stands for election; the caller draws from it upwards.
+
+    ``lost_leader_timeout_ms`` takes its place, in the same proportion, where the leader's process is known to have ended.
+    """
 
     election_timeout_ms: int = 1000
     heartbeat_interval_ms: int = 200
+    lost_leader_timeout_ms: int = 40
     append_bytes_max: int = 1 << 20
     in_flight_entries_max: int = 4096
 

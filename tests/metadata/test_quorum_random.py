@@ -59,8 +59,11 @@ class Run:
             network.cut = set()
         elif quorum is None:
             pass
-        elif draw < 0.91:
+        elif draw < 0.905:
             network.compact(name)
+        elif draw < 0.91:
+            quorum.peer_lost(network.id_of(rng.choice(members)), network.now_ms)  # true or not
+            network.settle(name)
         elif quorum.is_leader:
             self.lead(name, draw)
 

@@ -15,6 +15,7 @@ Commands (a, b, … are members)::
     cut a [b]           lose all messages of a (with b)        heal
     stall a             a's writes wait                        persist a      finish the one under way      unstall a
     crash a             with its power                         start a
+    gone a b            b sees that a's process has ended
     change a b,c        a proposes these voters                confirm a      compact a
     state               queue                              quiet ...      carry out the rest of the line and say nothing of it
 """
@@ -131,6 +132,10 @@ class Scenario:
 
     def do_start(self, name: str) -> None:
         self.network.start(name)
+
+    def do_gone(self, name: str, witness: str) -> None:
+        self._quorum(witness).peer_lost(self.network.id_of(name), self.network.now_ms)
+        self.network.settle(witness)
 
     def do_change(self, name: str, voters: str) -> None:
         ids = [self.network.id_of(voter) for voter in voters.split(",")]

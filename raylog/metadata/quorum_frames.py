@@ -1,0 +1,28 @@
+"""Messages of the quorum as bytes, for the links between controllers.
+
+Byte layout of a message (framing is the transport's)::
+
+    msgpack map {"t": <class name>, "v": 1, <field>: <value>, ...}      directory ids 16 bytes, entries and snapshots arrays
+
+A message of a newer version, or of an unknown name, is refused by name (``ProtocolError``): the quorum would lose its promises by
+guessing.
+"""
+
+from __future__ import annotations
+
+from typing import cast, get_args
+
+from raylog.metadata.packing import Packing
+from raylog.metadata.quorum_messages import Message
+
+_PACKING = Packing("quorum message", get_args(Message))
+
+
+def to_frame(message: Message) -> bytes:
+    """The bytes of a message."""
+    return _PACKING.encode(message)
+
+
+def from_frame(data: bytes | memoryview) -> Message:
+    """The message of these bytes. Raises ProtocolError that names what cannot be read."""
+    return cast(Message, _PACKING.decode(data))
