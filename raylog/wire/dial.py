@@ -15,12 +15,16 @@ mean for leadership is the controller's to decide.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final, Literal
 
 from raylog.errors import DisconnectedError, RaylogError
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
+from raylog.wire.frames import Entity
 from raylog.wire.handshake import ClientHandshake, Peer, Secret
+
+logger = logging.getLogger("raylog.wire")
 
 DIAL_TIMEOUT_MS: Final = 200
 
@@ -35,25 +39,45 @@ async def dial(
     secret: Secret,
     cluster_id: str,
     timeout_ms: int = DIAL_TIMEOUT_MS,
+    say: Entity | None = None,
 ) -> DialOutcome:
-    """The outcome, after ``timeout_ms`` at the latest. Raises nothing but cancellation."""
+    """The outcome, after ``timeout_ms`` at the latest. Raises nothing but cancellation.
+
+    ``say`` is a request that a process which shook hands has to answer, whatever the answer, to count as alive.
+    """
     connection = Connection(endpoint, "raylog dial")
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await connection.connect()
             await connection.shake_hands(ClientHandshake(secret, cluster_id, expect=Peer(node_id, incarnation)))
+            if say is not None:
+                await _ask(connection, say)
     except TimeoutError:
         return "unreachable" if connection.transport is None else "mute"
     except DisconnectedError as error:
-        match error.__cause__:
-            case ConnectionRefusedError():
-                return "refused"
-            case None | ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError():
-                return "closed"
-            case _:
-                return "unreachable"
+        return outcome_of(error)
     except RaylogError:  # garbage, a stranger, or a neighbour: whoever it is, it is not that process
         return "closed"
     finally:
         connection.abort()
     return "alive"
+
+
+async def _ask(connection: Connection, question: Entity) -> None:
+    try:
+        await connection.request(question, timeout_ms=None)
+    except DisconnectedError:
+        raise
+    except RaylogError as error:
+        logger.warning("%s does not take %s: %s", connection.endpoint, type(question).__name__, error)
+
+
+def outcome_of(error: DisconnectedError) -> DialOutcome:
+    """What a failed attempt to connect and shake hands says of the process that listened there."""
+    match error.__cause__:
+        case ConnectionRefusedError():
+            return "refused"
+        case None | ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError():
+            return "closed"
+        case _:
+            return "unreachable"

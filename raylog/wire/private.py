@@ -26,6 +26,9 @@ CLUSTER_STATUS: Final = 20_003
 REGISTER_DISKS: Final = 20_004
 SHUTDOWN: Final = 20_005
 FIND_CONTROLLER: Final = 20_006
+QUORUM: Final = 20_007
+DESCRIBE_QUORUM: Final = 20_008
+SUMMON: Final = 20_009
 DRAIN_BROKER: Final = 20_010
 
 _T = TypeVar("_T")
@@ -181,7 +184,7 @@ class ShutdownDone:
 @request_of(FIND_CONTROLLER)
 @dataclass(frozen=True, slots=True)
 class FindController:
-    """Asks a Broker or a replica server where the controller listens that it has a session with."""
+    """Asks a Broker or a replica server where the controller listens that it has a session with, or a controller which one is active."""
 
     API_KEY: ClassVar[int]
 
@@ -189,7 +192,7 @@ class FindController:
 @reply_to(FIND_CONTROLLER)
 @dataclass(frozen=True, slots=True)
 class ControllerFound:
-    """``port`` −1: that server has no session now."""
+    """``port`` −1: not known now."""
 
     API_KEY: ClassVar[int]
     host: str = ""
@@ -214,6 +217,63 @@ class BrokerDrained:
     API_KEY: ClassVar[int]
     moved: tuple[Any, ...] = ()
     remaining: tuple[Any, ...] = ()
+
+
+@request_of(QUORUM)
+@dataclass(frozen=True, slots=True)
+class OpenQuorum:
+    """Turns the connection of two controllers into a two-way stream of quorum messages (``raylog.wire.quorum_stream``).
+
+    ``directory_id`` (16 bytes) is the caller's disk, by which voters are named.
+    """
+
+    API_KEY: ClassVar[int]
+    directory_id: bytes
+
+
+@reply_to(QUORUM)
+@dataclass(frozen=True, slots=True)
+class QuorumOpened:
+    """From the byte after this reply both ends send quorum messages only. ``directory_id`` is the answerer's disk."""
+
+    API_KEY: ClassVar[int]
+    directory_id: bytes
+
+
+@request_of(DESCRIBE_QUORUM)
+@dataclass(frozen=True, slots=True)
+class DescribeQuorum:
+    """Asks any controller, active or standby, what it sees of the quorum."""
+
+    API_KEY: ClassVar[int]
+
+
+@reply_to(DESCRIBE_QUORUM)
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    """A map of plain values; its shape is the controller's."""
+
+    API_KEY: ClassVar[int]
+    quorum: dict[str, Any]
+
+
+@request_of(SUMMON)
+@dataclass(frozen=True, slots=True)
+class Summon:
+    """The active controller tells a server process where it is: open your session here, if ``epoch`` is no older than you know."""
+
+    API_KEY: ClassVar[int]
+    epoch: int
+    host: str
+    port: int
+
+
+@reply_to(SUMMON)
+@dataclass(frozen=True, slots=True)
+class Summoned:
+    """The process has heard it."""
+
+    API_KEY: ClassVar[int]
 
 
 @dataclass(frozen=True, slots=True)
