@@ -16,6 +16,7 @@ Files of a formatted disk, besides the replicas' folders::
     directory.id=kqHjjKrvQ-mgHcGNrFs1mQ    # the same form
     rack=rack-a                            # absent without a rack
     controllers=127.0.0.1:40001            # comma list of host:port; hints for finding the quorum, may be stale
+    controller.endpoint=127.0.0.1:40001    # where the controller of this very disk listened last; absent without one
 
 A folder is *blank* if it does not exist, is empty, or holds nothing but what an interrupted formatting leaves behind.
 Anything else without ``meta.properties`` is somebody's data and is refused. All trouble is a DiskError that names folder and
@@ -61,6 +62,7 @@ class Disk:
     rack: str | None
     controllers: tuple[Endpoint, ...]
     secret: str = field(repr=False)
+    controller_endpoint: Endpoint | None = None
 
 
 @dataclass(slots=True)
@@ -199,10 +201,40 @@ def check_writable(path: Path) -> None:
 
 def with_controllers(disk: Disk, controllers: Sequence[Endpoint]) -> Disk:
     """Write down where the controllers are now, durably; returns the disk as it then reads."""
-    changed = replace(disk, controllers=tuple(controllers))
-    if changed != disk:
-        _reporting(disk.path, lambda: _replace_file(disk.path / META_FILE, _properties_of(changed), mode=0o644))
-    return changed
+    return _change(disk.path, disk.cluster_id, lambda found: replace(found, controllers=tuple(controllers)))
+
+
+def controller_moved(disk: Disk, *, home: Path, old: Endpoint | None, new: Endpoint, is_alone: bool) -> Disk:
+    """Write down, durably, that the controller whose disk is ``home`` listens at ``new`` now; returns the disk as it then reads.
+
+    ``is_alone``: there is no other, so every other address is stale.
+    """
+
+    def move(found: Disk) -> Disk:
+        others = [] if is_alone else [each for each in found.controllers if each not in (old, new)]
+        place = next((at for at, each in enumerate(found.controllers) if each in (old, new)), len(others))
+        own = new if found.path == home else found.controller_endpoint
+        return replace(found, controllers=(*others[:place], new, *others[place:]), controller_endpoint=own)
+
+    return _change(disk.path, disk.cluster_id, move)
+
+
+def _change(path: Path, cluster_id: str, change: Callable[[Disk], Disk]) -> Disk:
+    """Read, change and write the properties while nobody else does."""
+
+    def work() -> Disk:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            found = open_disk(path, cluster_id=cluster_id)
+            changed = change(found)
+            if changed != found:
+                _replace_file(path / META_FILE, _properties_of(changed), mode=0o644)
+            return changed
+        finally:
+            os.close(folder)
+
+    return _reporting(path, work)
 
 
 def lock_disk(path: Path) -> DiskLock:
@@ -250,6 +282,8 @@ def _parse(path: Path, properties: dict[str, str]) -> Disk:
         broker_id = int(properties["broker.id"])
         directory_id = decode_id(properties["directory.id"])
         cluster_id = properties["cluster.id"]
+        own = properties.get("controller.endpoint")
+        controller_endpoint = _endpoint(own) if own else None
     except KeyError as error:
         raise DiskError(f"{where} lacks {error.args[0]}: it is damaged") from None
     except ValueError as error:
@@ -261,7 +295,8 @@ def _parse(path: Path, properties: dict[str, str]) -> Disk:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DiskError(f"{path / SECRET_FILE}: {reason}; copy it from another disk of this cluster") from error
-    return Disk(path, cluster_id, broker_id, directory_id, properties.get("rack") or None, controllers, secret)
+    rack = properties.get("rack") or None
+    return Disk(path, cluster_id, broker_id, directory_id, rack, controllers, secret, controller_endpoint)
 
 
 def _properties(text: str) -> dict[str, str]:
@@ -278,6 +313,8 @@ def _properties_of(disk: Disk) -> str:
         f"directory.id={encode_id(disk.directory_id)}",
         f"controllers={','.join(map(_endpoint_text, disk.controllers))}",
     ]
+    if disk.controller_endpoint is not None:
+        lines.append(f"controller.endpoint={_endpoint_text(disk.controller_endpoint)}")
     if disk.rack is not None:
         lines.append(f"rack={disk.rack}")
     return "\n".join(lines) + "\n"

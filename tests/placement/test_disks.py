@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from raylog.placement.disks import (
     Disk,
     boot_id,
     check_writable,
+    controller_moved,
     decode_id,
     encode_id,
     format_disk,
@@ -207,3 +209,32 @@ def test_ids_have_kafkas_text_form() -> None:
 def test_the_machine_tells_its_boot_and_its_free_space(tmp_path: Path) -> None:
     assert boot_id() == boot_id() and uuid.UUID(boot_id())
     assert free_bytes(tmp_path) > 0
+
+
+def test_a_controller_that_moved_takes_the_place_of_its_old_address(tmp_path: Path) -> None:
+    one, two, three, new = (Endpoint("10.0.0.9", port) for port in (1, 2, 3, 4))
+    home, other = (
+        format_disk(tmp_path / name, cluster_id="c", broker_id=0, rack=None, controllers=[one, two, three], secret="s")
+        for name in ("home", "other")
+    )
+    moved = controller_moved(home, home=home.path, old=two, new=new, is_alone=False)
+    assert (moved.controllers, moved.controller_endpoint) == ((one, new, three), new)
+    assert read_disk(home.path) == moved
+    elsewhere = controller_moved(other, home=home.path, old=two, new=new, is_alone=False)
+    assert (elsewhere.controllers, elsewhere.controller_endpoint) == ((one, new, three), None)
+    assert controller_moved(moved, home=home.path, old=new, new=new, is_alone=False) == moved
+    alone = controller_moved(other, home=home.path, old=None, new=two, is_alone=True)
+    assert alone.controllers == (two,)
+
+
+def test_controllers_that_write_at_the_same_time_lose_no_address(tmp_path: Path) -> None:
+    disk = format_disk(tmp_path / "d", cluster_id="c", broker_id=0, rack=None, controllers=[], secret="s")
+    endpoints = [Endpoint("10.0.0.9", port) for port in range(1, 9)]
+
+    def write(endpoint: Endpoint) -> None:
+        controller_moved(disk, home=Path("/elsewhere"), old=None, new=endpoint, is_alone=False)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(write, endpoints))
+    found = read_disk(disk.path)
+    assert found is not None and sorted(found.controllers, key=str) == endpoints
