@@ -1,7 +1,7 @@
 """A broker's own process: it holds the locks of the broker's disk and says by its session that the broker is there.
 
-The listener for Kafka clients will live here. Until then its listener answers the handshake, which is what the controller dials
-to see whether the process lives, and tells clients that have lost the controller where it is.
+The listener for Kafka clients will live here. Until then its listener answers the handshake and the summons of a new active controller,
+which is how a controller sees whether the process lives, and tells clients that have lost the controller where it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from raylog.actors.spec import ServerSpec
 from raylog.metadata.session import Exit, FromController, Hello
 from raylog.placement.disks import DiskLock, boot_id, lock_disk
 from raylog.types import Endpoint
-from raylog.wire import private
 from raylog.wire.server import Server
 
 logger = logging.getLogger("raylog.broker")
@@ -35,7 +34,7 @@ class BrokerServer:
             Path(spec.disk), self._identity, hello=self._hello, on_frame=self._controller_said
         )
         self._server = Server(
-            {private.FIND_CONTROLLER: self._session.tell_controller},
+            self._session.handlers(),
             identity=self._identity,
             secret=self._disk.secret.encode(),
             host=spec.host,

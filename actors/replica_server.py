@@ -76,7 +76,6 @@ from raylog.replication.events import (
 )
 from raylog.replication.host import ReplicaHost
 from raylog.types import Endpoint, TopicIdPartition, broker_of
-from raylog.wire import private
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
 from raylog.wire.server import Request, Server
@@ -109,6 +108,13 @@ class ReplicaServer:
         self._timer_due_ms: int | None = None
         self._over: asyncio.Future[str] | None = None
         self._stopping = False
+        self._session = SessionClient(
+            Path(spec.disk),
+            self._identity,
+            hello=self._hello,
+            on_frame=self._controller_said,
+            on_change=lambda connected: self._handle(ControlSessionChanged(connected)),
+        )
         secret = self._disk.secret.encode()
         self._server = Server(
             {
@@ -117,7 +123,7 @@ class ReplicaServer:
                 offsets.LIST_OFFSETS: self._list_offsets,
                 offsets.OFFSET_FOR_LEADER_EPOCH: self._offset_for_leader_epoch,
                 offsets.DELETE_RECORDS: self._delete_records,
-                private.FIND_CONTROLLER: lambda request: self._session.tell_controller(request),
+                **self._session.handlers(),
             },
             identity=self._identity,
             secret=secret,
@@ -130,13 +136,6 @@ class ReplicaServer:
                 offsets.OFFSET_FOR_LEADER_EPOCH: offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS,
                 offsets.DELETE_RECORDS: offsets.DELETE_RECORDS_VERSIONS,
             },
-        )
-        self._session = SessionClient(
-            Path(spec.disk),
-            self._identity,
-            hello=self._hello,
-            on_frame=self._controller_said,
-            on_change=lambda connected: self._handle(ControlSessionChanged(connected)),
         )
 
     # ------------------------------------------------------------------ life

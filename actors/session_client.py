@@ -1,9 +1,13 @@
 """A server actor's side of the control session: finds the active controller, says hello, keeps the heartbeat.
 
 It looks for the controller at the addresses in its disk's ``meta.properties``, read anew for each round of attempts, because
-``raylog up`` and a controller that had to move rewrite them. A lost session is opened again at once; attempts that fail are spaced by
-``RETRY_FIRST_S`` growing to ``RETRY_MAX_S``. Frames of a controller epoch below the highest seen are refused and the session closed.
-Clients that have lost the controller are told where this session leads (``tell_controller``).
+``raylog up`` and a controller that had to move rewrite them. A standby closes what is opened to it, so the search goes on until one says
+Welcome. A lost session is looked for again at once; rounds that fail are spaced by ``RETRY_FIRST_S`` growing to ``RETRY_MAX_S``.
+
+A new active controller summons every process that it knows of: the session is opened there at once, whatever was under way, and one
+to a controller of an older epoch is closed. So nothing hangs on a former active controller that was stopped and keeps its connections open.
+Frames, and summons, of a controller epoch below the highest seen are refused.
+Clients that have lost the controller are told where this session leads (``handlers``).
 """
 
 from __future__ import annotations
@@ -13,13 +17,13 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from raylog.errors import RaylogError
+from raylog.errors import DisconnectedError, RaylogError
 from raylog.metadata.session import ActorIdentity, FromActor, FromController, Heartbeat, Hello, Welcome
 from raylog.metadata.session_frames import ControllerEpochGuard
 from raylog.placement.disks import open_disk
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
-from raylog.wire.private import ControllerFound
+from raylog.wire.private import FIND_CONTROLLER, SUMMON, ControllerFound, Summon, Summoned
 from raylog.wire.server import Request
 from raylog.wire.session import Frame, Session, open_session
 
@@ -28,6 +32,7 @@ logger = logging.getLogger("raylog.session")
 RETRY_FIRST_S = 0.01
 RETRY_MAX_S = 0.5
 OPEN_TIMEOUT_MS = 2_000
+WELCOME_TIMEOUT_S = 10.0
 
 
 class SessionClient:
@@ -55,7 +60,10 @@ class SessionClient:
         self._endpoint = Endpoint("", -1)  # of the controller at the session's other end
         self._welcomed = False
         self._epochs = ControllerEpochGuard()
+        self._settled = asyncio.Event()  # the session that was opened last has its Welcome, or has ended
         self._lost = asyncio.Event()
+        self._summoned_to: Endpoint | None = None
+        self._attempt: asyncio.Task[bool] | None = None
         self._task: asyncio.Task[None] | None = None
         self._heart: asyncio.TimerHandle | None = None
 
@@ -65,9 +73,10 @@ class SessionClient:
 
     async def stop(self) -> None:
         """End the session and stop looking."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._attempt) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._heart is not None:
             self._heart.cancel()
         if self._session is not None:
@@ -81,38 +90,87 @@ class SessionClient:
         if self._session is not None:
             self._session.send(frame)
 
-    def tell_controller(self, request: Request) -> None:
-        """Answer a client that has lost the controller (FIND_CONTROLLER)."""
+    def handlers(self) -> dict[int, Callable[[Request], None]]:
+        """What the server's listener answers for the session: the summons of a controller, clients that have lost the controller."""
+        return {FIND_CONTROLLER: self._tell_controller, SUMMON: self._summoned}
+
+    def _tell_controller(self, request: Request) -> None:
         known = self._endpoint if self._welcomed else Endpoint("", -1)
         request.reply(ControllerFound(known.host, known.port))
+
+    def _summoned(self, request: Request) -> None:
+        order: Summon = request.body
+        self.summon(order.epoch, Endpoint(order.host, order.port))
+        request.reply(Summoned())
+
+    def summon(self, epoch: int, endpoint: Endpoint) -> None:
+        """The active controller of that epoch says where it is."""
+        if epoch < self._epochs.highest_epoch or (epoch == self._epochs.highest_epoch and self._welcomed):
+            return
+        self._epochs.highest_epoch = epoch
+        self._summoned_to = endpoint
+        if self._attempt is not None:
+            self._attempt.cancel()
+        if self._session is not None:
+            self._session.abort()
+            self._closed(self._session, None)
 
     async def _run(self) -> None:
         delay_s = RETRY_FIRST_S
         while True:
-            session = await self._find()
-            if session is None:
-                await asyncio.sleep(delay_s)
+            if await self._find():
+                delay_s = RETRY_FIRST_S
+                await self._lost.wait()
+            elif self._summoned_to is None:
+                await self._pause(delay_s)
                 delay_s = min(RETRY_MAX_S, delay_s * 2)
-                continue
-            delay_s = RETRY_FIRST_S
-            await self._lost.wait()
 
-    async def _find(self) -> Session | None:
+    async def _pause(self, delay_s: float) -> None:
+        self._attempt = asyncio.get_running_loop().create_task(asyncio.sleep(delay_s, False))
+        await asyncio.wait({self._attempt})
+
+    async def _find(self) -> bool:
+        """One round; whether it ended in a session that was welcomed, though it may be lost again by now."""
         try:
             disk = open_disk(self._disk, cluster_id=self._identity.cluster_id)
         except RaylogError as error:
             logger.error("%s", error)
-            return None
-        for endpoint in disk.controllers:
+            return False
+        summoned_to, self._summoned_to = self._summoned_to, None
+        endpoints = [summoned_to] if summoned_to is not None else []
+        endpoints += [each for each in disk.controllers if each != summoned_to]
+        for endpoint in endpoints:
+            self._attempt = asyncio.get_running_loop().create_task(self._try(endpoint, disk.secret.encode()))
             try:
-                return await self._open(endpoint, disk.secret.encode())
-            except RaylogError as error:
-                logger.debug("no session at %s: %s", endpoint, error)
-        return None
+                await asyncio.wait({self._attempt})
+            finally:
+                self._attempt.cancel()
+            if self._attempt.cancelled() or self._summoned_to is not None:
+                return False
+            if self._attempt.result():
+                return True
+        return False
+
+    async def _try(self, endpoint: Endpoint, secret: bytes) -> bool:
+        """Whether the controller there is the active one and has said Welcome."""
+        session: Session | None = None
+        try:
+            session = await self._open(endpoint, secret)
+            async with asyncio.timeout(WELCOME_TIMEOUT_S):
+                await self._settled.wait()
+        except (RaylogError, TimeoutError) as error:
+            logger.debug("no session at %s: %s", endpoint, error)
+        finally:
+            if session is not None and not self._welcomed:
+                session.abort()
+                self._closed(session, None)
+        return self._welcomed
 
     async def _open(self, endpoint: Endpoint, secret: bytes) -> Session:
         self._lost.clear()
+        self._settled.clear()
         self._welcomed = False
+        self._session = None
         session = await open_session(
             endpoint,
             secret=secret,
@@ -122,6 +180,8 @@ class SessionClient:
             on_close=self._closed,
             timeout_ms=OPEN_TIMEOUT_MS,
         )
+        if not session.is_open:
+            raise DisconnectedError(f"{endpoint} closed the session at once")
         self._session = session
         self._endpoint = endpoint
         session.send(self._hello())
@@ -140,6 +200,7 @@ class SessionClient:
             return
         if isinstance(frame, Welcome):
             self._welcomed = True
+            self._settled.set()
             self._beat(session, frame.heartbeat_interval_ms / 1_000)
             self._on_change(True)
         self._on_frame(frame)
@@ -150,11 +211,12 @@ class SessionClient:
             self._heart = asyncio.get_running_loop().call_later(interval_s, self._beat, session, interval_s)
 
     def _closed(self, session: Session, reason: Exception | None) -> None:
-        if self._session is not None and session is not self._session:
+        if session is not self._session:
             return
-        logger.info("the session to the controller ended%s", f": {reason}" if reason else "")
         self._session = None
+        self._settled.set()
+        self._lost.set()
         if self._welcomed:
+            logger.info("the session to the controller at %s ended%s", self._endpoint, f": {reason}" if reason else "")
             self._welcomed = False
             self._on_change(False)
-        self._lost.set()
