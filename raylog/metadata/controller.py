@@ -16,6 +16,10 @@ A standby folds the committed entries, closes each session that is opened to it,
 active one becomes a standby, all sessions are closed and all requests without a reply are answered NOT_CONTROLLER; what was
 decided and not committed is forgotten with the ActiveController: the image is that of the committed log.
 
+A voter whose disk was lost and replaced gives its place to the blank disk of the same broker: once that one's controller follows and has
+caught up, while the old voter can't be reached and all others can, the active controller takes the old one out by a record and the new one
+in by the next.
+
 The controller epoch is the quorum's term. A snapshot of the image replaces the log when ``snapshot_bytes`` of entries have been
 folded since the last.
 """
@@ -48,7 +52,7 @@ from raylog.metadata.events import (
 )
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import Entry, EntryKind, Leadership, Snapshot
+from raylog.metadata.quorum_messages import Entry, EntryKind, Leadership, NotLeader, Snapshot, VoterChangeRefused
 from raylog.metadata.records import ClusterFormatted, decode_batch, encode_batch
 from raylog.metadata.requests import Refused
 from raylog.metadata.topic_decisions import Planner
@@ -75,6 +79,7 @@ class Controller:
         self._active_term = 0
         self._proposed: deque[tuple[int, int]] = deque()  # (index, sequence) of the active one's decisions, in order
         self._bytes_since_snapshot = 0
+        self._peers: set[uuid.UUID] = set()  # the controllers that can be reached
         self._effects: list[Effect] = []
 
     @property
@@ -100,8 +105,10 @@ class Controller:
             case QuorumMessage():
                 self.quorum.step(event.sender, event.message, now_ms)
             case PeerJoined():
+                self._peers.add(event.peer)
                 self.quorum.add_observer(event.peer, now_ms)
             case PeerLeft():
+                self._peers.discard(event.peer)
                 self.quorum.remove_observer(event.peer, now_ms)
                 if event.is_dead:
                     self.quorum.peer_lost(event.peer, now_ms)
@@ -114,6 +121,8 @@ class Controller:
                     self._carry_out(self._active.handle(event, now_ms), now_ms)
                 else:
                     self._turn_away(event)
+        if self._active is not None and not self._peers.issubset(self.quorum.voters):
+            self._maybe_admit(now_ms)
         return self._drive(now_ms)
 
     def next_deadline_ms(self) -> int | None:
@@ -189,6 +198,37 @@ class Controller:
         if outcome.decision is not None:
             index = self.quorum.propose([encode_batch(outcome.decision.records)], now_ms)
             self._proposed.append((index, outcome.decision.sequence))
+
+    def _maybe_admit(self, now_ms: int) -> None:
+        """Put the disk that replaces a voter's in its place, one step at a time; a step that is refused is tried again later."""
+        voters = self.quorum.voters
+        reachable = self._peers | {self.quorum.identity}
+        lost = [voter for voter in voters if voter not in reachable]
+        matches = self.quorum.match_indexes()
+        for newcomer in sorted(self._peers.difference(voters)):
+            disk = self._image.disks.get(newcomer)
+            if disk is None or matches.get(newcomer, 0) < self.quorum.commit_index:
+                continue
+            replaced = [voter for voter in lost if self._broker_of(voter) == disk.broker_id]
+            if replaced and lost == replaced[:1]:
+                wanted = [voter for voter in voters if voter != replaced[0]]
+            elif not lost and len(voters) == 2:  # the lost one has gone already
+                wanted = [*voters, newcomer]
+            else:
+                continue
+            try:
+                self.quorum.propose_voters(wanted, now_ms)
+            except (NotLeader, VoterChangeRefused):
+                return
+            gone = f", {replaced[0]} is lost" if replaced else ""
+            self._effects.append(
+                Notice(f"voters change: the disk {newcomer} of broker {disk.broker_id} replaces a lost one{gone}")
+            )
+            return
+
+    def _broker_of(self, directory_id: uuid.UUID) -> int | None:
+        disk = self._image.disks.get(directory_id)
+        return disk.broker_id if disk is not None else None
 
     def _maybe_snapshot(self) -> None:
         if self._bytes_since_snapshot >= self._config.snapshot_bytes:
