@@ -44,6 +44,7 @@ _WARM_MAX = 64  # doors of a handle up to which it opens some ahead
 _SERVERS_MAX = 64  # remembered to be asked for the controller
 _ASKED_AT_ONCE = 4
 _ASK_SERVER_S = 1.0
+_SILENCE_S = 1.0  # without an answer, before the other controllers are asked which one is active
 _NOT_CONTROLLER = kafka_error(ErrorCode.not_controller)
 
 
@@ -219,6 +220,14 @@ def current(address: ClusterAddress) -> ClusterAddress:
     return address if known is None else replace(address, bootstrap=tuple(reversed(known.controllers)))
 
 
+class _Elsewhere(Exception):
+    """Another controller is active than the one that does not answer."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(f"the active controller is at {endpoint}")
+        self.endpoint = endpoint
+
+
 class ControllerLink:
     """Requests to the active controller, wherever it is."""
 
@@ -267,7 +276,7 @@ class ControllerLink:
         failure: RaylogError | None = None
         while True:
             try:
-                reply = await self._attempt(entity, deadline, answer_within_ms)
+                reply = await self._watched_attempt(entity, deadline, answer_within_ms)
                 if not says_not_controller(reply):
                     return reply
                 failure = _NOT_CONTROLLER(f"{self.endpoint} is a standby controller")
@@ -276,6 +285,10 @@ class ControllerLink:
                     failure = error
             except HandshakeError as error:  # a neighbour on a reused port; the controller may be elsewhere
                 failure = error
+            except _Elsewhere as error:
+                self._active = self._endpoints.index(error.endpoint)
+                failures += 1
+                continue
             self._active = (self._active + 1) % len(self._endpoints)
             failures += 1
             if failures % len(self._endpoints) == 0 and await self._ask_servers(deadline):
@@ -284,6 +297,34 @@ class ControllerLink:
             if loop.time() + pause >= deadline or (attempts_max is not None and failures >= attempts_max):
                 raise self._unreachable(failure, limit_ms) from failure
             await asyncio.sleep(pause)
+
+    async def _watched_attempt(self, entity: Any, deadline: float, answer_within_ms: float | None) -> Any:
+        """An attempt that is given up when nothing was heard for a while and another controller says that the active one is elsewhere.
+
+        A controller that was stopped, or whose machine is gone, keeps its connections open and answers nothing.
+        """
+        if len(self._endpoints) == 1:
+            return await self._attempt(entity, deadline, answer_within_ms)
+        attempt = asyncio.ensure_future(self._attempt(entity, deadline, answer_within_ms))
+        try:
+            while not (await asyncio.wait({attempt}, timeout=_SILENCE_S))[0]:
+                elsewhere = await self._active_elsewhere(deadline)
+                if elsewhere is not None and not attempt.done():
+                    raise _Elsewhere(elsewhere)
+            return attempt.result()
+        finally:
+            attempt.cancel()
+
+    async def _active_elsewhere(self, deadline: float) -> Endpoint | None:
+        """Where the active controller is, if another controller names another one than that which is being asked."""
+        left_s = min(_ASK_SERVER_S, deadline - asyncio.get_running_loop().time())
+        others = [each for each in self._endpoints if each != self.endpoint]
+        answers = await asyncio.gather(*(self._ask_server(each, left_s) for each in others))
+        named = [each for each in answers if each is not None and each != self.endpoint]
+        if not named:
+            return None
+        self.learn(named[0])
+        return named[0]
 
     async def _attempt(self, entity: Any, deadline: float, answer_within_ms: float | None) -> Any:
         loop = asyncio.get_running_loop()
