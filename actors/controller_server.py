@@ -4,6 +4,9 @@ It owns sockets, the file, the clock and threads, and decides nothing: what arri
 effects, and ``_run`` carries them out in order on the loop's thread. Writes to the metadata log run one at a time in a thread of
 their own (fsync), creations of actors in threads of theirs.
 
+One of the voters is active; the others follow its log and answer NOT_CONTROLLER. ``QuorumLinks`` carries what they say to each other. A
+controller that becomes active dials every registered server and summons it: servers do not have to notice that the former one is silent.
+
 The controller listens on the port that its disk's ``meta.properties`` names, so that a restarted one is found where it was. If
 that port is taken it moves, with a notice, and writes the new address into the ``meta.properties`` of every disk of this machine.
 
@@ -26,7 +29,10 @@ from typing import Any, Protocol
 
 from raylog.actors.apis import admin, operations
 from raylog.actors.apis.api import Api
+from raylog.actors.controller_status import cluster_status, quorum_status
 from raylog.actors.patience import once_unlocked
+from raylog.actors.quorum_disks import METADATA_FOLDER
+from raylog.actors.quorum_links import QuorumLinks
 from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.errors import KafkaError, RaylogError, error_for
 from raylog.log.disk_files import DiskFiles
@@ -59,23 +65,25 @@ from raylog.metadata.events import (
 )
 from raylog.metadata.metadata_log import MetadataLog
 from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import BLANK, QuorumConfig, bootstrap_snapshot
+from raylog.metadata.quorum_messages import NotLeader, QuorumConfig
 from raylog.metadata.requests import ControllerReply, Refused
 from raylog.metadata.session import Exit, FromActor, Hello
-from raylog.placement.disks import open_disk, with_controllers
+from raylog.placement.disks import controller_moved, open_disk
 from raylog.placement.planner import plan_replicas
-from raylog.types import BROKER_SLOT, Endpoint, broker_of, slot_of
+from raylog.types import CONTROLLER_SLOT, Endpoint, broker_of, slot_of
 from raylog.wire import private
+from raylog.wire.connection import Connection
 from raylog.wire.dial import dial
+from raylog.wire.handshake import Peer
 from raylog.wire.server import Request, Server
 from raylog.wire.session import Frame, Session, accept_session
 
 logger = logging.getLogger("raylog.controller")
 
 APIS = (*admin.APIS, *operations.APIS)
-METADATA_FOLDER = "__cluster_metadata-0"
 CREATIONS_AT_ONCE = 64
 SHUTDOWN_PATIENCE_S = 30.0
+STANDBY_TIMEOUT_MS = 2_000
 SHUT_DOWN = "the cluster is shut down"  # what ``ended`` says after a Shutdown request
 
 
@@ -109,7 +117,15 @@ class ControllerServer:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
         self._stopping = False
-        self._is_published = False  # whether the disks of the whole committed log have the address
+        self._published_to = -1  # how many disks were known when the address was last written to all of them
+        self._links = QuorumLinks(
+            Path(spec.disk),
+            self._disk.directory_id,
+            cluster_id=self._disk.cluster_id,
+            secret=self._secret,
+            identity=Peer(spec.node_id, spec.incarnation),
+            on_event=self._handle,
+        )
         self._server = Server(
             {
                 **{api.key: self._kafka_handler(api) for api in APIS},
@@ -119,18 +135,21 @@ class ControllerServer:
                 private.REGISTER_DISKS: self._register_disks,
                 private.SHUTDOWN: self._shutdown,
                 private.DRAIN_BROKER: self._drain_broker,
+                private.QUORUM: self._links.accept,
+                private.DESCRIBE_QUORUM: self._describe_quorum,
+                private.FIND_CONTROLLER: self._find_controller,
             },
             identity=self._identity,
             secret=self._secret,
             host=spec.host,
-            port=next((each.port for each in self._disk.controllers if each.host == spec.host), 0),
+            port=self._last_port(),
             versions={api.key: api.versions for api in APIS},
         )
 
     # ------------------------------------------------------------------ life
 
     async def start(self) -> Endpoint:
-        """Open the metadata log (formatting it on a cluster's first start), listen, and begin.
+        """Open the metadata log, listen, and begin: to lead if this is the only voter, else to look for the others.
 
         Raises DiskError for a log that can't be opened, ClusterError if no port can be had.
         """
@@ -160,6 +179,7 @@ class ControllerServer:
         self._publish_address()
         self._run(self._controller.start(_now_ms()))
         self._set_timer()
+        self._links.start(self._endpoint)
         return self._endpoint
 
     async def ended(self) -> str:
@@ -167,15 +187,23 @@ class ControllerServer:
         return await self._over
 
     async def stop(self, reason: str = "stopped") -> None:
-        """Stop listening and close the metadata log. Sessions break, and replicas go on without a controller."""
-        if self._stopping:
-            return
+        """Stop listening and close the metadata log. Sessions break, and replicas go on without this controller."""
+        if not self._stopping:
+            await self._end(reason, grace_s=1.0)
+
+    async def crash(self) -> None:
+        """End as a SIGKILL would, for clusters in one process: sockets break, nothing is said or finished."""
+        if not self._stopping:
+            await self._end("crashed", grace_s=0.0)
+
+    async def _end(self, reason: str, *, grace_s: float) -> None:
         self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._dials):
             task.cancel()
-        await self._server.stop()
+        await self._links.stop()
+        await self._server.stop(grace_s=grace_s)
         self._creating.shutdown(wait=False, cancel_futures=True)
         await self._loop.run_in_executor(self._writing, self._log.close)
         self._writing.shutdown()
@@ -183,19 +211,29 @@ class ControllerServer:
             self._over.set_result(reason)
 
     def _open_log(self) -> MetadataLog:
-        files, folder = DiskFiles(), os.path.join(self._spec.disk, METADATA_FOLDER)
-        log = once_unlocked(lambda: MetadataLog.open(files, folder))
-        if log.snapshot == BLANK and not log.entries:
-            log.close()
-            MetadataLog.format(files, folder, bootstrap_snapshot(self._disk.cluster_id, [self._disk.directory_id]))
-            log = MetadataLog.open(files, folder)
-        return log
+        folder = os.path.join(self._spec.disk, METADATA_FOLDER)
+        return once_unlocked(lambda: MetadataLog.open(DiskFiles(), folder))
+
+    def _last_port(self) -> int:
+        last = self._disk.controller_endpoint
+        if last is None and len(self._disk.controllers) == 1:
+            last = self._disk.controllers[0]
+        return last.port if last is not None and last.host == self._spec.host else 0
 
     def _publish_address(self) -> None:
-        paths = {Path(self._spec.disk), *(Path(disk.path) for disk in self._controller.image.disks.values())}
-        for path in sorted(paths):
+        """Write the own address to every disk that is known, the own one first."""
+        home = Path(self._spec.disk)
+        known = self._controller.image.disks.values()
+        self._published_to = len(known)
+        for path in [home, *sorted({Path(disk.path) for disk in known} - {home})]:
             try:
-                with_controllers(open_disk(path, cluster_id=self._disk.cluster_id), [self._endpoint])
+                controller_moved(
+                    open_disk(path, cluster_id=self._disk.cluster_id),
+                    home=home,
+                    old=self._disk.controller_endpoint,
+                    new=self._endpoint,
+                    is_alone=self._controller.quorum.voters == (self._disk.directory_id,),
+                )
             except RaylogError as error:
                 logger.debug("the controller's address is not written to %s: %s", path, error)
 
@@ -206,8 +244,7 @@ class ControllerServer:
             return
         self._run(self._controller.handle(event, _now_ms()))
         self._set_timer()
-        if not self._is_published and self.is_active:  # only now every disk is known
-            self._is_published = True
+        if len(self._controller.image.disks) != self._published_to:
             self._publish_address()
 
     def _set_timer(self) -> None:
@@ -255,8 +292,8 @@ class ControllerServer:
                     self._start_actor(effect)
                 case Notice(text):
                     logger.info("%s", text)
-                case SendQuorum(to, _):
-                    logger.warning("no link to voter %s: this raylog runs one controller", to)
+                case SendQuorum(to, message):
+                    self._links.send(to, message)
 
     def _persist(self, write: Any) -> None:
         future = self._loop.run_in_executor(self._writing, self._log.store, write)
@@ -278,6 +315,7 @@ class ControllerServer:
             incarnation=effect.incarnation,
             secret=self._secret,
             cluster_id=self._disk.cluster_id,
+            say=private.Summon(self._controller.controller_epoch, self._endpoint.host, self._endpoint.port),
         )
         self._handle(Dialed(effect.node_id, effect.incarnation, effect.dial_id, DialOutcome(outcome)))
 
@@ -373,74 +411,35 @@ class ControllerServer:
             if not isinstance(reply, requests.ClusterStatusReport):
                 _refuse(request, reply)
                 return
-            request.reply(private.ClusterStatusReply(self._status(reply, described)))
+            request.reply(
+                private.ClusterStatusReply(
+                    cluster_status(reply, described, node_id=self._spec.node_id, endpoint=self._endpoint)
+                )
+            )
 
         self._ask(requests.DescribeTopics(), topics)
         self._ask(requests.DescribeCluster(), cluster)
         self._parked(request, self._ask(requests.ClusterStatus(), answer))
 
-    def _status(self, report: requests.ClusterStatusReport, described: list[Any]) -> dict[str, Any]:
-        live = {actor.node_id for actor in report.actors if actor.state == "live"}
-        brokers = next((each.brokers for each in described if isinstance(each, requests.ClusterDescribed)), ())
-        topics = next((each.topics for each in described if isinstance(each, requests.TopicsDescribed)), ())
-        return {
-            "cluster_id": report.cluster_id,
-            "controller": {
-                "broker": broker_of(self._spec.node_id),
-                "epoch": report.controller_epoch,
-                "endpoint": str(self._endpoint),
-                "pid": os.getpid(),
-            },
-            "brokers": [
-                {
-                    "id": broker.broker_id,
-                    "rack": broker.rack,
-                    "draining": broker.is_draining,
-                    "live": broker.broker_id << 16 | BROKER_SLOT in live,
-                    "disks": [path for _, path in broker.directories],
-                }
-                for broker in brokers
-            ],
-            "actors": [
-                {
-                    "node_id": actor.node_id,
-                    "broker": broker_of(actor.node_id),
-                    "kind": "broker" if slot_of(actor.node_id) == BROKER_SLOT else "replicas",
-                    "endpoint": str(actor.endpoint) if actor.endpoint else None,
-                    "pid": actor.pid,
-                    "state": actor.state,
-                    "incarnation": actor.incarnation,
-                    "replicas": actor.replicas,
-                    "failures": [f"{topic}-{partition}: {reason}" for topic, partition, reason in actor.failures],
-                }
-                for actor in report.actors
-            ],
-            "topics": [
-                {
-                    "name": topic.name,
-                    "partitions": [
-                        {
-                            "partition": part.partition,
-                            "leader": broker_of(part.leader_node),
-                            "leader_node": part.leader_node,
-                            "leader_epoch": part.leader_epoch,
-                            "replicas": [broker_of(node) for node in part.replica_nodes],
-                            "replica_nodes": list(part.replica_nodes),
-                            "isr": [broker_of(node) for node in part.isr_nodes],
-                            "elr": [broker_of(node) for node in part.elr_nodes],
-                            "offline": [broker_of(node) for node in part.offline_nodes],
-                        }
-                        for part in topic.partitions
-                    ],
-                }
-                for topic in topics
-            ],
-            "under_replicated": [f"{topic}-{partition}" for topic, partition in report.under_replicated],
-            "under_min_isr": [f"{topic}-{partition}" for topic, partition in report.under_min_isr],
-            "leaderless": [f"{topic}-{partition}" for topic, partition in report.leaderless],
-            "unclean_elections": report.unclean_elections,
-            "removals_pending": report.removals_pending,
-        }
+    def _describe_quorum(self, request: Request) -> None:
+        controller = self._controller
+        status = quorum_status(
+            controller.quorum,
+            controller.image,
+            broker_id=broker_of(self._spec.node_id),
+            is_active=self.is_active,
+            endpoint_of=self._endpoint_of,
+            linked=self._links.peers(),
+        )
+        request.reply(private.QuorumDescription(status))
+
+    def _find_controller(self, request: Request) -> None:
+        leader = self._controller.quorum.leader
+        endpoint = self._endpoint_of(leader) if leader is not None else None
+        request.reply(private.ControllerFound(endpoint.host, endpoint.port) if endpoint else private.ControllerFound())
+
+    def _endpoint_of(self, directory_id: uuid.UUID) -> Endpoint | None:
+        return self._endpoint if directory_id == self._disk.directory_id else self._links.endpoint_of(directory_id)
 
     async def _register_disks(self, request: Request) -> private.DisksRegistered:
         return await self.register_disks(request.body)
@@ -469,8 +468,10 @@ class ControllerServer:
         return self._controller.active is not None
 
     def directory_ids(self) -> tuple[uuid.UUID, ...]:
-        """The disks of the cluster, the controller's own last."""
+        """The disks whose reservations end with this controller: of a standby its own, else the cluster's, the own last."""
         own = self._disk.directory_id
+        if not self.is_active:
+            return (own,)
         return (*sorted(each for each in self._controller.image.disks if each != own), own)
 
     def live_nodes(self) -> frozenset[int]:
@@ -515,8 +516,16 @@ class ControllerServer:
     # ------------------------------------------------------------------ the end
 
     async def _shutdown(self, request: Request) -> private.ShutdownDone:
-        """End every other server, then, once the reply is on its way, this one."""
+        """End the standbys, then every other server, then, once the reply is on its way, this one.
+
+        A standby ends when the active one asks.
+        """
+        asked_by_controller = slot_of(request.connection.peer.node_id) == CONTROLLER_SLOT
+        if not asked_by_controller and not self.is_active:
+            raise NotLeader("this controller is not the active one")
         self._stopping = True  # from here on nobody is declared dead or started
+        if not asked_by_controller:
+            await asyncio.gather(*map(self._end_standby, self._links.peers()))
         exits = list(self._sessions.values())
         epoch = self._controller.controller_epoch
         for session in exits:
@@ -526,6 +535,24 @@ class ControllerServer:
             await asyncio.sleep(0.01)
         self._loop.call_later(0.1, lambda: self._loop.create_task(self._finish()))
         return private.ShutdownDone(len(exits) - len(self._sessions))
+
+    async def _end_standby(self, peer: uuid.UUID) -> None:
+        """Before the servers end: else it would take over and start them again."""
+        endpoint = self._links.endpoint_of(peer)
+        if endpoint is None:
+            return
+        try:
+            connection = await Connection.open(
+                endpoint,
+                secret=self._secret,
+                cluster_id=self._disk.cluster_id,
+                caller=Peer(self._spec.node_id, self._spec.incarnation),
+                timeout_ms=STANDBY_TIMEOUT_MS,
+            )
+            await connection.request(private.Shutdown(), timeout_ms=STANDBY_TIMEOUT_MS)
+            connection.close()
+        except RaylogError as error:
+            logger.warning("the standby controller at %s does not end: %s", endpoint, error)
 
     async def _finish(self) -> None:
         self._stopping = False

@@ -1,12 +1,12 @@
-"""Starts a cluster's controller on Ray, from a process of its own: ``python -m raylog.actors.launch`` with JSON on its input.
+"""Starts a cluster's controllers on Ray, from a process of its own: ``python -m raylog.actors.launch`` with JSON on its input.
 
 Server actors must outlive the driver that asked for them and inherit nothing of it: neither its ``working_dir``, which Ray
 deletes with the driver's job, nor ``uv run``'s wrapping of the interpreter. An actor inherits its creator's job, so the
 creator is this short-lived process, a job without a runtime environment. It makes the placement groups of the disks,
-creates the controller if it is not there, waits until it listens, and prints one line of JSON:
-``{"host": …, "port": …}`` or ``{"error": …}``.
+creates the controllers that are not there, each pinned to its disk, waits until they listen, and prints one line of JSON:
+``{"controllers": [[host, port], …]}`` or ``{"error": …}``.
 
-Input: ``{"ray_address", "disks": [folder, …], "controller_disk", "host"}``.
+Input: ``{"ray_address", "disks": [folder, …], "controller_disks": [folder, …], "host"}``.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from raylog.actors.ray_actors import RAY_CLASSES
 from raylog.actors.ray_launcher import pinned
 from raylog.actors.spec import ServerSpec
 from raylog.errors import RaylogError
-from raylog.placement.disks import open_disk
+from raylog.placement.disks import Disk, encode_id, open_disk
 from raylog.placement.groups import NAMESPACE, advertised_disks, ensure_group
 from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
 
 
-def controller_name(cluster_id: str) -> str:
-    """The Ray name of a cluster's controller actor."""
-    return f"raylog:controller:{cluster_id}"
+def controller_name(disk: Disk) -> str:
+    """The Ray name of the controller actor of a disk; it begins with the cluster's."""
+    return f"raylog:controller:{disk.cluster_id}:{encode_id(disk.directory_id)}"
 
 
-def launch(order: dict[str, Any]) -> Endpoint:
-    """Make what the order names exist; idempotent. Returns where the controller listens."""
+def launch(order: dict[str, Any]) -> list[Endpoint]:
+    """Make what the order names exist; idempotent. Returns where the controllers listen."""
     ray.init(
         address=order["ray_address"],
         namespace=NAMESPACE,
@@ -53,35 +53,36 @@ def launch(order: dict[str, Any]) -> Endpoint:
         disk = open_disk(Path(path))
         if disk.directory_id in offered:
             ensure_group(disk.directory_id)
-    home = open_disk(Path(order["controller_disk"]))
-    spec = ServerSpec(
-        node_id(home.broker_id, CONTROLLER_SLOT), home.directory_id, order["controller_disk"], order["host"], 0
-    )
-    actor = (
+    actors = [_controller(open_disk(Path(path)), order["host"]) for path in order["controller_disks"]]
+    endpoints: list[Endpoint] = ray.get([actor.start.remote() for actor in actors])
+    return endpoints
+
+
+def _controller(home: Disk, host: str) -> Any:
+    spec = ServerSpec(node_id(home.broker_id, CONTROLLER_SLOT), home.directory_id, str(home.path), host, 0)
+    return (
         RAY_CLASSES["controller"]
         .options(
             get_if_exists=True,
             max_restarts=-1,
             max_task_retries=-1,
-            **pinned(home.directory_id, name=controller_name(home.cluster_id)),
+            **pinned(home.directory_id, name=controller_name(home)),
         )
         .remote(spec)
     )
-    endpoint: Endpoint = ray.get(actor.start.remote())
-    return endpoint
 
 
 def main() -> None:
     order = json.load(sys.stdin)
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     try:
-        endpoint = launch(order)
+        endpoints = launch(order)
     except RaylogError as error:
         print(json.dumps({"error": str(error)}))
     except ray.exceptions.RayError as error:
-        print(json.dumps({"error": f"the controller could not start on Ray: {error}"}))
+        print(json.dumps({"error": f"the controllers could not start on Ray: {error}"}))
     else:
-        print(json.dumps({"host": endpoint.host, "port": endpoint.port}))
+        print(json.dumps({"controllers": [[each.host, each.port] for each in endpoints]}))
 
 
 if __name__ == "__main__":

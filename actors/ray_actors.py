@@ -125,11 +125,14 @@ class ControllerActor(ServerActor):
         if reason == SHUT_DOWN:
             await asyncio.to_thread(retire, server.directory_ids())
 
-    async def credentials(self) -> tuple[str, str, int, bytes]:
-        """What a client inside this Ray needs: cluster id, host, port, secret. Inside Ray everyone is trusted."""
-        endpoint = await self.start()
+    async def credentials(self) -> tuple[str, list[Endpoint], bytes]:
+        """What a client inside this Ray needs: cluster id, the controllers' addresses, the own first, secret.
+
+        Inside Ray everyone is trusted.
+        """
+        own = await self.start()
         disk = self._spec.open_disk()
-        return disk.cluster_id, endpoint.host, endpoint.port, disk.secret.encode()
+        return disk.cluster_id, [own, *(each for each in disk.controllers if each != own)], disk.secret.encode()
 
     def _build(self, spec: ServerSpec) -> Server:
         from raylog.actors.controller_server import ControllerServer

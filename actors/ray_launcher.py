@@ -31,7 +31,8 @@ def pinned(directory_id: uuid.UUID, *, name: str) -> dict[str, Any]:
 
 
 def retire(directory_ids: Sequence[uuid.UUID]) -> None:
-    """Called by the controller's own actor, last of all: give the disks' reservations back, and end without being restarted."""
+    """Called by a controller's own actor, last of all: give these disks' reservations back but for the own, which is the last of them, and
+    end without being restarted."""
     me = ray.get_runtime_context().current_actor
     for directory_id in directory_ids[:-1]:
         remove_group(directory_id)

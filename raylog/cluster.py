@@ -21,10 +21,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from raylog.actors.quorum_disks import quorum_disks
 from raylog.client.address import ClusterAddress
 from raylog.client.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
@@ -39,13 +41,15 @@ from raylog.placement.local_ray import (
     running_ray,
 )
 from raylog.types import Endpoint
-from raylog.wire.private import ClusterStatus, RegisterDisks, Shutdown
+from raylog.wire.private import ClusterStatus, DescribeQuorum, RegisterDisks, Shutdown
 
 DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"
 RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Ray's switch for listening beyond the loopback interface
 STARTUPS_AT_ONCE = "16"  # Ray warns on the terminal at four times this many processes, and there is one per replica
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # raylog keeps nothing there; Ray refuses less than 75 MB
+
+logger = logging.getLogger("raylog")
 
 logging.getLogger("ray.widgets").setLevel(logging.ERROR)  # in a notebook it asks for a package that nothing here needs
 
@@ -107,6 +111,27 @@ class Cluster:
         learn_servers(self.address, dict(map(_server, filter(_listens, status["actors"]))))
         return status
 
+    def quorum(self, timeout_s: float = 2) -> dict[str, Any]:
+        """The controllers as the active one sees them, or, without an active one, as any that answers does. Plain values.
+
+        Each controller is asked for ``timeout_s`` seconds at most. ClusterError if none answers.
+        """
+        told: list[dict[str, Any]] = []
+        for endpoint in self._live_address().bootstrap:
+            try:
+                reply = call(replace(self.address, bootstrap=(endpoint,)), DescribeQuorum(), timeout_s=timeout_s)
+            except RaylogError as error:
+                logger.debug("no controller at %s: %s", endpoint, error)
+                continue
+            told.append(reply.quorum)
+            if reply.quorum["told_by"]["is_active"]:
+                return told[-1]
+        if not told:
+            raise ClusterError(
+                f"no controller answers at {', '.join(map(str, self.address.bootstrap))}: start the cluster with `raylog up`"
+            )
+        return max(told, key=lambda quorum: (quorum["leader_epoch"], quorum["high_watermark"]))
+
     def shutdown(self, timeout_s: float = 60) -> None:
         """End every server cleanly and, if ``init`` started Ray, Ray too. Data stays; ``init`` on the folder brings it back.
 
@@ -150,6 +175,7 @@ def init(
     folder: str | Path = DEFAULT_FOLDER,
     *,
     brokers: int = 3,
+    controllers: int = 1,
     racks: Sequence[str] | None = None,
     name: str = DEFAULT_NAME,
     host: str = "127.0.0.1",
@@ -160,7 +186,8 @@ def init(
     """An embedded cluster of logical brokers on this machine, its data under ``folder``; started if it does not run.
 
     Called again it returns the same cluster; in another process it returns a handle to the cluster that runs on the folder.
-    ``racks`` gives each broker a rack. ``ray_address``: None takes a Ray that runs on this machine or starts one (loopback only, no
+    ``controllers`` is 1 or 3: three survive the death of one (each on another broker's disk); it is decided when the cluster first
+    starts. ``racks`` gives each broker a rack. ``ray_address``: None takes a Ray that runs on this machine or starts one (loopback only, no
     dashboard, a small object store), "local" always starts one, anything else is Ray's address. A Ray started here prints nothing of
     its workers unless ``log_to_driver``. Raises DiskError for a folder that can't be used, RayError for a Ray that
     can't, ClusterError when it does not serve within ``timeout_s`` seconds.
@@ -172,9 +199,10 @@ def init(
             existing = _clusters.get(home)
             return existing if existing is not None and existing.address == running.address else running
         disks = prepare_disks(home, brokers, racks)
+        homes = quorum_disks(disks, controllers)
         owns_ray, gcs_address = _ensure_ray(disks, ray_address, log_to_driver)
-        controller = _launch(gcs_address, disks, host, timeout_s)
-        disks = [with_controllers(disk, [controller]) for disk in disks]
+        endpoints = _launch(gcs_address, disks, homes, host, timeout_s)
+        disks = [with_controllers(disk, endpoints) for disk in disks]
         cluster = Cluster(_address(name, disks[0]), folder=home, owns_ray=owns_ray, is_started_here=True)
         call(cluster.address, RegisterDisks(tuple(_registration(disk, host) for disk in disks)), timeout_s=timeout_s)
         _await_brokers(cluster, {disk.broker_id for disk in disks}, timeout_s)
@@ -185,15 +213,22 @@ def init(
 def connect(name: str = DEFAULT_NAME, *, folder: str | Path | None = None, ray_address: str | None = None) -> Cluster:
     """A handle to a cluster that runs: the one whose disks are under ``folder``, or the only one on the Ray that this process is
     connected to (or connects to by ``ray_address``). ClusterError if there is none."""
+    cluster = find(name, folder=folder, ray_address=ray_address)
+    if cluster.folder is not None and not _answers(cluster):
+        raise ClusterError(
+            f"the cluster under {cluster.folder} does not run: start it with raylog.init() or `raylog up`"
+        )
+    return cluster
+
+
+def find(name: str = DEFAULT_NAME, *, folder: str | Path | None = None, ray_address: str | None = None) -> Cluster:
+    """Like ``connect``, without asking the cluster: it may have no active controller, or not run at all."""
     if folder is not None:
         home = Path(folder).expanduser().resolve()
         disks = _existing(home)
         if not disks:
             raise ClusterError(f"no cluster under {home}: start one with raylog.init({str(folder)!r}) or `raylog up`")
-        cluster = Cluster(_address(name, disks[0]), folder=home)
-        if not _answers(cluster):
-            raise ClusterError(f"the cluster under {home} does not run: start it with raylog.init() or `raylog up`")
-        return cluster
+        return Cluster(_address(name, disks[0]), folder=home)
     import ray
 
     from raylog.placement.groups import NAMESPACE
@@ -202,14 +237,16 @@ def connect(name: str = DEFAULT_NAME, *, folder: str | Path | None = None, ray_a
         _connect_ray(ray_address or "auto", log_to_driver=False)
     names = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
     controllers = sorted(each for each in names if each.startswith("raylog:controller:"))
-    if len(controllers) != 1:
-        found = "no cluster runs" if not controllers else f"{len(controllers)} clusters run"
+    clusters = sorted({each.split(":")[2] for each in controllers})
+    if len(clusters) != 1:
+        found = "no cluster runs" if not clusters else f"{len(clusters)} clusters run"
         raise ClusterError(
             f"{found} on this Ray: say which by raylog.connect(folder=…), or start one with raylog.init()"
         )
-    actor: Any = ray.get_actor(controllers[0], namespace=NAMESPACE)
-    cluster_id, host, port, secret = ray.get(actor.credentials.remote())
-    return Cluster(ClusterAddress(name, NAMESPACE, cluster_id, (Endpoint(host, port),), secret))
+    actors: list[Any] = [ray.get_actor(each, namespace=NAMESPACE) for each in controllers]
+    told, _ = ray.wait([actor.credentials.remote() for actor in actors], num_returns=1)  # one of them may be away
+    cluster_id, endpoints, secret = ray.get(told[0])
+    return Cluster(ClusterAddress(name, NAMESPACE, cluster_id, tuple(endpoints), secret))
 
 
 def _running(home: Path, name: str, brokers: int) -> Cluster | None:
@@ -402,11 +439,13 @@ def _environment(changes: dict[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _launch(gcs_address: str, disks: Sequence[Disk], host: str, timeout_s: float) -> Endpoint:
+def _launch(
+    gcs_address: str, disks: Sequence[Disk], homes: Sequence[Disk], host: str, timeout_s: float
+) -> list[Endpoint]:
     order = {
         "ray_address": gcs_address,
         "disks": [str(disk.path) for disk in disks],
-        "controller_disk": str(_controller_disk(disks).path),
+        "controller_disks": [str(disk.path) for disk in homes],
         "host": host,
     }
     environment = {**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "PYTHONWARNINGS": "ignore"}
@@ -433,15 +472,7 @@ def _launch(gcs_address: str, disks: Sequence[Disk], host: str, timeout_s: float
     )
     if "error" in answer:
         raise ClusterError(f"the controller did not start: {answer['error']}")
-    return Endpoint(answer["host"], answer["port"])
-
-
-def _controller_disk(disks: Sequence[Disk]) -> Disk:
-    """The disk that holds the metadata log: the one that has it already, else the lowest broker's."""
-    from raylog.actors.controller_server import METADATA_FOLDER
-
-    holders = [disk for disk in disks if (disk.path / METADATA_FOLDER).is_dir()]
-    return (holders or list(disks))[0]
+    return [Endpoint(host, port) for host, port in answer["controllers"]]
 
 
 # ------------------------------------------------------------------ waiting

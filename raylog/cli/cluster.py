@@ -33,6 +33,9 @@ RECONNECT_TIMEOUT_S = 7 * 24 * 3600
 def up(
     folder: Annotated[Path, typer.Argument(help="Where the brokers' disks are, or shall be.")] = DEFAULT_FOLDER,
     brokers: Annotated[int, typer.Option(min=1, help="Logical brokers on this machine.")] = 3,
+    controllers: Annotated[
+        int | None, typer.Option(help="1 or 3, when the cluster first starts.", show_default="3 with three brokers")
+    ] = None,
     rack: Annotated[
         list[str] | None, typer.Option(help="A broker's rack, once per broker.", show_default=False)
     ] = None,
@@ -50,7 +53,8 @@ def up(
         task = progress.add_task("Ray", total=2)
         address = address or running_ray() or _start_ray(folder, brokers, rack)
         progress.update(task, advance=1, description="brokers")
-        cluster = init(folder, brokers=brokers, racks=rack, host=host, ray_address=address)
+        count = controllers if controllers is not None else 3 if brokers >= 3 else 1
+        cluster = init(folder, brokers=brokers, controllers=count, racks=rack, host=host, ray_address=address)
         progress.update(task, advance=1)
     state = {
         "cluster_id": cluster.address.cluster_id,

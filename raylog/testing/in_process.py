@@ -5,9 +5,11 @@
     with cluster(brokers=3) as running:
         producer = Producer(running.address)
 
-Controller, Brokers and replicas are the classes that the Ray actors wrap; only the launcher differs. Data lies in a temporary
+Controllers, Brokers and replicas are the classes that the Ray actors wrap; only the launcher differs. A sole controller shares the servers'
+loop, each of several has a loop and thread of its own, so that it can be frozen. Data lies in a temporary
 folder, or in ``folder``, where a later ``cluster`` finds it again. ``crash`` ends one server like a SIGKILL would: sockets break,
-nothing is closed cleanly, and the controller starts the server anew.
+nothing is closed cleanly, and the controller starts the server anew. Nobody restarts a controller but ``start_controller``; with three of
+them each is named by its broker.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any, TypeVar
 
 from raylog.actors.broker_server import BrokerServer
 from raylog.actors.controller_server import ControllerServer
+from raylog.actors.quorum_disks import quorum_disks
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.client.address import ClusterAddress
@@ -57,36 +60,79 @@ class InProcessLauncher:
         return asyncio.run_coroutine_threadsafe(start(), self._loop).result()
 
 
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 30) -> T:
+        """Run a coroutine on the loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
+
+    def end(self) -> None:
+        """Cancel what still runs, and end loop and thread."""
+
+        async def cancel() -> None:
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+
+        self.run(cancel())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+
+
 class InProcessCluster:
     """What ``cluster`` yields. ``address`` is what client handles are built from."""
 
-    def __init__(self, folder: Path, brokers: int) -> None:
+    def __init__(self, folder: Path, brokers: int, controllers: int = 1) -> None:
         self.folder = folder
-        self.loop = asyncio.new_event_loop()
-        self.launcher = InProcessLauncher(self.loop)
-        self._thread = threading.Thread(target=self.loop.run_forever, name="raylog-cluster", daemon=True)
-        self._thread.start()
         self._disks = _format(folder, brokers)
-        self.controller: ControllerServer
-        self._has_controller = False
+        self._homes = {disk.broker_id: disk for disk in quorum_disks(self._disks, controllers)}
+        self._servers = LoopThread("raylog-cluster")
+        self.loop = self._servers.loop
+        self.launcher = InProcessLauncher(self.loop)
+        alone = len(self._homes) == 1
+        self._loops = {
+            broker: self._servers if alone else LoopThread(f"raylog-controller-{broker}") for broker in self._homes
+        }
+        self.controllers: dict[int, ControllerServer] = {}
         self.address: ClusterAddress
 
+    @property
+    def controller(self) -> ControllerServer:
+        """The active controller; without one, any that runs."""
+        running = list(self.controllers.values())
+        return next((each for each in running if each.is_active), running[0])
+
+    @property
+    def active(self) -> int:
+        """The broker whose controller is active; -1 without one."""
+        return next((broker for broker, each in self.controllers.items() if each.is_active), -1)
+
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 30) -> T:
-        """Run a coroutine on the cluster's loop and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
+        """Run a coroutine on the servers' loop and wait for it; a sole controller is there, too."""
+        return self._servers.run(work, timeout_s)
 
     def start(self) -> None:
         home = self._disks[0]
-        endpoint = self.start_controller()
-        self._disks = [with_controllers(disk, [endpoint]) for disk in self._disks]
-        self.address = ClusterAddress("test", "test", home.cluster_id, (endpoint,), home.secret.encode())
-        self.await_true(lambda: self.controller.is_active)
-        self.run(self.controller.register_disks(RegisterDisks(tuple(map(_registration, self._disks)))))
+        endpoints = [self.start_controller(broker) for broker in self._homes]
+        self._disks = [with_controllers(disk, endpoints) for disk in self._disks]
+        self.address = ClusterAddress("test", "test", home.cluster_id, tuple(endpoints), home.secret.encode())
+        self.await_true(lambda: self.active >= 0)
+        order = RegisterDisks(tuple(map(_registration, self._disks)))
+        self._loops[self.active].run(self.controller.register_disks(order))
         self.await_true(lambda: all(node_id(disk.broker_id, 0) in self.controller.live_nodes() for disk in self._disks))
 
-    def start_controller(self) -> Endpoint:
+    def start_controller(self, broker: int | None = None) -> Endpoint:
         """Another controller process on the same metadata log, where the last one listened. That one must have ended."""
-        home = self._disks[0]
+        broker = min(self._homes) if broker is None else broker
+        home = self._homes[broker]
         spec = ServerSpec(
             node_id(home.broker_id, CONTROLLER_SLOT), home.directory_id, str(home.path), "127.0.0.1", new_incarnation()
         )
@@ -94,14 +140,36 @@ class InProcessCluster:
         async def controller() -> Endpoint:
             controller = ControllerServer(spec, launcher=self.launcher)
             endpoint = await controller.start()
-            self.controller, self._has_controller = controller, True
+            self.controllers[broker] = controller
             return endpoint
 
-        return self.run(controller())
+        return self._loops[broker].run(controller())
 
-    def stop_controller(self) -> None:
-        """End the controller, and nothing else: sessions break, replicas serve on."""
-        self.run(self.controller.stop())
+    def stop_controller(self, broker: int | None = None) -> None:
+        """End a controller, and nothing else: sessions break, replicas serve on."""
+        broker = min(self.controllers) if broker is None else broker
+        self._loops[broker].run(self.controllers.pop(broker).stop())
+
+    def crash_controller(self, broker: int) -> None:
+        """End a controller as a SIGKILL would."""
+        self._loops[broker].run(self.controllers.pop(broker).crash())
+
+    @contextmanager
+    def frozen_controller(self, broker: int) -> Iterator[None]:
+        """One of several controllers stands still, as SIGSTOP would have it: its connections stay open, and it neither reads nor writes."""
+        assert len(self._loops) > 1, "a sole controller shares the servers' loop"
+        still, go_on = threading.Event(), threading.Event()
+
+        def freeze() -> None:
+            still.set()
+            go_on.wait()
+
+        self._loops[broker].loop.call_soon_threadsafe(freeze)
+        still.wait()
+        try:
+            yield
+        finally:
+            go_on.set()
 
     def crash(self, node: int) -> None:
         """End the server of that node id as a SIGKILL would; the controller notices and starts another."""
@@ -121,28 +189,27 @@ class InProcessCluster:
             threading.Event().wait(0.005)
 
     def stop(self) -> None:
-        """Close every log cleanly and end the loop."""
+        """Close every log cleanly and end the loops."""
+        ending = [
+            asyncio.run_coroutine_threadsafe(controller.stop(), self._loops[broker].loop)
+            for broker, controller in sorted(self.controllers.items())
+        ]  # all at once: else the last would take over what the first leaves
+        for stopped in ending:
+            stopped.result(30)
 
         async def end() -> None:
-            if self._has_controller:
-                await self.controller.stop()
             await asyncio.gather(*(server.stop() for server in self.launcher.servers.values()))
-            rest = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in rest:
-                task.cancel()
-            await asyncio.gather(*rest, return_exceptions=True)
 
         self.run(end())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        self.loop.close()
+        for each in {*self._loops.values(), self._servers}:
+            each.end()
 
 
 @contextmanager
-def cluster(brokers: int = 3, *, folder: Path | None = None) -> Iterator[InProcessCluster]:
-    """A running cluster of that many logical brokers; stopped, and its temporary folder deleted, at the end."""
+def cluster(brokers: int = 3, *, controllers: int = 1, folder: Path | None = None) -> Iterator[InProcessCluster]:
+    """A running cluster of that many logical brokers and controllers; stopped, and its temporary folder deleted, at the end."""
     home = folder or Path(tempfile.mkdtemp(prefix="raylog-"))
-    running = InProcessCluster(home, brokers)
+    running = InProcessCluster(home, brokers, controllers)
     try:
         running.start()
         yield running

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,35 @@ from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import TopicPartition, broker_of
+
+
+class Stream:
+    """A producer in a thread of its own that numbers what it sends, until it is told to stop."""
+
+    def __init__(self, running: InProcessCluster) -> None:
+        self._producer = Producer(running.address, acks="all", linger_ms=1)
+        self._over = threading.Event()
+        self.sent: list[tuple[bytes, Any]] = []
+        self._thread = threading.Thread(target=self._send)
+        self._thread.start()
+
+    def _send(self) -> None:
+        while not self._over.is_set():
+            value = b"%d" % len(self.sent)
+            self.sent.append((value, self._producer.send("t", value, key=b"k", partition=0)))
+            time.sleep(0.0005)  # a slow source: the records spread over the faults
+
+    def more(self, count: int = 50) -> None:
+        """Wait until so many more records than now have been acknowledged."""
+        wanted = len(self.sent) + count
+        eventually(lambda: len(self.sent) > wanted and self.sent[wanted][1].done(), f"{count} more records")
+
+    def stop(self) -> list[tuple[int, bytes]]:
+        """Offset and value of every record; all were acknowledged."""
+        self._over.set()
+        self._thread.join()
+        with self._producer:
+            return [(delivery.result(60).offset, value) for value, delivery in self.sent]
 
 
 class FaultCluster:
@@ -75,6 +106,29 @@ class FaultCluster:
             found.extend(record.value for record in consumer.consume(10_000, timeout=0.1))  # none may follow
         return found
 
+    def stream(self) -> Stream:
+        """A producer that goes on sending."""
+        return Stream(self.running)
+
+    @contextmanager
+    def reader(self, topic: str = "t") -> Iterator[Callable[[int], list[bytes | None]]]:
+        """An open consumer: the function gives the next so many values."""
+        with Consumer(self.running.address) as consumer:
+            consumer.assign([TopicPartition(topic, 0)])
+            consumer.seek_to_beginning()
+
+            def read(count: int) -> list[bytes | None]:
+                found: list[bytes | None] = []
+
+                def enough() -> bool:
+                    found.extend(record.value for record in consumer.consume(count - len(found), timeout=0.2))
+                    return len(found) >= count
+
+                eventually(enough, f"{count} records of {topic}")
+                return found
+
+            yield read
+
     def folder(self, broker: int, topic: str = "t") -> Path:
         return self.running.folder / f"broker-{broker}" / f"{topic}-0"
 
@@ -82,6 +136,13 @@ class FaultCluster:
 @pytest.fixture
 def faulty() -> Iterator[FaultCluster]:
     with cluster(brokers=3) as running:
+        yield FaultCluster(running)
+
+
+@pytest.fixture
+def three() -> Iterator[FaultCluster]:
+    """Three brokers, each with a controller."""
+    with cluster(brokers=3, controllers=3) as running:
         yield FaultCluster(running)
 
 

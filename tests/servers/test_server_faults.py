@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,35 +24,6 @@ pytestmark = pytest.mark.core
 Numbered = Callable[[int, int], list[bytes]]
 
 
-class Stream:
-    """A producer in a thread of its own that numbers what it sends, until it is told to stop."""
-
-    def __init__(self, faulty: Any) -> None:
-        self._producer = Producer(faulty.running.address, acks="all", linger_ms=1)
-        self._over = threading.Event()
-        self.sent: list[tuple[bytes, Any]] = []
-        self._thread = threading.Thread(target=self._send)
-        self._thread.start()
-
-    def _send(self) -> None:
-        while not self._over.is_set():
-            value = b"%d" % len(self.sent)
-            self.sent.append((value, self._producer.send("t", value, key=b"k", partition=0)))
-            time.sleep(0.0005)  # a slow source: the records spread over the faults
-
-    def more(self, count: int = 50) -> None:
-        """Wait until so many more records than now have been acknowledged."""
-        wanted = len(self.sent) + count
-        eventually(lambda: len(self.sent) > wanted and self.sent[wanted][1].done(), f"{count} more records")
-
-    def stop(self) -> list[tuple[int, bytes]]:
-        """Offset and value of every record; all were acknowledged."""
-        self._over.set()
-        self._thread.join()
-        with self._producer:
-            return [(delivery.result(60).offset, value) for value, delivery in self.sent]
-
-
 # ------------------------------------------------------------------ leaders
 
 
@@ -62,7 +31,7 @@ def test_leaders_that_die_under_an_idempotent_producer_lose_double_and_reorder_n
     faulty: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     faulty.make_topic()
-    stream = Stream(faulty)
+    stream = faulty.stream()
     stream.more()
     epochs = [part(faulty.running, "t")["leader_epoch"]]
     killed = []
@@ -137,7 +106,7 @@ def test_too_few_replicas_refuse_writes_until_they_are_back(faulty: Any, numbere
 def test_a_controller_that_dies_and_comes_back_disturbs_nobody(faulty: Any) -> None:
     faulty.make_topic()
     before = status(faulty.running)
-    stream = Stream(faulty)
+    stream = faulty.stream()
     stream.more()
     faulty.running.stop_controller()
     stream.more()  # leaders serve on

@@ -1,0 +1,133 @@
+"""What a controller tells operators, as plain values: the cluster's status, and the quorum as it sees it.
+
+The shapes are for scripts (``raylog status --json``, ``raylog quorum status --json``): keys stay.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from raylog.metadata import requests
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.quorum import Quorum
+from raylog.placement.disks import encode_id
+from raylog.types import BROKER_SLOT, Endpoint, broker_of, slot_of
+
+
+def cluster_status(
+    report: requests.ClusterStatusReport, described: list[Any], *, node_id: int, endpoint: Endpoint
+) -> dict[str, Any]:
+    """``described`` holds what was answered to DescribeTopics and DescribeCluster; node id and endpoint are the controller's own."""
+    live = {actor.node_id for actor in report.actors if actor.state == "live"}
+    brokers = next((each.brokers for each in described if isinstance(each, requests.ClusterDescribed)), ())
+    topics = next((each.topics for each in described if isinstance(each, requests.TopicsDescribed)), ())
+    return {
+        "cluster_id": report.cluster_id,
+        "controller": {
+            "broker": broker_of(node_id),
+            "epoch": report.controller_epoch,
+            "endpoint": str(endpoint),
+            "pid": os.getpid(),
+        },
+        "brokers": [
+            {
+                "id": broker.broker_id,
+                "rack": broker.rack,
+                "draining": broker.is_draining,
+                "live": broker.broker_id << 16 | BROKER_SLOT in live,
+                "disks": [path for _, path in broker.directories],
+            }
+            for broker in brokers
+        ],
+        "actors": [
+            {
+                "node_id": actor.node_id,
+                "broker": broker_of(actor.node_id),
+                "kind": "broker" if slot_of(actor.node_id) == BROKER_SLOT else "replicas",
+                "endpoint": str(actor.endpoint) if actor.endpoint else None,
+                "pid": actor.pid,
+                "state": actor.state,
+                "incarnation": actor.incarnation,
+                "replicas": actor.replicas,
+                "failures": [f"{topic}-{partition}: {reason}" for topic, partition, reason in actor.failures],
+            }
+            for actor in report.actors
+        ],
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition": part.partition,
+                        "leader": broker_of(part.leader_node),
+                        "leader_node": part.leader_node,
+                        "leader_epoch": part.leader_epoch,
+                        "replicas": [broker_of(node) for node in part.replica_nodes],
+                        "replica_nodes": list(part.replica_nodes),
+                        "isr": [broker_of(node) for node in part.isr_nodes],
+                        "elr": [broker_of(node) for node in part.elr_nodes],
+                        "offline": [broker_of(node) for node in part.offline_nodes],
+                    }
+                    for part in topic.partitions
+                ],
+            }
+            for topic in topics
+        ],
+        "under_replicated": [f"{topic}-{partition}" for topic, partition in report.under_replicated],
+        "under_min_isr": [f"{topic}-{partition}" for topic, partition in report.under_min_isr],
+        "leaderless": [f"{topic}-{partition}" for topic, partition in report.leaderless],
+        "unclean_elections": report.unclean_elections,
+        "removals_pending": report.removals_pending,
+    }
+
+
+def quorum_status(
+    quorum: Quorum,
+    image: MetadataImage,
+    *,
+    broker_id: int,
+    is_active: bool,
+    endpoint_of: Callable[[uuid.UUID], Endpoint | None],
+    linked: list[uuid.UUID],
+) -> dict[str, Any]:
+    """The quorum under Kafka's names (``kafka-metadata-quorum``); -1 where only the leader knows and this is not it.
+
+    ``endpoint_of`` and ``linked`` say where the others are and who of them can be reached from here.
+    """
+    matches = quorum.match_indexes()
+
+    def broker(member: uuid.UUID | None) -> int:
+        disk = image.disks.get(member) if member is not None else None
+        if disk is not None:
+            return int(disk.broker_id)
+        return broker_id if member == quorum.identity else -1
+
+    def view(member: uuid.UUID) -> dict[str, Any]:
+        end = matches.get(member, -1)
+        endpoint = endpoint_of(member)
+        return {
+            "broker": broker(member),
+            "directory_id": encode_id(member),
+            "endpoint": str(endpoint) if endpoint is not None else None,
+            "log_end_offset": end,
+            "lag": quorum.last_index - end if end >= 0 else -1,
+            "reachable": member == quorum.identity or member in linked,
+        }
+
+    voters = [view(member) for member in quorum.voters]
+    observers = [view(member) for member in sorted({*linked, quorum.identity} - set(quorum.voters))]
+    lags = [each["lag"] for each in voters if each["lag"] >= 0]
+    return {
+        "cluster_id": quorum.cluster_id,
+        "leader_id": broker(quorum.leader) if quorum.leader is not None else -1,
+        "leader_epoch": quorum.term,
+        "high_watermark": quorum.commit_index,
+        "log_end_offset": quorum.last_index,
+        "max_follower_lag": max(lags) if is_active and lags else -1,
+        "voters": voters,
+        "observers": observers,
+        "told_by": {"broker": broker_id, "role": quorum.role.value, "is_active": is_active, "pid": os.getpid()},
+    }

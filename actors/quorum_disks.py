@@ -1,0 +1,81 @@
+"""Which disks hold the metadata, and how the first voters are formatted. Runs before any controller does.
+
+A new cluster's metadata begins as one bootstrap snapshot (cluster id, voters), the same on every first voter's disk. That happens once:
+only while no disk says where a controller listens, which each does from the first start on. Afterwards a disk without
+metadata is *blank*: a controller on it follows and does not vote, until it is admitted by a record. So a voter's disk that was lost and
+replaced cannot vote for a log that it has never seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from raylog.errors import ClusterError, DiskError
+from raylog.log.disk_files import DiskFiles
+from raylog.metadata.metadata_log import MetadataLog
+from raylog.metadata.quorum_messages import BLANK, bootstrap_snapshot
+from raylog.placement.disks import Disk
+
+METADATA_FOLDER = "__cluster_metadata-0"
+CONTROLLER_COUNTS = (1, 3)
+
+
+def quorum_disks(disks: Sequence[Disk], controllers: int) -> list[Disk]:
+    """The disks whose controllers run, formatted on the cluster's first start with that many voters: on the first disks, one per broker.
+
+    A cluster that has run before keeps its number of controllers; one whose voters' disks were replaced gets controllers on
+    blank disks in their place. Raises ClusterError for an impossible number, DiskError where the metadata is missing altogether.
+    """
+    if controllers not in CONTROLLER_COUNTS:
+        raise ClusterError(f"a cluster has one controller or three, not {controllers}")
+    holders = [disk for disk in disks if _has_metadata(disk)]
+    has_run = any(disk.controllers for disk in disks)
+    if not has_run:
+        return _format(disks, holders, controllers)
+    if not holders:
+        paths = ", ".join(str(disk.path) for disk in disks)
+        raise DiskError(
+            f"none of {paths} holds the metadata of cluster {disks[0].cluster_id}, which has run before: bring back the disk "
+            f"with the folder {METADATA_FOLDER}"
+        )
+    count = max(len(holders), max(len(disk.controllers) for disk in disks))
+    blank = [disk for disk in _one_per_broker(disks) if disk.broker_id not in {each.broker_id for each in holders}]
+    return holders + blank[: count - len(holders)]
+
+
+def _format(disks: Sequence[Disk], holders: list[Disk], controllers: int) -> list[Disk]:
+    chosen = _one_per_broker(disks)[:controllers]
+    if holders:  # an earlier attempt was interrupted: its voters stand
+        voters = _read_voters(holders[0])
+        chosen = [disk for disk in disks if disk.directory_id in voters] or chosen
+    if len(chosen) < controllers and not holders:
+        raise ClusterError(
+            f"{controllers} controllers need as many brokers, there are {len(chosen)}: start more brokers"
+        )
+    snapshot = bootstrap_snapshot(chosen[0].cluster_id, [disk.directory_id for disk in chosen])
+    for disk in chosen:
+        if disk not in holders:
+            MetadataLog.format(DiskFiles(), str(disk.path / METADATA_FOLDER), snapshot)
+    return chosen
+
+
+def _one_per_broker(disks: Sequence[Disk]) -> list[Disk]:
+    first: dict[int, Disk] = {}
+    for disk in sorted(disks, key=lambda disk: disk.broker_id):
+        first.setdefault(disk.broker_id, disk)
+    return list(first.values())
+
+
+def _has_metadata(disk: Disk) -> bool:
+    folder: Path = disk.path / METADATA_FOLDER
+    return folder.is_dir() and any(folder.glob("*.checkpoint"))
+
+
+def _read_voters(disk: Disk) -> frozenset[object]:
+    log = MetadataLog.open(DiskFiles(), str(disk.path / METADATA_FOLDER))
+    try:
+        assert log.snapshot != BLANK, disk.path
+        return frozenset(log.snapshot.voters)
+    finally:
+        log.close()

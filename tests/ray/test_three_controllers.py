@@ -1,0 +1,157 @@
+"""Three controllers as real processes: the active one is killed, and stopped and woken, while records flow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kill
+
+import raylog
+from raylog import NewTopic, TopicPartition
+from raylog.errors import RaylogError
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def three(short_folder: Path) -> Iterator[raylog.Cluster]:
+    """Three brokers with a controller each, on a Ray of the module's own."""
+    cluster = raylog.init(short_folder / "data", controllers=3, ray_address="local", timeout_s=PATIENCE_S)
+    cluster.admin().create_topics([NewTopic("events", 1, 3, configs={"min.insync.replicas": "2"})])
+    eventually(lambda: isr_is_whole(cluster, "events"), "all replicas of events in sync")
+    yield cluster
+    cluster.shutdown()
+
+
+class Load:
+    """Numbered records, one after the other, until the end of the block; every one is acknowledged."""
+
+    def __init__(self, cluster: raylog.Cluster) -> None:
+        self._cluster = cluster
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+        self.acked: list[tuple[int, bytes]] = []
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        self.more()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _send(self) -> None:
+        with self._cluster.producer(acks="all") as producer:
+            while not self._over.is_set():
+                value = b"%d" % len(self.acked)
+                self.acked.append((producer.send("events", value, partition=0).result(60).offset, value))
+
+    def more(self, count: int = 100) -> None:
+        wanted = len(self.acked) + count
+        eventually(lambda: len(self.acked) >= wanted or not self._thread.is_alive(), f"{count} more records")
+        assert self._thread.is_alive(), "the producer gave up"
+
+    def check(self) -> None:
+        """Everything acknowledged is there, once and in order."""
+        first = self.acked[0][0]
+        found: list[bytes | None] = []
+        with self._cluster.consumer() as consumer:
+            consumer.assign([TopicPartition("events", 0)])
+            consumer.seek(TopicPartition("events", 0), first)
+            eventually(
+                lambda: (
+                    found.extend(record.value for record in consumer.consume(1_000, timeout=1.0))
+                    or len(found) >= len(self.acked)
+                ),
+                f"{len(self.acked)} records",
+            )
+        assert found == [value for _, value in self.acked]
+
+
+def pid_of_controller(cluster: raylog.Cluster) -> int:
+    return int(cluster.status()["controller"]["pid"])
+
+
+def another(cluster: raylog.Cluster, former: int) -> dict[str, Any] | None:
+    """The cluster's status once another process is the active controller."""
+    try:
+        status = cluster.status(timeout_s=5)
+    except RaylogError:
+        return None
+    return status if status["controller"]["pid"] != former else None
+
+
+def leader_epoch(status: dict[str, Any]) -> int:
+    (topic,) = [each for each in status["topics"] if each["name"] == "events"]
+    return int(topic["partitions"][0]["leader_epoch"])
+
+
+def all_follow(cluster: raylog.Cluster) -> bool:
+    quorum = cluster.quorum()
+    voters = quorum["voters"]
+    return len(voters) == 3 and all(voter["reachable"] and voter["lag"] == 0 for voter in voters)
+
+
+def test_each_controller_is_a_detached_actor_on_its_own_disk(three: raylog.Cluster) -> None:
+    names = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True)]
+    assert sum(name.startswith("raylog:controller:") for name in names) == 3
+    eventually(lambda: all_follow(three), "both standbys follow")
+    assert sorted(voter["broker"] for voter in three.quorum()["voters"]) == [0, 1, 2]
+    assert len(raylog.connect().address.bootstrap) == 3
+
+
+def test_a_killed_active_controller_is_replaced_under_load_and_comes_back(three: raylog.Cluster) -> None:
+    before = three.status()
+    former = pid_of_controller(three)
+    with Load(three) as load:
+        kill(former)
+        after = eventually(lambda: another(three, former), "another active controller", 10)
+        three.admin().create_topics([NewTopic("after-the-kill", 1, 3)])
+        load.more()
+        eventually(lambda: all_follow(three), "the killed one follows")
+        load.more()
+    assert after["controller"]["epoch"] > before["controller"]["epoch"]
+    assert leader_epoch(three.status()) == leader_epoch(before), "no replica has died"
+    load.check()
+
+
+def test_a_stopped_active_controller_is_replaced_and_can_do_nothing_when_it_wakes(three: raylog.Cluster) -> None:
+    before = three.status()
+    former = pid_of_controller(three)
+    with Load(three) as load:
+        os.kill(former, signal.SIGSTOP)
+        try:
+            after = eventually(lambda: another(three, former), "another active controller", 20)
+            three.admin().create_topics([NewTopic("after-the-stop", 1, 3)])
+            load.more()
+        finally:
+            os.kill(former, signal.SIGCONT)
+        eventually(lambda: all_follow(three), "the woken one follows")
+        load.more()
+    now = three.status()
+    assert now["controller"]["pid"] == after["controller"]["pid"], "the woken one has disturbed nobody"
+    assert after["controller"]["epoch"] > before["controller"]["epoch"]
+    assert leader_epoch(now) == leader_epoch(before), "no replica was declared dead"
+    incarnations = [{each["node_id"]: each["incarnation"] for each in status["actors"]} for status in (before, now)]
+    assert incarnations[0].items() <= incarnations[1].items()
+    load.check()
+
+
+def test_a_full_stop_and_start_finds_all_three_again(three: raylog.Cluster) -> None:
+    assert three.folder is not None
+    folder, topics = three.folder, three.admin().list_topics()
+    three.shutdown()
+    again = raylog.init(folder, ray_address="local", timeout_s=PATIENCE_S)
+    try:
+        eventually(lambda: all_follow(again), "three controllers again")
+        assert again.admin().list_topics() == topics
+    finally:
+        again.shutdown()

@@ -1,0 +1,91 @@
+"""Which disks get controllers, and when the metadata is formatted: once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from raylog.actors.quorum_disks import METADATA_FOLDER, quorum_disks
+from raylog.errors import ClusterError, DiskError
+from raylog.log.disk_files import DiskFiles
+from raylog.metadata.metadata_log import MetadataLog
+from raylog.metadata.quorum_messages import BLANK, Snapshot
+from raylog.placement.disks import Disk, format_disk, with_controllers
+from raylog.types import Endpoint
+
+HERE = [Endpoint("127.0.0.1", port) for port in (1, 2, 3)]
+
+
+def make(folder: Path, broker: int, name: str | None = None) -> Disk:
+    path = folder / (name or f"broker-{broker}")
+    return format_disk(path, cluster_id="c", broker_id=broker, rack=None, controllers=[], secret="s")
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> list[Disk]:
+    return [make(tmp_path, broker) for broker in range(4)]
+
+
+def snapshot_on(disk: Disk) -> Snapshot:
+    folder = disk.path / METADATA_FOLDER
+    if not folder.exists():
+        return BLANK
+    log = MetadataLog.open(DiskFiles(), str(folder))
+    log.close()
+    return log.snapshot
+
+
+def brokers(disks: list[Disk]) -> list[int]:
+    return [disk.broker_id for disk in disks]
+
+
+@pytest.mark.parametrize("controllers", [1, 3])
+def test_the_first_voters_are_formatted_alike_and_nobody_else(disks: list[Disk], controllers: int) -> None:
+    chosen = quorum_disks(disks, controllers)
+    assert brokers(chosen) == list(range(controllers))
+    voters = tuple(sorted(disk.directory_id for disk in chosen))
+    for disk in disks:
+        snapshot = snapshot_on(disk)
+        assert (snapshot.cluster_id, snapshot.voters) == (("c", voters) if disk in chosen else ("", ()))
+
+
+def test_an_interrupted_formatting_goes_on_with_the_voters_that_it_began_with(disks: list[Disk]) -> None:
+    chosen = quorum_disks(disks, 3)
+    shutil.rmtree(chosen[1].path / METADATA_FOLDER)
+    assert quorum_disks(disks, 1) == chosen
+    assert snapshot_on(chosen[1]) == snapshot_on(chosen[0]) != BLANK
+
+
+def test_a_voter_whose_disk_was_replaced_after_the_first_start_stays_blank(tmp_path: Path, disks: list[Disk]) -> None:
+    disks = [with_controllers(disk, HERE) for disk in quorum_disks(disks, 3)]
+    shutil.rmtree(disks[1].path)
+    disks[1] = make(tmp_path, 1)
+    assert brokers(quorum_disks(disks, 3)) == [0, 2, 1], "a controller runs there"
+    assert snapshot_on(disks[1]) == BLANK, "a voter that forgot what it promised would vote"
+
+
+def test_metadata_that_is_lost_is_not_made_anew(disks: list[Disk]) -> None:
+    disks = [with_controllers(disk, HERE[:1]) for disk in disks]
+    with pytest.raises(DiskError, match=f"has run before: bring back the disk with the folder {METADATA_FOLDER}"):
+        quorum_disks(disks, 1)
+
+
+def test_a_cluster_keeps_its_number_of_controllers(disks: list[Disk]) -> None:
+    quorum_disks(disks, 1)
+    disks = [with_controllers(disk, HERE[:1]) for disk in disks]
+    assert brokers(quorum_disks(disks, 3)) == [0]
+
+
+def test_controllers_are_on_different_brokers(tmp_path: Path) -> None:
+    disks = [make(tmp_path, 0, "a"), make(tmp_path, 0, "b"), make(tmp_path, 1), make(tmp_path, 2)]
+    assert brokers(quorum_disks(disks, 3)) == [0, 1, 2]
+
+
+def test_impossible_numbers_are_refused(disks: list[Disk]) -> None:
+    with pytest.raises(ClusterError, match="one controller or three, not 2"):
+        quorum_disks(disks, 2)
+    with pytest.raises(ClusterError, match="3 controllers need as many brokers, there are 2"):
+        quorum_disks(disks[:2], 3)
+    assert all(snapshot_on(disk) == BLANK for disk in disks)
