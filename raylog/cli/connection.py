@@ -38,15 +38,19 @@ ConsumerConfig = Annotated[
 ]
 
 
-def find_cluster(folder: Path | None, address: str | None) -> Cluster:
-    """The running cluster that the options mean; ClusterError says how to start one."""
-    from raylog.cluster import connect
+def find_cluster(folder: Path | None, address: str | None, *, must_serve: bool = True) -> Cluster:
+    """The running cluster that the options mean; ClusterError says how to start one.
+
+    Without ``must_serve`` it may have no active controller.
+    """
+    from raylog.cluster import connect, find
 
     if folder is None and address is None and any(DEFAULT_FOLDER.glob("broker-*/meta.properties")):
         folder = DEFAULT_FOLDER
+    seek = connect if must_serve else find
     if folder is not None:
-        return connect(folder=folder)
-    return connect(ray_address=address)
+        return seek(folder=folder)
+    return seek(ray_address=address)
 
 
 def open_producer(folder: Path | None, address: str | None, options: Mapping[str, Any]) -> Producer:

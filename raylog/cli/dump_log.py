@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from raylog.cli.log_files import EPOCHS_FILE, SUFFIXES, entries_of, is_dumpable, text
+from raylog.cli.metadata_files import is_metadata
 from raylog.cli.output import AsJson, print_json, print_text
 from raylog.errors import DiskError
 from raylog.records.batch import Buffer
@@ -26,7 +27,7 @@ def dump_log(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Decode .log, .index, .timeindex, .snapshot and leader-epoch-checkpoint files.
+    """Decode .log, .index, .timeindex, .snapshot and leader-epoch-checkpoint files, and those of a controller's folder.
 
     Works on files of raylog and of Apache Kafka, without a cluster. Exits with 1 if a file is damaged.
     """
@@ -35,7 +36,7 @@ def dump_log(
         data = _content(path)
         if not as_json:
             print_text(f"Dumping {path}")
-            if path.suffix == ".log":
+            if path.suffix == ".log" and path.stem.isdecimal():
                 print_text(f"Log starting offset: {int(path.stem)}")
         for entry in entries_of(path, data, deep=deep, contents=contents):
             damaged = damaged or "fault" in entry
@@ -57,7 +58,7 @@ def _files(paths: list[Path]) -> list[Path]:
             found.extend(inside)
         elif not path.exists():
             raise DiskError(f"{path} does not exist")
-        elif not is_dumpable(path) or (path.name != EPOCHS_FILE and not path.stem.isdecimal()):
+        elif not is_dumpable(path) or not (path.name == EPOCHS_FILE or is_metadata(path) or path.stem.isdecimal()):
             raise DiskError(
                 f"{path} is no file of a log: those are <offset>{', <offset>'.join(SUFFIXES)}, {EPOCHS_FILE}"
             )

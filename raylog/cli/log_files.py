@@ -2,8 +2,8 @@
 
 Each function takes a file's bytes and yields entries; an entry is a dict with Kafka's field names in the order in which Apache
 Kafka's ``DumpLogSegments`` prints them, and ``text`` turns one into that tool's line. Files: ``.log`` (record batches),
-``.index``, ``.timeindex``, ``.snapshot`` (producer state) and ``leader-epoch-checkpoint``. Damage is an entry of its own
-(``fault``), after which the file is not read on.
+``.index``, ``.timeindex``, ``.snapshot`` (producer state), ``leader-epoch-checkpoint``, and the controllers' (``metadata_files``).
+Damage is an entry of its own (``fault``), after which the file is not read on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from raylog.cli.metadata_files import is_metadata, metadata_entries
 from raylog.cli.output import text_or_base64
 from raylog.errors import KafkaError
 from raylog.log.offset_index import ENTRY as OFFSET_ENTRY
@@ -31,11 +32,13 @@ SUFFIXES = (".log", ".index", ".timeindex", ".snapshot")
 
 def is_dumpable(path: Path) -> bool:
     """Whether the name is one of a file that can be decoded here."""
-    return path.suffix in SUFFIXES or path.name == EPOCHS_FILE
+    return path.suffix in SUFFIXES or path.name == EPOCHS_FILE or is_metadata(path)
 
 
 def entries_of(path: Path, data: Buffer, *, deep: bool, contents: bool) -> Iterator[Entry]:
     """The entries of a file, chosen by its name. ``deep`` adds each record of a log, ``contents`` its key and value."""
+    if is_metadata(path):
+        return metadata_entries(path, data)
     if path.suffix == ".log":
         return log_entries(data, deep=deep or contents, contents=contents)
     if path.suffix == ".index":
@@ -151,6 +154,8 @@ def text(entry: Entry) -> str:
             shown["headerKeys"] = "[" + ",".join(shown["headerKeys"]) + "]"
         _base64_as_text(shown, "key")
         _base64_as_text(shown, "payload")
+    elif "record" in shown:
+        prefix = "| "
     elif "currentTxnFirstOffset" in shown:
         shown["currentTxnFirstOffset"] = _optional_long(shown["currentTxnFirstOffset"])
     return prefix + " ".join(f"{name}: {_plain(value)}" for name, value in shown.items() if value is not None)

@@ -25,6 +25,7 @@ from raylog.cli import (
     node,
     perf,
     produce,
+    quorum,
     reassign,
     topics,
     verify,
@@ -74,6 +75,7 @@ app.command("verify")(verify.verify)
 app.command("dump-log")(dump_log.dump_log)
 app.add_typer(perf.app, name="perf")
 app.add_typer(node.app, name="node")
+app.add_typer(quorum.app, name="quorum")
 
 
 def unsupported_platform() -> str | None:

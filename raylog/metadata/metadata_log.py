@@ -358,3 +358,22 @@ def _newest_snapshot(files: Files, directory: str) -> Snapshot:
         return BLANK
     path = f"{directory}/{max(names)}"
     return _decode_snapshot(files.read_file(path), path)
+
+
+# ------------------------------------------------------------------ for tools
+
+
+def read_entries(content: bytes, path: str) -> tuple[list[Entry], int]:
+    """The entries of a log file's bytes, and where the last whole one ends. DiskError as ``open``; nothing is cut."""
+    scan = _scan(content, path)
+    return scan.entries, scan.end
+
+
+def read_snapshot(content: bytes, path: str) -> Snapshot:
+    """The snapshot in a file's bytes; DiskError if it is none."""
+    return _decode_snapshot(content, path)
+
+
+def read_state(content: bytes, path: str) -> HardState:
+    """The term and vote in a file's bytes; DiskError if they are damaged."""
+    return _decode_state(content, path)

@@ -160,3 +160,13 @@ def test_a_folder_without_a_running_cluster_says_how_to_start_one(
 ) -> None:
     result = run("status", "--folder", tmp_path)
     assert result.exit_code == 1 and "raylog up" in str(result.exception)
+
+
+def test_the_quorum_is_shown_in_kafkas_words(run: Runner) -> None:
+    out = run.ok("quorum", "status")
+    shown = dict(line.split(":", 1) for line in out.splitlines() if ":" in line and line[0].isalpha())
+    quorum = json.loads(run.ok("quorum", "status", "--json"))
+    assert shown["LeaderId"].strip() == "0" and shown["CurrentVoters"].strip() == "[0]"
+    assert shown["CurrentObservers"].strip() == "[]" and shown["MaxFollowerLag"].strip() == "0"
+    assert int(shown["HighWatermark"]) <= quorum["high_watermark"] == quorum["voters"][0]["log_end_offset"]
+    assert quorum["told_by"]["is_active"]

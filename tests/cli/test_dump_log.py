@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from raylog.cli.main import app
+from raylog.log.disk_files import DiskFiles
 from raylog.log.producers import ProducerStates
+from raylog.metadata.metadata_log import MetadataLog
+from raylog.metadata.quorum_messages import Entry, EntryKind, HardState, QuorumWrite, Snapshot, encode_voters
+from raylog.metadata.records import BrokerRegistered, ClusterFormatted, DiskRegistered, encode_batch
 from raylog.records.batch import BatchView, stamp
 from raylog.records.codec import encode
 from raylog.records.compression import Compression
@@ -158,3 +163,53 @@ def test_an_empty_log_is_no_damage(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(b"")
     assert run(path).exit_code == 0
+
+
+@pytest.fixture
+def metadata_folder(tmp_path: Path) -> Path:
+    """A controller's folder: a snapshot of two voters, then an election, a topic's creation and a change of voters."""
+    folder = tmp_path / "__cluster_metadata-0"
+    one, two = uuid.UUID(int=1), uuid.UUID(int=2)
+    state = encode_batch([ClusterFormatted("a-cluster")])
+    log = MetadataLog.open(DiskFiles(), str(folder))
+    disk = encode_batch([BrokerRegistered(0, "rack-a"), DiskRegistered(one, 0, "/data")])
+    entries = (
+        Entry(8, 3, EntryKind.LEADER, b""),
+        Entry(9, 3, EntryKind.RECORDS, disk),
+        Entry(10, 3, EntryKind.VOTERS, encode_voters((one,))),
+    )
+    log.store(QuorumWrite(1, HardState(3, two), Snapshot(7, 2, "a-cluster", (one, two), state), entries))
+    log.close()
+    return folder
+
+
+def test_the_metadata_log_is_decoded(metadata_folder: Path) -> None:
+    result = run(metadata_folder / "metadata.log")
+    assert result.exit_code == 0
+    size = len(encode_batch([BrokerRegistered(0, "rack-a"), DiskRegistered(uuid.UUID(int=1), 0, "/data")]))
+    assert result.stdout.splitlines() == [
+        f"Dumping {metadata_folder / 'metadata.log'}",
+        "offset: 8 leaderEpoch: 3 kind: LEADER size: 0",
+        f"offset: 9 leaderEpoch: 3 kind: RECORDS size: {size}",
+        "| record: BrokerRegistered broker_id: 0 rack: rack-a",
+        "| record: DiskRegistered directory_id: AAAAAAAAAAAAAAAAAAAAAQ broker_id: 0 path: /data",
+        "offset: 10 leaderEpoch: 3 kind: VOTERS size: 17 voters: ['AAAAAAAAAAAAAAAAAAAAAQ']",
+    ]
+
+
+def test_a_controllers_folder_is_decoded_as_a_whole(metadata_folder: Path) -> None:
+    found = [json.loads(line) for line in run(metadata_folder, "--json").stdout.splitlines()]
+    by_file = {Path(each["file"]).name: each for each in found}
+    assert by_file["quorum-state"]["leaderEpoch"] == 3
+    assert by_file["quorum-state"]["votedFor"] == "AAAAAAAAAAAAAAAAAAAAAg"
+    snapshots = [each for each in found if each["file"].endswith(".checkpoint")]
+    assert (snapshots[0]["lastOffset"], snapshots[0]["lastEpoch"], len(snapshots[0]["voters"])) == (7, 2, 2)
+    assert snapshots[1]["record"] == "ClusterFormatted" and snapshots[1]["cluster_id"] == "a-cluster"
+
+
+def test_a_damaged_metadata_log_is_named(metadata_folder: Path) -> None:
+    path = metadata_folder / "metadata.log"
+    path.write_bytes(path.read_bytes() + b"RLME torn")
+    result = run(path)
+    assert result.exit_code == 1
+    assert "Found 9 bytes at position" in result.stdout

@@ -1,0 +1,70 @@
+"""``raylog quorum``: the controllers as they see each other, in the words of Kafka's ``kafka-metadata-quorum``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.output import AsJson, notice, print_json, print_table, print_text
+
+app = typer.Typer(help="The controllers: who is active, who follows, how far.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """The controllers: who is active, who follows, how far."""
+
+
+@app.command("status")
+def status(folder: Folder = None, address: Address = None, as_json: AsJson = False) -> None:
+    """Show the quorum of the controllers, asking the active one, or any that answers.
+
+    Exits with 1 if none is active or a voter can't be reached.
+    """
+    cluster = find_cluster(folder, address, must_serve=False)
+    quorum = cluster.quorum()
+    if as_json:
+        print_json(quorum)
+    else:
+        _print(quorum)
+    if not quorum["told_by"]["is_active"] or not all(voter["reachable"] for voter in quorum["voters"]):
+        raise typer.Exit(1)
+
+
+def _print(quorum: dict[str, Any]) -> None:
+    told_by = quorum["told_by"]
+    lines = {
+        "ClusterId": quorum["cluster_id"],
+        "LeaderId": quorum["leader_id"],
+        "LeaderEpoch": quorum["leader_epoch"],
+        "HighWatermark": quorum["high_watermark"],
+        "MaxFollowerLag": quorum["max_follower_lag"],
+        "CurrentVoters": [voter["broker"] for voter in quorum["voters"]],
+        "CurrentObservers": [observer["broker"] for observer in quorum["observers"]],
+    }
+    print_text(*(f"{name + ':':24}{value}" for name, value in lines.items()), "")
+    rows = [
+        [
+            member["broker"],
+            member["log_end_offset"],
+            member["lag"],
+            "Observer" if is_observer else "Leader" if member["broker"] == quorum["leader_id"] else "Follower",
+            "yes" if member["reachable"] else "no",
+            member["endpoint"] or "-",
+            member["directory_id"],
+        ]
+        for members, is_observer in ((quorum["voters"], False), (quorum["observers"], True))
+        for member in members
+    ]
+    print_table(["NodeId", "LogEndOffset", "Lag", "Status", "Reachable", "Endpoint", "DirectoryId"], rows)
+    if not told_by["is_active"]:
+        notice(
+            f"no controller is active: the one of broker {told_by['broker']} tells this; -1 is what only the active one knows"
+        )
+    away = [str(voter["broker"]) for voter in quorum["voters"] if not voter["reachable"]]
+    if away:
+        notice(
+            f"the controller of broker {', '.join(away)} can't be reached: see `raylog status`, and Ray's logs of the ControllerActor"
+        )
