@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import re
+import socket
 import time
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 from scripted_cluster import METADATA, ScriptedCluster
 
+from raylog.client import connections
+from raylog.client.address import ClusterAddress
 from raylog.client.config import AdminConfig
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import Leader
@@ -197,6 +200,28 @@ def test_the_next_controller_endpoint_is_tried_when_one_is_dead_or_a_standby(scr
         await link.close()
 
     asyncio.run(work())
+
+
+def test_a_silent_controller_is_left_when_another_one_says_that_it_is_active(
+    scripted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = scripted()
+    monkeypatch.setattr(connections, "_SILENCE_S", 0.05)
+
+    async def work(address: ClusterAddress) -> None:
+        link = ClusterLink(address, AdminConfig.parse({"request.timeout.ms": 8_000}))
+        started = time.perf_counter()
+        assert len((await link.metadata.topic("t")).partitions) == 1
+        assert time.perf_counter() - started < 5, "the connection's time was waited for"
+        assert link.controller.endpoint == cluster.endpoints[-1]
+        await link.close()
+
+    with socket.socket() as frozen:  # the kernel accepts connections to it, and nobody answers
+        frozen.bind(("127.0.0.1", 0))
+        frozen.listen()
+        silent = Endpoint(*frozen.getsockname())
+        address = dataclasses.replace(cluster.address, name="frozen", bootstrap=(silent, *cluster.address.bootstrap))
+        asyncio.run(work(address))
 
 
 def test_a_stranger_with_another_secret_is_named(scripted: Any) -> None:

@@ -24,7 +24,7 @@ from raylog.records.batch import SEQUENCE_MASK, BatchView, batches, stamp
 from raylog.records.codec import decode
 from raylog.records.record import Record
 from raylog.types import Endpoint, TopicPartition
-from raylog.wire.private import AWAIT_LEADER, LeaderFound
+from raylog.wire.private import AWAIT_LEADER, FIND_CONTROLLER, ControllerFound, LeaderFound
 from raylog.wire.server import Server
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, INIT_PRODUCER_ID, OFFSET_FOR_LEADER_EPOCH = 0, 1, 2, 3, 22, 23
@@ -121,6 +121,7 @@ class ScriptedCluster:
             METADATA: self._metadata,
             INIT_PRODUCER_ID: self._init_producer_id,
             AWAIT_LEADER: self._await_leader,
+            FIND_CONTROLLER: self._find_controller,
         }
         for node in range(-1, nodes):
             table = controller if node < 0 else handlers
@@ -204,6 +205,9 @@ class ScriptedCluster:
         self.loop.close()
 
     # -------------------------------------------------------------- handlers
+
+    def _find_controller(self, request: Any) -> None:
+        request.reply(ControllerFound(self.endpoints[-1].host, self.endpoints[-1].port))
 
     def _with_faults(self, api_key: int, handler: Callable[[Any], None]) -> Callable[[Any], None]:
         def handle(request: Any) -> None:
