@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
 from typing import assert_never
 
 from raylog.metadata.quorum_log import QuorumLog
@@ -55,6 +54,7 @@ from raylog.metadata.quorum_messages import (
     NotLeader,
     QuorumConfig,
     Ready,
+    Role,
     Snapshot,
     SnapshotRequest,
     VoterChangeRefused,
@@ -65,13 +65,6 @@ from raylog.metadata.quorum_messages import (
 )
 from raylog.metadata.quorum_outbox import Outbox
 from raylog.metadata.quorum_progress import Progress, ProgressState
-
-
-class Role(Enum):
-    FOLLOWER = "follower"
-    PRECANDIDATE = "precandidate"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
 
 
 class Quorum:
@@ -145,9 +138,8 @@ class Quorum:
         """For a leader: how far each voter and observer has come, itself included. Empty for others."""
         if self.role is not Role.LEADER:
             return {}
-        matches = {peer: self._progress[peer].match_index for peer in sorted(self._progress)}
-        matches[self.identity] = self.log.persisted_index
-        return matches
+        followers = {peer: progress.match_index for peer, progress in sorted(self._progress.items())}
+        return followers | {self.identity: self.log.persisted_index}
 
     def next_deadline_ms(self) -> int | None:
         """When ``tick`` has something to do; None: not until a message comes."""
@@ -177,7 +169,7 @@ class Quorum:
             progress.heard_ms = now_ms
 
     def peer_lost(self, peer: uuid.UUID, now_ms: int) -> None:
-        """That member's process has ended, as far as can be seen. If it led, nobody waits for its silence any more."""
+        """That member's process has ended, as far as can be seen: if it led, its silence is not waited for."""
         if self.leader == peer and self.role is Role.FOLLOWER:
             self.leader = None
             self._hurried_until_ms = now_ms + self.config.election_timeout_ms
@@ -215,14 +207,12 @@ class Quorum:
         if self.log.voters_index > self.commit_index:
             raise VoterChangeRefused(f"the change of voters at index {self.log.voters_index} is not committed yet")
         newcomer = changed[0]
+        progress = self._progress.get(newcomer)
         if newcomer in wanted and newcomer != self.identity:
-            progress = self._progress.get(newcomer)
-            if progress is None or progress.match_index < self.commit_index:
-                has = (
-                    "is not connected"
-                    if progress is None
-                    else f"has {progress.match_index} of {self.commit_index} entries"
-                )
+            if progress is None:
+                raise VoterChangeRefused(f"{newcomer} has to catch up first: it is not connected")
+            if progress.match_index < self.commit_index:
+                has = f"has {progress.match_index} of {self.commit_index} entries"
                 raise VoterChangeRefused(f"{newcomer} has to catch up first: it {has}")
         self._append_own(EntryKind.VOTERS, [encode_voters(wanted)])
         self._follow_voters(now_ms)
@@ -274,11 +264,9 @@ class Quorum:
         if committed_end > self.delivered_index:
             committed = self.log.slice(self.delivered_index + 1, committed_end, 1 << 62)
             self.delivered_index = committed_end
-        leadership: Leadership | None = Leadership(self.term, self.leader, self.is_leader)
-        if leadership == self._reported_leadership:
-            leadership = None
-        else:
-            self._reported_leadership = leadership
+        seen = Leadership(self.term, self.leader, self.is_leader)
+        leadership = seen if seen != self._reported_leadership else None
+        self._reported_leadership = seen
         confirmed_round = None
         if self.has_committed_in_term and self._confirmed_round > self._reported_round:
             confirmed_round = self._reported_round = self._confirmed_round

@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from kio.schema.errors import ErrorCode
 
@@ -30,6 +30,13 @@ class VoterChangeRefused(RaylogError):
     """The voters cannot be changed like this, or not now; the message says what has to come first. Nothing was appended."""
 
     code = ErrorCode.invalid_request
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    PRECANDIDATE = "precandidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
 
 
 class EntryKind(IntEnum):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import msgpack
 
 from raylog.metadata.metadata_log import MetadataLog
-from raylog.metadata.quorum import Quorum, Role
+from raylog.metadata.quorum import Quorum
 from raylog.metadata.quorum_messages import (
     AppendReply,
     AppendRequest,
@@ -29,6 +29,7 @@ from raylog.metadata.quorum_messages import (
     QuorumConfig,
     QuorumWrite,
     Ready,
+    Role,
     Snapshot,
     SnapshotRequest,
     VoteReply,
