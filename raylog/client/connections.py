@@ -44,6 +44,7 @@ _WARM_MAX = 64  # doors of a handle up to which it opens some ahead
 _SERVERS_MAX = 64  # remembered to be asked for the controller
 _ASKED_AT_ONCE = 4
 _ASK_SERVER_S = 1.0
+NO_CONTROLLER = -1  # in Metadata: whoever answers knows no active controller
 _SILENCE_S = 1.0  # without an answer, before the other controllers are asked which one is active
 _NOT_CONTROLLER = kafka_error(ErrorCode.not_controller)
 
@@ -395,6 +396,8 @@ def says_not_controller(reply: Any) -> bool:
     """Whether a Kafka reply refuses because its sender is not the active controller."""
     if getattr(reply, "error_code", None) is ErrorCode.not_controller:
         return True
+    if type(reply).__name__ == "MetadataResponse" and not reply.topics and reply.controller_id == NO_CONTROLLER:
+        return True  # asked for all topics it has no place for an error
     lists = (getattr(reply, name, None) or () for name in ("topics", "responses", "results"))
     return any(
         getattr(result, "error_code", None) is ErrorCode.not_controller for results in lists for result in results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import time
 from collections.abc import Callable
@@ -52,6 +53,15 @@ def test_one_of_three_is_active_and_the_others_hold_the_same(three: Any) -> None
         for endpoint in running.address.bootstrap:
             assert str(endpoint) in text
     assert status(running)["controller"]["broker"] == running.active
+
+
+def test_a_standby_that_is_asked_for_all_topics_does_not_say_that_there_are_none(three: Any) -> None:
+    running = three.running
+    three.make_topic()
+    standbys_first = sorted(running.address.bootstrap, key=lambda each: each == running.controller._endpoint)
+    address = dataclasses.replace(running.address, bootstrap=tuple(standbys_first))
+    with AdminClient(address) as admin:
+        assert admin.list_topics() == ["t"]
 
 
 def test_the_active_controller_dies_under_load_and_a_standby_takes_over_at_once(three: Any) -> None:
