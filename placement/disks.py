@@ -31,6 +31,7 @@ import fcntl
 import os
 import re
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -190,7 +191,7 @@ def open_disk(path: Path, *, cluster_id: str | None = None) -> Disk:
 
 def check_writable(path: Path) -> None:
     """DiskError unless files can be made in that folder."""
-    probe = path / f"{META_FILE}.probe-{os.getpid()}"
+    probe = path / f"{META_FILE}.probe-{os.getpid()}-{threading.get_ident()}"
 
     def write() -> None:
         probe.write_bytes(b"")
