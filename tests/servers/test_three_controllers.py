@@ -83,9 +83,8 @@ def test_the_active_controller_dies_under_load_and_a_standby_takes_over_at_once(
     acked = stream.stop()
     after = status(running)
     assert after["controller"]["epoch"] >= before["controller"]["epoch"] + 2
-    assert [each["incarnation"] for each in after["actors"]][:3] == [each["incarnation"] for each in before["actors"]][
-        :3
-    ]
+    incarnations = [{each["node_id"]: each["incarnation"] for each in found["actors"]} for found in (before, after)]
+    assert incarnations[0].items() <= incarnations[1].items()
     assert part(running, "t")["leader_epoch"] == 0, "nobody but a controller has died"
     assert [offset for offset, _ in acked] == list(range(len(acked)))
     assert three.values(len(acked)) == [value for _, value in acked]
