@@ -446,7 +446,10 @@ class ControllerServer:
 
     async def register_disks(self, order: private.RegisterDisks) -> private.DisksRegistered:
         """Commit the disks that a launcher or tool names; KafkaError for one that contradicts what is known."""
-        for disk in order.disks:
+        known = self._controller.image.disks
+        for disk in sorted(
+            order.disks, key=lambda disk: uuid.UUID(bytes=disk["directory_id"]) not in known
+        ):  # first who moved
             done: asyncio.Future[ControllerReply] = self._loop.create_future()
             asked = requests.RegisterDisk(
                 self._disk.cluster_id,

@@ -60,8 +60,7 @@ from raylog.metadata.reassignment_decisions import Reassignments
 from raylog.metadata.records import (
     ActorDied,
     ActorRemoved,
-    PartitionChanged,
-    ProducerIdsAllocated,
+    DiskRegistered,
     Record,
     RemovalConfirmed,
     RemovalPending,
@@ -101,7 +100,7 @@ from raylog.metadata.session import (
     Welcome,
 )
 from raylog.metadata.sessions import Session, Sessions
-from raylog.metadata.starts import START, Starts
+from raylog.metadata.starts import START, Starts, may_create_need
 from raylog.metadata.timers import Timers
 from raylog.metadata.topic_decisions import Planner, TopicDecisions, decide_delete_topics
 from raylog.types import FIRST_REPLICA_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
@@ -210,11 +209,13 @@ class ActiveController:
             elif isinstance(record, RemovalPending):
                 key = RemovalKey(record.topic_id, record.partition, record.node_id)
                 self._effects += self._announcements.removal(key)
+            elif isinstance(record, DiskRegistered) and record.replaced_by is not None:
+                self._starts.disk_lost(record.directory_id)
         self._dismiss_idle(decision.records)
         self._release(decision.held, touched)
         for id in touched:
             self._wake_waiting(id)
-        self._starts.is_due |= any(_may_create_need(record) for record in decision.records)
+        self._starts.is_due |= any(may_create_need(record) for record in decision.records)
         outcome = self._close_event(now_ms)
         assert outcome.decision is None, f"a commit decided {outcome.decision}"
         return outcome.effects
@@ -470,7 +471,7 @@ class ActiveController:
             case UnregisterBroker():
                 self._unregister(token, request)
             case RegisterDisk():
-                self._decide(token, *decide_register_disk(self.latest, request))
+                self._register_disk(token, request, now_ms)
             case InitProducerId():
                 self._ledger.hold(Reply(token, self._producer_ids.next()))
             case AllocateProducerIds():
@@ -496,6 +497,24 @@ class ActiveController:
             num_partitions=self._config.num_partitions,
             default_replication_factor=self._config.default_replication_factor,
         )
+
+    def _register_disk(self, token: int, request: RegisterDisk, now_ms: int) -> None:
+        """Of a disk that another one has replaced the processes, whatever they do, are over."""
+        records, reply = decide_register_disk(self.latest, request)
+        lost = {each.directory_id for each in records if isinstance(each, DiskRegistered) and each.replaced_by}
+        nodes = [node for node, actor in sorted(self.latest.actors.items()) if actor.directory_id in lost]
+        alive = [node for node in nodes if self.latest.actors[node].alive]
+        self._declare_dead(alive, now_ms, why=f"another disk is at {request.path} in the place of its own")
+        self._decide(token, records, reply)
+        for node in nodes:
+            if node in self.latest.actors and self._is_idle(node):
+                self._ledger.add(ActorRemoved(node))
+        if lost:
+            self._effects.append(
+                Notice(
+                    f"the disk at {request.path} of broker {request.broker_id} was replaced: its replicas are copied anew"
+                )
+            )
 
     def _unregister(self, token: int, request: UnregisterBroker) -> None:
         records, reply = decide_unregister_broker(self.latest, request, controller_disks=self._voters())
@@ -577,14 +596,3 @@ class ActiveController:
                     assert leader.alive and leader.incarnation == state.leader_incarnation, (
                         f"{topic.name}-{partition} is led by {leader}: {state}"
                     )
-
-
-def _may_create_need(record: Record) -> bool:
-    """Whether a server actor may have to be created because of this record: most records change partitions that exist."""
-    match record:
-        case PartitionChanged():
-            return record.state.partition_epoch == 0 or bool(record.state.adding)
-        case ProducerIdsAllocated() | TopicConfigChanged():
-            return False
-        case _:
-            return True

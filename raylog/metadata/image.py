@@ -117,7 +117,10 @@ class MetadataImage:
         return bool(self.assigned.get(node_id)) or bool(self.removals_of.get(node_id))
 
     def disks_of(self, broker_id: int) -> list[DiskRegistered]:
-        return [disk for _, disk in sorted(self.disks.items()) if disk.broker_id == broker_id]
+        """The disks of a broker that it still has."""
+        return [
+            disk for _, disk in sorted(self.disks.items()) if disk.broker_id == broker_id and disk.replaced_by is None
+        ]
 
     # -------------------------------------------------------------- the fold
 
@@ -149,11 +152,7 @@ class MetadataImage:
             case RemovalPending():
                 self._add_removal(record)
             case RemovalConfirmed():
-                key = RemovalKey(record.topic_id, record.partition, record.node_id)
-                if self.removals.pop(key, None) is not None:
-                    self.removals_of[key.node_id].discard(key)
-                    if not self.removals_of[key.node_id]:
-                        del self.removals_of[key.node_id]
+                self._drop_removal(RemovalKey(record.topic_id, record.partition, record.node_id))
             case BrokerRegistered():
                 self.brokers[record.broker_id] = record
             case BrokerDrainChanged():
@@ -163,6 +162,8 @@ class MetadataImage:
                 self._forget_broker(record.broker_id)
             case DiskRegistered():
                 self.disks[record.directory_id] = record
+                if record.replaced_by is not None:
+                    self._replace_disk(record.directory_id, record.replaced_by)
             case ProducerIdsAllocated():
                 assert record.next_producer_id >= self.next_producer_id, f"{record} after {self.next_producer_id}"
                 self.next_producer_id = record.next_producer_id
@@ -194,12 +195,23 @@ class MetadataImage:
                         RemovalPending(record.topic_id, partition, slot.node_id, slot.directory_id, topic.name)
                     )
 
+    def _replace_disk(self, old: uuid.UUID, new: uuid.UUID) -> None:
+        for topic in self.topics.values():
+            for partition, state in topic.partitions.items():
+                if any(slot.directory_id == old for slot in state.replicas):
+                    slots = (
+                        replace(slot, directory_id=new) if slot.directory_id == old else slot for slot in state.replicas
+                    )
+                    topic.partitions[partition] = replace(state, replicas=tuple(slots))
+        for key in [key for key, removal in self.removals.items() if removal.directory_id == old]:
+            self._drop_removal(key)
+
     def _forget_broker(self, broker_id: int) -> None:
         held = [node for node in self.assigned if broker_of(node) == broker_id]
         assert not held, f"broker {broker_id} still holds replicas on {held}"
         del self.brokers[broker_id]
         self.draining.discard(broker_id)
-        for disk in self.disks_of(broker_id):
+        for disk in [disk for disk in self.disks.values() if disk.broker_id == broker_id]:
             del self.disks[disk.directory_id]
         for node in [node for node in self.actors if broker_of(node) == broker_id]:
             del self.actors[node]
@@ -211,6 +223,12 @@ class MetadataImage:
         key = RemovalKey(removal.topic_id, removal.partition, removal.node_id)
         self.removals[key] = removal
         self.removals_of.setdefault(removal.node_id, set()).add(key)
+
+    def _drop_removal(self, key: RemovalKey) -> None:
+        if self.removals.pop(key, None) is not None:
+            self.removals_of[key.node_id].discard(key)
+            if not self.removals_of[key.node_id]:
+                del self.removals_of[key.node_id]
 
     def _unassign(self, node_id: int, id: TopicIdPartition) -> None:
         ids = self.assigned[node_id]
@@ -253,7 +271,9 @@ class MetadataImage:
                 state.check()
                 for slot in state.replicas:
                     assigned.setdefault(slot.node_id, set()).add(TopicIdPartition(topic_id, partition))
-                    assert slot.directory_id in self.disks, f"{topic.name}-{partition} on an unknown disk {slot}"
+                    disk = self.disks.get(slot.directory_id)
+                    assert disk is not None, f"{topic.name}-{partition} on an unknown disk {slot}"
+                    assert disk.replaced_by is None, f"{topic.name}-{partition} on a disk that is lost: {slot}, {disk}"
         assert self.draining <= self.brokers.keys(), f"{self.draining} are drained of {self.brokers}"
         assert assigned == self.assigned, "the index of assigned replicas is wrong"
         removals: dict[int, set[RemovalKey]] = {}

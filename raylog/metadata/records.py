@@ -116,9 +116,13 @@ class BrokerUnregistered:
 
 @dataclass(frozen=True, slots=True)
 class DiskRegistered:
+    """A disk of a broker. ``replaced_by`` names the disk that was found in its place: it is lost, and its replicas are on the other one
+    from here on, where they begin with nothing. What was to be deleted on it is gone."""
+
     directory_id: uuid.UUID
     broker_id: int
     path: str
+    replaced_by: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,15 @@
 """Brokers and disks: how they become known, and which of them take new replicas. Pure.
 
-Registering is idempotent. A broker's disks may be many; a disk's broker never changes, its path and its broker's rack may. A broker is
-unregistered when nothing is left on it: no replica, no voter of the controllers' quorum.
+Registering is idempotent. A broker's disks may be many; a disk's broker never changes, its path and its broker's rack may. A new disk
+at the path of another disk of the broker has replaced that one, which is lost; one that is known already has only moved there.
+A broker is unregistered when nothing is left on it: no replica, no voter of the controllers' quorum.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
@@ -41,6 +43,12 @@ def decide_register_disk(image: MetadataImage, request: RegisterDisk) -> tuple[l
     disk = DiskRegistered(request.directory_id, request.broker_id, request.path)
     if known != disk:
         records.append(disk)
+    if known is None:
+        records += [
+            replace(each, replaced_by=disk.directory_id)
+            for each in image.disks_of(disk.broker_id)
+            if each.path == disk.path
+        ]
     return records, DiskOutcome(ErrorCode.none)
 
 
@@ -52,7 +60,7 @@ def decide_unregister_broker(
     if broker_id not in image.brokers:
         message = f"broker {broker_id} is not registered"
         return [], BrokerUnregistration(ErrorCode.broker_id_not_registered, message)
-    own = {disk.directory_id for disk in image.disks_of(broker_id)}
+    own = {disk.directory_id for disk in image.disks.values() if disk.broker_id == broker_id}
     if own & set(controller_disks):
         message = f"a controller of the cluster lives on broker {broker_id}: it cannot be removed"
         return [], BrokerUnregistration(ErrorCode.invalid_request, message)

@@ -16,12 +16,14 @@ resting     its creation failed, or it died young               the backoff has 
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from enum import Enum
 
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.events import ActorKind, StartActor
 from raylog.metadata.image import MetadataImage
+from raylog.metadata.records import PartitionChanged, ProducerIdsAllocated, Record, TopicConfigChanged
 from raylog.metadata.sessions import Sessions
 from raylog.metadata.timers import Timers
 from raylog.types import BROKER_SLOT, broker_of, node_id, slot_of
@@ -47,6 +49,7 @@ class _Start:
     greeted: bool = False  # it said hello before its creation was reported
     sent_away: bool = False  # it was told to exit before its creation was reported
     reason: str = ""
+    directory_id: uuid.UUID | None = None  # where it was last created
 
 
 class Starts:
@@ -143,6 +146,13 @@ class Starts:
             del self._starts[node_id]
             self._timers.cancel((START, node_id))
 
+    def disk_lost(self, directory_id: uuid.UUID) -> None:
+        """What was created there is of no use, should its creation ever end: it does not keep a node from being created elsewhere."""
+        for node in [node for node, start in self._starts.items() if start.directory_id == directory_id]:
+            del self._starts[node]
+            self._timers.cancel((START, node))
+        self.is_due = True
+
     def _rest(self, node_id: int, start: _Start, now_ms: int) -> None:
         start.failures += 1
         start.stage, start.since_ms = _Stage.RESTING, now_ms
@@ -171,7 +181,7 @@ class Starts:
             if effect is None:
                 continue
             start = self._starts.setdefault(node, _Start(_Stage.CREATING, now_ms))
-            start.stage, start.since_ms = _Stage.CREATING, now_ms
+            start.stage, start.since_ms, start.directory_id = _Stage.CREATING, now_ms, effect.directory_id
             start.greeted = start.sent_away = False
             effects.append(effect)
         return effects
@@ -198,3 +208,14 @@ class Starts:
         for node, start in self._starts.items():
             if start.stage is _Stage.EXPECTED:
                 assert (START, node) in self._timers, f"node {node} could be expected for ever"
+
+
+def may_create_need(record: Record) -> bool:
+    """Whether a server actor may have to be created because of this record: most records change partitions that exist."""
+    match record:
+        case PartitionChanged():
+            return record.state.partition_epoch == 0 or bool(record.state.adding)
+        case ProducerIdsAllocated() | TopicConfigChanged():
+            return False
+        case _:
+            return True

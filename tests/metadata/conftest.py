@@ -79,6 +79,7 @@ class Process:
         self.world = world
         self.node = node
         self.incarnation = incarnation
+        self.directory_id = world.replaced.get(self.broker, disk_of(self.broker))
         self.endpoint = Endpoint("127.0.0.1", 10_000 + incarnation)
         self.session: int | None = None
         self.runs = True
@@ -101,7 +102,7 @@ class Process:
         self.session = self.world.last_session
         self.world.sessions[self.session] = self
         hello = Hello(
-            ActorIdentity(CLUSTER, self.node, disk_of(self.broker), self.incarnation),
+            ActorIdentity(CLUSTER, self.node, self.directory_id, self.incarnation),
             self.endpoint,
             "boot",
             tuple(status for _, status in sorted(self.held.items())),
@@ -182,6 +183,7 @@ class World:
         self.sessions: dict[int, Process] = {}
         self.processes: dict[int, Process] = {}
         self.disks: dict[int, set[TopicIdPartition]] = {}  # the logs that brokers have, whatever process
+        self.replaced: dict[int, uuid.UUID] = {}  # disks by broker, where it is not the first one
         self.replies: dict[int, object] = {}
         self.notices: list[str] = []
         self.dials: list[Dial] = []
@@ -337,6 +339,13 @@ class World:
         token = self.last_token
         self.feed(RequestReceived(token, request))
         return self.replies[token] if wait else token
+
+    def replace_disk(self, broker: int) -> uuid.UUID:
+        """A blank disk at the path of the broker's disk."""
+        self.replaced[broker] = directory_id = uuid.UUID(int=0xE000 + broker)
+        self.disks[broker] = set()
+        assert self.ask(RegisterDisk(CLUSTER, broker, directory_id, f"/disks/{broker}")).error == 0
+        return directory_id
 
     def create(self, name: str, *assignment: tuple[int, ...], **configs: object) -> uuid.UUID:
         """A topic with these brokers for its partitions; its replicas' processes start and open their logs."""
