@@ -33,6 +33,7 @@ from raylog.client.consumed_partition import EARLIEST, LATEST, Chunk, ConsumedPa
 from raylog.client.leader_requests import LEADER_CODES, LeaderRequests
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import Leader
+from raylog.client.silent_leaders import SilentLeaders
 from raylog.errors import ClientTimeoutError, RaylogError, error_for, kafka_error
 from raylog.records.batch import batches
 from raylog.types import Endpoint, TopicPartition
@@ -64,6 +65,7 @@ class Fetcher:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._silent = SilentLeaders(link.metadata)
         self._stopped = False
         self._refresher = self._loop.create_task(self._refresh_metadata())
 
@@ -174,6 +176,7 @@ class Fetcher:
         self._refresher.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        self._silent.close()
         for task in self._tasks:
             task.cancel()
         self._notify()
@@ -243,9 +246,14 @@ class Fetcher:
             partition_max_bytes=config.max_partition_fetch_bytes,
         )
         timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
-        connection.call(request, partial(self._answered, connection, fetching), timeout_ms=timeout_ms)
+        leaders = [(partition.key, leader) for partition, _, leader in fetching]
+        asked = self._silent.sent(connection, leaders, held_back_ms=config.fetch_max_wait_ms)
+        connection.call(request, partial(self._answered, connection, fetching, asked), timeout_ms=timeout_ms)
 
-    def _answered(self, connection: Connection, fetching: Fetching, reply: Any, error: Exception | None) -> None:
+    def _answered(
+        self, connection: Connection, fetching: Fetching, asked: int, reply: Any, error: Exception | None
+    ) -> None:
+        self._silent.ended(asked)
         if self._stopped:
             return
         if error is None and reply.error_code is not ErrorCode.none:

@@ -303,7 +303,7 @@ class Metadata:
             return (await self.partition(key)).leader
         if known.epoch > failed.epoch and known.endpoint is not None:
             return known
-        newer = asyncio.ensure_future(self._await_newer(key, failed.epoch))
+        newer = asyncio.ensure_future(self.await_newer(key, failed.epoch))
         same = asyncio.ensure_future(self._reconnect(failed, peer))
         try:
             await asyncio.wait({newer, same}, return_when=asyncio.FIRST_COMPLETED)
@@ -318,7 +318,8 @@ class Metadata:
             found = self.leader(key)
         return found
 
-    async def _await_newer(self, key: TopicPartition, epoch: int) -> Leader | None:
+    async def await_newer(self, key: TopicPartition, epoch: int) -> Leader | None:
+        """Ask the controller, for ``AWAIT_LEADER_MS``, for a leader after that epoch; None if there is none yet."""
         request = AwaitLeader(
             topic=key.topic, partition=key.partition, newer_than_epoch=epoch, timeout_ms=AWAIT_LEADER_MS
         )

@@ -12,6 +12,7 @@ no task per request: answers are callbacks.
 - After an error that concerns the leader a search starts at once (``Metadata.search_leader``); its result lets the
   partition go on at once. Otherwise it goes on after a backoff: short after the first failure under a leader epoch,
   from the second ``retry.backoff.ms`` doubling up to ``retry.backoff.max.ms``.
+- A leader that says nothing is left as soon as another one leads (``silent_leaders``).
 - A leader that asks for a pause (``throttle_time``, P15) gets it.
 - acks=0 has no answer: written is done, and nothing is retried.
 
@@ -38,6 +39,7 @@ from raylog.client.memory import BufferMemory
 from raylog.client.metadata import Leader, Metadata
 from raylog.client.partition_queue import PartitionQueue, ProducerIdentity, Verdict
 from raylog.client.producer_batch import ProducerBatch
+from raylog.client.silent_leaders import SilentLeaders
 from raylog.errors import ClientTimeoutError, ClosedError, DisconnectedError, RaylogError, error_for
 from raylog.types import Endpoint, TopicPartition
 from raylog.wire.connection import Connection
@@ -93,6 +95,7 @@ class Sender:
         self._opening: set[Endpoint] = set()
         self._searching: set[TopicPartition] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._silent = SilentLeaders(metadata)
         self._stopped = False
         self.retries = 0  # batches sent again, ever
         self.splits = 0
@@ -141,6 +144,7 @@ class Sender:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
+        self._silent.close()
         for task in self._tasks:
             task.cancel()
         error = ClosedError("the producer was closed before this was acknowledged; it may or may not be in the log")
@@ -250,9 +254,10 @@ class Sender:
             return
         self._requests_in_flight[endpoint] = self._requests_in_flight.get(endpoint, 0) + 1
         leaders = [self._metadata.leader(TopicPartition(queue.topic, queue.partition)) for queue, _ in taken]
+        asked = self._silent.sent(connection, [(key, led) for key, led in zip(records, leaders) if led is not None])
         connection.call(
             request,
-            partial(self._answered, endpoint, connection, taken, leaders),
+            partial(self._answered, endpoint, connection, taken, leaders, asked),
             timeout_ms=self._config.request_timeout_ms,
         )
 
@@ -264,10 +269,12 @@ class Sender:
         connection: Connection,
         taken: Taken,
         leaders: list[Leader | None],
+        asked: int,
         reply: Any,
         error: Exception | None,
     ) -> None:
         self._requests_in_flight[endpoint] -= 1
+        self._silent.ended(asked)
         if self._stopped:
             return
         if error is not None:
