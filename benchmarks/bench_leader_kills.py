@@ -20,14 +20,13 @@ import argparse
 import os
 import random
 import signal
-import threading
 import time
-from array import array
-from bisect import bisect_left
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from embedded import EmbeddedCluster
 from harness import Benchmark, arguments
+from paced_load import Ledger, Pacer, held_against
 
 from raylog.client.deliveries import RecordMetadata
 from raylog.client.sync import Producer
@@ -37,83 +36,8 @@ TOPIC = "killed"
 RECORD_BYTES = 100
 KILLS = 200
 RECORDS_PER_SECOND = 1500
-TICK_S = 0.002
 CALM_S = 1.0  # of undisturbed acknowledgements before a kill, and up to as much more
 NO_REQUEST_S = 5.0
-
-
-@dataclass(slots=True)
-class Ledger:
-    """What the producer was told: times, sequence numbers and offsets of all acknowledgements, in order."""
-
-    times: array[float] = field(default_factory=lambda: array("d"))
-    sequences: array[int] = field(default_factory=lambda: array("q"))
-    offsets: array[int] = field(default_factory=lambda: array("q"))
-    failures: list[str] = field(default_factory=list)
-
-    def note(self, sequence: int, metadata: RecordMetadata | None, error: RaylogError | None) -> None:
-        """Called on the producer's thread for each record that is settled."""
-        if metadata is None:
-            self.failures.append(f"{sequence}: {error}")
-            return
-        self.sequences.append(sequence)
-        self.offsets.append(metadata.offset)
-        self.times.append(time.perf_counter())
-
-    def longest_gap(self, start: float, end: float) -> float:
-        """Seconds between two consecutive acknowledgements, the second of which came in ``[start, end]``."""
-        first = max(1, bisect_left(self.times, start))
-        last = min(len(self.times), bisect_left(self.times, end) + 1)
-        return max((self.times[each] - self.times[each - 1] for each in range(first, last)), default=end - start)
-
-    def count(self, start: float, end: float) -> int:
-        return bisect_left(self.times, end) - bisect_left(self.times, start)
-
-
-class Pacer(threading.Thread):
-    """Sends records at a steady rate until told to stop, catching up where it was late."""
-
-    def __init__(self, producer: Producer, ledger: Ledger) -> None:
-        super().__init__(daemon=True)
-        self._producer = producer
-        self._ledger = ledger
-        self._stopped = threading.Event()
-        self.sent = 0
-        self.ticks = array("d")  # when it woke up
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            start = time.perf_counter()
-            while not self._stopped.is_set():
-                now = time.perf_counter()
-                self.ticks.append(now)
-                while self.sent < (now - start) * RECORDS_PER_SECOND:
-                    self._send(self.sent)
-                    self.sent += 1
-                time.sleep(TICK_S)
-        except BaseException as error:
-            self.error = error
-
-    def _send(self, sequence: int) -> None:
-        value = sequence.to_bytes(8, "big").ljust(RECORD_BYTES, b".")
-        self._producer.send(
-            TOPIC,
-            value,
-            partition=0,
-            on_delivery=lambda metadata, error: self._ledger.note(sequence, metadata, error),
-        )
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join()
-        if self.error is not None:
-            raise self.error
-
-    def worst_lateness(self, start: float, end: float) -> float:
-        """How much longer than a tick this thread slept, at most, in ``[start, end]``."""
-        first, last = max(1, bisect_left(self.ticks, start)), bisect_left(self.ticks, end)
-        return max((self.ticks[each] - self.ticks[each - 1] - TICK_S for each in range(first, last)), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,21 +64,15 @@ def kill_leader(running: EmbeddedCluster, producer: Producer, pacer: Pacer, dice
     return Kill(at, time.perf_counter(), calm_from)
 
 
-@dataclass(slots=True)
-class Readback:
-    """What the log holds, held against the ledger."""
+def send(producer: Producer, ledger: Ledger, sequence: int, value: bytes) -> None:
+    def settled(metadata: RecordMetadata | None, error: RaylogError | None) -> None:
+        ledger.note(sequence, None if metadata is None else metadata.offset, error)
 
-    lost: int = 0
-    twice: int = 0
-    misplaced: int = 0
-    disordered: int = 0
+    producer.send(TOPIC, value, partition=0, on_delivery=settled)
 
 
-def read_back(running: EmbeddedCluster, ledger: Ledger) -> Readback:
-    """Reads the whole partition."""
-    found: dict[int, int] = {}
-    result = Readback()
-    last = -1
+def records(running: EmbeddedCluster) -> Iterator[tuple[int, bytes]]:
+    """Everything in the partition."""
     with running.cluster.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([(TOPIC, 0)])
         end = consumer.end_offsets([(TOPIC, 0)])[(TOPIC, 0)]
@@ -162,19 +80,9 @@ def read_back(running: EmbeddedCluster, ledger: Ledger) -> Readback:
         while position < end:
             table = consumer.poll_batch(timeout=30)
             assert table.num_rows, f"nothing comes at offset {position} of {end}"
-            for offset, value in zip(table["offset"].to_pylist(), table["value"].to_pylist(), strict=True):
-                sequence = int.from_bytes(value[:8], "big")
-                result.twice += sequence in found
-                result.disordered += sequence <= last
-                found[sequence] = offset
-                last = sequence
-                position = offset + 1
-    for sequence, offset in zip(ledger.sequences, ledger.offsets, strict=True):
-        if sequence not in found:
-            result.lost += 1
-        elif found[sequence] != offset:
-            result.misplaced += 1
-    return result
+            offsets = table["offset"].to_pylist()
+            yield from zip(offsets, table["value"].to_pylist(), strict=True)
+            position = offsets[-1] + 1
 
 
 def main() -> int:
@@ -184,7 +92,7 @@ def main() -> int:
     options = arguments(parser)
     kills_wanted = options.kills or (3 if options.quick else KILLS)
     bench = Benchmark(
-        "failover",
+        "leader_kills",
         f"pause of writes when the leader is SIGKILLed, RF 3, acks=all, {kills_wanted} kills",
         settings={
             "replication.factor": 3,
@@ -202,7 +110,11 @@ def main() -> int:
     with EmbeddedCluster() as running:
         running.create_topic(TOPIC, replication_factor=3, configs={"min.insync.replicas": "2"})
         with running.cluster.producer(acks="all", linger_ms=0) as producer:
-            pacer = Pacer(producer, ledger)
+            pacer = Pacer(
+                lambda sequence, value: send(producer, ledger, sequence, value),
+                records_per_second=RECORDS_PER_SECOND,
+                record_bytes=RECORD_BYTES,
+            )
             pacer.start()
             kills = []
             for number in range(kills_wanted):
@@ -214,7 +126,7 @@ def main() -> int:
             time.sleep(CALM_S)
             pacer.stop()
             producer.flush()
-        result = read_back(running, ledger)
+        result = held_against(ledger, records(running))
 
     pauses = bench.record(
         "longest time between acks",
@@ -246,7 +158,7 @@ def main() -> int:
         twice=result.twice,
         misplaced=result.misplaced,
         disordered=result.disordered,
-        failed=ledger.failures[:20],
+        failed=ledger.failures,
     )
     bench.target("pause p50, ms", pauses.percentile(50), at_most=100)
     bench.target("pause p99, ms", pauses.percentile(99), at_most=1000)
@@ -257,7 +169,7 @@ def main() -> int:
     bench.target(
         "acknowledged records at another offset or out of order", result.misplaced + result.disordered, at_most=0
     )
-    bench.target("records refused for good", len(ledger.failures), at_most=0)
+    bench.target("records refused for good", ledger.failed, at_most=0)
     return bench.finish()
 
 
