@@ -54,6 +54,8 @@ class NodesCluster:
             "RAY_gcs_storage": "rocksdb",
             "RAY_gcs_storage_path": str(self.folder / "gcs"),
             "RAY_gcs_rpc_server_reconnect_timeout_s": str(7 * 24 * 3600),
+            "RAY_health_check_period_ms": "1000",  # nothing waits for it but a killed node's return,
+            "RAY_health_check_failure_threshold": "3",  # which would take 12 s longer
             "RAY_USAGE_STATS_ENABLED": "0",
         }
         self._outside = {name: os.environ.get(name) for name in (*environment, *KEPT)}
