@@ -29,7 +29,7 @@ _SMALL: dict[str, Any] = {"object_store_memory": 80 * 1024 * 1024, "num_cpus": 1
 class RayNodes:
     """The nodes by broker. Broker 0's is Ray's head and stays."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, controllers: int) -> None:
         self.folder = folder
         self.disks = {broker: folder / f"broker-{broker}" for broker in range(BROKERS)}
         cluster_id, secret = encode_id(new_id()), "a secret of this test"
@@ -39,7 +39,9 @@ class RayNodes:
         self._ray = RayCluster(initialize_head=True, head_node_args=head)
         self._nodes = {broker: self._add(broker) for broker in range(1, BROKERS)}
         with kept_environment("RAY_AUTH_MODE"):  # a node that is added later has to be like the others
-            self.cluster = raylog.init(folder, ray_address=self._ray.address, timeout_s=PATIENCE_S)
+            self.cluster = raylog.init(
+                folder, controllers=controllers, ray_address=self._ray.address, timeout_s=PATIENCE_S
+            )
 
     def _add(self, broker: int) -> Any:
         return self._ray.add_node(**_SMALL, resources=node_resources([self.disks[broker]]))
@@ -62,9 +64,9 @@ class RayNodes:
 
 @contextmanager
 def ray_nodes(
-    folder: Path, *, faults: Path | None = None, memory_headroom_bytes: int | None = None
+    folder: Path, *, controllers: int = 1, faults: Path | None = None, memory_headroom_bytes: int | None = None
 ) -> Iterator[RayNodes]:
-    """Three nodes, with their disks under ``folder``; ended at the end.
+    """Three nodes, with their disks under ``folder``, and one controller or three; ended at the end.
 
     ``memory_headroom_bytes``: Ray's memory monitor acts when so much more memory than now is in use.
     """
@@ -76,7 +78,7 @@ def ray_nodes(
         if faults is not None:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOOKS), os.environ.get("PYTHONPATH")]))
             os.environ["RAYLOG_TEST_FAULTS"] = str(faults)
-        nodes = RayNodes(folder)
+        nodes = RayNodes(folder, controllers)
         try:
             yield nodes
         finally:
