@@ -30,14 +30,14 @@ UnderLoad = Callable[[], AbstractContextManager[VerifiableLoad]]
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[Target]:
-    """A cluster with a topic of three partitions, three replicas each, all in sync, whose disks and network can be made to fail."""
+    """Three controllers, disks and a network that can be made to fail, a topic of three partitions and replicas, all in sync."""
     seed = int(os.environ.get(SEED, time.time_ns() % 1_000_000))
     print(f"\nchaos: {SEED}={seed} chooses the same victims and moments again")
     folder = Path(tempfile.mkdtemp(prefix="rl"))
     with kept_environment("RAY_TMPDIR", "RAY_AUTH_MODE"):
         os.environ["RAY_TMPDIR"] = str(folder)
         faults = ServerFaults(folder / "faults.json")
-        with ray_nodes(folder / "data", faults=faults.path) as nodes:
+        with ray_nodes(folder / "data", controllers=3, faults=faults.path) as nodes:
             topic = NewTopic("fire", PARTITIONS, 3, configs={"min.insync.replicas": "2", "retention.ms": "-1"})
             with nodes.cluster.admin() as admin:
                 admin.create_topics([topic])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 from process_faults import (
@@ -25,6 +26,7 @@ from process_faults import (
 )
 from ray_clusters import eventually
 
+from raylog import NewTopic
 from raylog.testing.verifiable_load import VerifiableLoad
 
 pytestmark = pytest.mark.chaos
@@ -36,6 +38,21 @@ def acknowledges(load: VerifiableLoad, target: Target, least: int, most: int) ->
     """Let the load go on: until a random number of further records is acknowledged, and no longer."""
     goal = load.ledger.acknowledged + target.dice.randint(least, most)
     eventually(lambda: load.ledger.acknowledged >= goal, f"{goal} acknowledged records, {load.ledger.acknowledged} are")
+
+
+def successor(target: Target, before: dict[str, Any]) -> dict[str, Any] | None:
+    """The status as a later controller knows it."""
+    status = target.status()
+    return status if status["controller"]["epoch"] > before["controller"]["epoch"] else None
+
+
+def leaders(status: dict[str, Any]) -> list[tuple[int, int]]:
+    return [(part["leader_node"], part["leader_epoch"]) for topic in status["topics"] for part in topic["partitions"]]
+
+
+def all_controllers_follow(target: Target) -> bool:
+    quorum = target.nodes.cluster.quorum()
+    return len(quorum["voters"]) == 3 and all(each["reachable"] and each["lag"] == 0 for each in quorum["voters"])
 
 
 @pytest.mark.parametrize(
@@ -65,11 +82,38 @@ def test_a_process_that_fell_silent_and_wakes_up_costs_nothing_that_was_acknowle
         acknowledges(load, target, 5_000, 15_000)
 
 
-def test_a_silent_controller_stops_no_load(target: Target, under_load: UnderLoad) -> None:
+def test_a_silent_controller_is_succeeded_and_stops_no_load(target: Target, under_load: UnderLoad) -> None:
     with under_load() as load:
+        before = target.status()
+
+        def hold(_: Condition) -> None:
+            after = eventually(lambda: successor(target, before), "a standby serves")
+            acknowledges(load, target, 20_000, 40_000)
+            assert leaders(after) == leaders(before), "nobody but the controller fell silent"
+
         acknowledges(load, target, 2_000, 15_000)
-        stop_controller(target, lambda _: acknowledges(load, target, 20_000, 40_000))
+        stop_controller(target, hold)
         acknowledges(load, target, 5_000, 15_000)
+        eventually(lambda: all_controllers_follow(target), "the one that woke up follows")
+
+
+def test_a_controller_whose_node_is_lost_is_succeeded(target: Target, under_load: UnderLoad) -> None:
+    with under_load() as load:
+        while (before := target.status())["controller"]["broker"] == 0:  # its node is Ray's head
+            kill_controller(target, lambda had_effect: eventually(had_effect, "a standby serves"))
+        home = before["controller"]["broker"]
+        acknowledges(load, target, 2_000, 15_000)
+        target.nodes.remove(home)
+        eventually(lambda: successor(target, before), "a standby serves")
+        with target.nodes.cluster.admin() as admin:
+            admin.create_topics([NewTopic("made-meanwhile", 1, 2)])
+        eventually(
+            lambda: all(home in part["offline"] for part in target.parts()), "the node's replicas are known to be gone"
+        )
+        acknowledges(load, target, 5_000, 15_000)
+        target.nodes.restore(home)
+        acknowledges(load, target, 5_000, 15_000)
+        eventually(lambda: all_controllers_follow(target), "the controller of the node that came back follows")
 
 
 def test_a_node_that_went_and_came_back_with_its_disk_catches_up(target: Target, under_load: UnderLoad) -> None:
