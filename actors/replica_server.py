@@ -41,6 +41,7 @@ from raylog.log.removal import remove_folder
 from raylog.metadata.session import (
     AlterPartitionAnswer,
     Assignment,
+    CopyRatesChanged,
     Exit,
     FromController,
     Hello,
@@ -56,6 +57,7 @@ from raylog.replication.events import (
     Cancelled,
     CloseLog,
     ControlSessionChanged,
+    CopyRatesGiven,
     Effect,
     Event,
     FetchAnswered,
@@ -313,8 +315,8 @@ class ReplicaServer:
                     self._delete_folder(frame)
             case AlterPartitionAnswer():
                 self._handle(AlterPartitionAnswered(frame))
-            case Welcome():
-                self._host.admit_controller(frame.controller_epoch)
+            case Welcome() | CopyRatesChanged():
+                self._handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
             case Exit(_, reason):
                 logger.info("told to exit: %s", reason)
                 if not self._stopping:

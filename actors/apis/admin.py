@@ -7,9 +7,9 @@ Metadata                     3  4–12      nodes are server actors (``raylog.ty
 CreateTopics                19  2–7       replies name what was created from version 5, ids from 7
 DeleteTopics                20  1–6       by name, by id from version 6
 InitProducerId              22  0–4       without a transactional id
-DescribeConfigs             32  1–4       topics
+DescribeConfigs             32  1–4       topics and brokers (the empty name: for all brokers)
 CreatePartitions            37  0–3
-IncrementalAlterConfigs     44  0–1       topics
+IncrementalAlterConfigs     44  0–1       topics and brokers
 DescribeCluster             60  0–1       brokers by broker id, at their Broker actor's address
 =========================  ===  ========  ==================================================================
 
@@ -202,7 +202,6 @@ def _create_partitions_entity(body: Any, reply: ControllerReply, version: int) -
 # ------------------------------------------------------------------ configs
 
 DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 44
-DYNAMIC_TOPIC_CONFIG, DEFAULT_CONFIG = 1, 5  # Kafka's ConfigSource
 
 
 def _resource_type(number: int) -> ResourceType:
@@ -254,7 +253,7 @@ def _describe_configs_entity(body: Any, reply: ControllerReply, version: int) ->
                 name=entry.name,
                 value=entry.value,
                 read_only=False,
-                config_source=DEFAULT_CONFIG if entry.is_default else DYNAMIC_TOPIC_CONFIG,
+                config_source=entry.source,
                 is_sensitive=False,
                 synonyms=(),
                 config_type=entry.type,

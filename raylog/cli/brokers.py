@@ -10,7 +10,7 @@ import typer
 
 from raylog.cli.connection import Address, Folder, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
-from raylog.cli.reassign import named, refuse_throttle
+from raylog.cli.reassign import Throttle, checked_throttle, named
 from raylog.errors import ClusterError, error_for
 from raylog.types import TopicPartition
 
@@ -106,10 +106,7 @@ def undrain(broker: Broker, folder: Folder = None, address: Address = None, as_j
 def remove(
     broker: Broker,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for its replicas to move.")] = 3600.0,
-    throttle: Annotated[
-        int | None,
-        typer.Option("--throttle", help="Refused: copying is not throttled in this version.", show_default=False),
-    ] = None,
+    throttle: Throttle = None,
     folder: Folder = None,
     address: Address = None,
     as_json: AsJson = False,
@@ -121,7 +118,7 @@ def remove(
     """
     from raylog.client.reassignment_plans import without
 
-    refuse_throttle(throttle)
+    limit = checked_throttle(throttle)
     cluster = find_cluster(folder, address)
     deadline = time.monotonic() + timeout
     if cluster.status()["controller"]["broker"] == broker:
@@ -132,7 +129,7 @@ def remove(
         draining = {each["id"] for each in state["brokers"] if each["draining"]}
         racks = {each["id"]: each["rack"] for each in state["brokers"] if each["live"] and each["id"] not in draining}
         plan = without(_targets(admin), broker, racks)
-        refused = {each: error for each, error in admin.reassign(plan).items() if error}
+        refused = {each: error for each, error in admin.reassign(plan, throttle_bytes=limit).items() if error}
         if refused:
             each, error = next(iter(refused.items()))
             raise error_for(error.code, f"{len(refused)} partitions cannot be moved; {named([each])}: {error}")
@@ -146,6 +143,8 @@ def remove(
                 return left == 0
 
             _await(moved, deadline, lambda: f"{named(_held(admin, broker))} are still moving")
+        if limit is not None:
+            admin.clear_throttles({each.topic for each in plan})
         _await(
             lambda: not _deleting(cluster.status(), broker), deadline, lambda: f"broker {broker} still deletes folders"
         )

@@ -2,7 +2,8 @@
 
 A plan is ``{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}``; of Kafka's ``log_dirs`` only ``any`` is
 understood. ``execute`` prints the current assignment, which is the plan of the way back. The words on stdout are Kafka's; ``verify``
-exits with 1 while something is in progress or is not as the plan says.
+exits with 1 while something is in progress or is not as the plan says. As in Kafka, ``--throttle`` is taken off again by ``verify``, once
+nothing at all is in progress, and by ``cancel``.
 """
 
 from __future__ import annotations
@@ -37,8 +38,11 @@ PlanFile = Annotated[
 ]
 Throttle = Annotated[
     int | None,
-    typer.Option("--throttle", help="Refused: copying is not throttled in this version.", show_default=False),
+    typer.Option(
+        "--throttle", help="Most bytes per second that each broker sends, and takes, for moving.", show_default=False
+    ),
 ]
+PreserveThrottles = Annotated[bool, typer.Option("--preserve-throttles", help="Leave throttles as they are.")]
 
 
 @app.command("generate")
@@ -82,7 +86,9 @@ def execute(
     plan_file: PlanFile,
     additional: Annotated[
         bool,
-        typer.Option("--additional", help="Also where a reassignment is in progress: it gets this target instead."),
+        typer.Option(
+            "--additional", help="Also while others are in progress; one of them gets this target and throttle instead."
+        ),
     ] = False,
     throttle: Throttle = None,
     folder: Folder = None,
@@ -90,7 +96,7 @@ def execute(
     as_json: AsJson = False,
 ) -> None:
     """Start a plan. It goes on when the command has returned; `verify` says how far it is."""
-    refuse_throttle(throttle)
+    limit = checked_throttle(throttle)
     plan = plan_of(plan_file.read_text())
     with find_cluster(folder, address).admin() as admin:
         if not additional and (ongoing := admin.list_reassignments()):
@@ -100,14 +106,20 @@ def execute(
             )
         current = current_plan(admin, sorted({each.topic for each in plan}))
         current = {each: replicas for each, replicas in current.items() if each in plan}
-        results = admin.reassign(plan)
+        results = admin.reassign(plan, throttle_bytes=limit)
     failed = {each: error for each, error in results.items() if error is not None}
     started = [each for each in results if each not in failed]
     if as_json:
-        print_json({"current": as_document(current), "started": _plain(started), "failed": _failures(failed)})
+        document = {"current": as_document(current), "started": _plain(started), "failed": _failures(failed)}
+        print_json(document | {"throttle": limit})
     else:
         print_text("Current partition replica assignment", "", json.dumps(as_document(current)), "")
         print_text("Save this to use as the --reassignment-json-file option during rollback")
+        if limit is not None:
+            print_text(
+                "Warning: You must run --verify periodically, until the reassignment completes, to ensure the throttle is removed.",
+                f"The inter-broker throttle limit was set to {limit} B/s",
+            )
         if started:
             print_text(f"Successfully started partition reassignments for {named(started)}")
         print_text(*(f"Error reassigning {named([each])}: {error}" for each, error in failed.items()))
@@ -116,39 +128,59 @@ def execute(
 
 
 @app.command("verify")
-def verify(plan_file: PlanFile, folder: Folder = None, address: Address = None, as_json: AsJson = False) -> None:
-    """Say of each partition of a plan whether it is done. Exits with 1 unless all are."""
+def verify(
+    plan_file: PlanFile,
+    preserve_throttles: PreserveThrottles = False,
+    folder: Folder = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say of each partition of a plan whether it is done. Exits with 1 unless all are. Takes throttles off when nothing moves any more."""
     plan = plan_of(plan_file.read_text())
+    cleared: Cleared = None
     with find_cluster(folder, address).admin() as admin:
         states = status_of(admin, plan)
+        if not preserve_throttles and not admin.list_reassignments():
+            cleared = admin.clear_throttles({each.topic for each in plan})
     is_done = all(state == DONE for state in states.values())
     if as_json:
         partitions = [{"topic": each.topic, "partition": each.partition, "status": s} for each, s in states.items()]
-        print_json({"partitions": partitions, "done": is_done})
+        print_json({"partitions": partitions, "done": is_done, "throttles_cleared": cleared is not None})
     else:
         print_text("Status of partition reassignment:")
         print_text(*(f"Reassignment of partition {named([each])} {_WORDS[state]}" for each, state in states.items()))
+        print_text(*_clearing(cleared))
     if not is_done:
         raise typer.Exit(1)
 
 
 @app.command("cancel")
-def cancel(plan_file: PlanFile, folder: Folder = None, address: Address = None, as_json: AsJson = False) -> None:
+def cancel(
+    plan_file: PlanFile,
+    preserve_throttles: PreserveThrottles = False,
+    folder: Folder = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
     """Cancel what of a plan is in progress: what was added is deleted, what was to be removed stays."""
     plan = plan_of(plan_file.read_text())
     with find_cluster(folder, address).admin() as admin:
         ongoing = admin.list_reassignments(plan)
         results = admin.reassign(dict.fromkeys(sorted(ongoing))) if ongoing else {}
+        cleared = None if preserve_throttles else admin.clear_throttles({each.topic for each in plan})
     failed = {each: error for each, error in results.items() if error is not None}
     cancelled = [each for each in results if each not in failed]
     if as_json:
-        print_json({"cancelled": _plain(cancelled), "failed": _failures(failed)})
+        document = {"cancelled": _plain(cancelled), "failed": _failures(failed)}
+        print_json(document | {"throttles_cleared": cleared is not None})
     elif cancelled or failed:
         if cancelled:
             print_text(f"Successfully cancelled partition reassignments for: {named(cancelled)}")
         print_text(*(f"Error cancelling {named([each])}: {error}" for each, error in failed.items()))
     else:
         print_text("None of the specified partition reassignments are active.")
+    if not as_json:
+        print_text(*_clearing(cleared))
     if failed:
         raise typer.Exit(1)
 
@@ -279,11 +311,31 @@ def as_document(plan: Mapping[TopicPartition, Sequence[int]]) -> dict[str, Any]:
     }
 
 
-def refuse_throttle(throttle: int | None) -> None:
-    if throttle is not None and throttle != -1:
-        from raylog.client.admin import NO_THROTTLE
+def checked_throttle(throttle: int | None) -> int | None:
+    """The limit, None for none (Kafka's −1)."""
+    if throttle is None or throttle == -1:
+        return None
+    if throttle < 0:
+        raise ConfigError(f"--throttle {throttle}: bytes per second are at least 0; -1 is no limit")
+    return throttle
 
-        raise ConfigError(f"--throttle {throttle} is refused: {NO_THROTTLE}")
+
+Cleared = tuple[list[int], list[str]] | None
+
+
+def _clearing(cleared: Cleared) -> list[str]:
+    """Kafka's words for the throttles that were taken off brokers and topics."""
+    if cleared is None:
+        return []
+    brokers, topics = cleared
+    return [
+        f"Clearing broker-level throttles on broker{_plural(brokers)} {_joined(brokers)}",
+        f"Clearing topic-level throttles on topic{_plural(topics)} {','.join(topics)}",
+    ]
+
+
+def _plural(found: Sequence[Any]) -> str:
+    return "" if len(found) == 1 else "s"
 
 
 def named(partitions: Any) -> str:

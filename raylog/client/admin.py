@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client import requests
+from raylog.client import reassignment_throttles, requests
 from raylog.client.address import ClusterAddress
 from raylog.client.config import AdminConfig
 from raylog.client.leader_requests import LeaderRequests
@@ -35,7 +35,7 @@ MAX_TIMESTAMP = -3
 OffsetSpec = Literal["earliest", "latest", "max_timestamp"] | int
 ElectionKind = Literal["preferred", "unclean"]
 _ELECTIONS: dict[Any, int] = {"preferred": 0, "unclean": 1}
-NO_THROTTLE = "copying is not throttled in this version; move fewer partitions at a time instead"
+AnyBroker = int | Literal["all"]
 _SPECS: dict[Any, int] = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 
 
@@ -222,9 +222,9 @@ class AsyncAdminClient:
     # -------------------------------------------------------------- configs
 
     async def describe_configs(
-        self, topic: str | None = None, *, broker: int | None = None, keys: Sequence[str] | None = None
+        self, topic: str | None = None, *, broker: AnyBroker | None = None, keys: Sequence[str] | None = None
     ) -> dict[str, ConfigEntry]:
-        """The configs of a topic (or of a broker), defaults included."""
+        """The configs of a topic (or of a broker; "all": what holds for all that have none of their own), defaults included."""
         kind, name = _resource(topic, broker)
         reply = await self._ask(requests.describe_configs(kind, name, keys))
         result = reply.results[0]
@@ -249,10 +249,13 @@ class AsyncAdminClient:
         delete: Iterable[str] = (),
         append: Mapping[str, Any] | None = None,
         subtract: Mapping[str, Any] | None = None,
-        broker: int | None = None,
+        broker: AnyBroker | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Set configs, or delete them so that the default holds again; ``append`` and ``subtract`` work on lists."""
+        """Set configs, or delete them so that the default holds again; ``append`` and ``subtract`` work on lists.
+
+        Of a topic, a broker, or all brokers ("all"), which is also how what concerns the cluster as a whole is set.
+        """
         kind, name = _resource(topic, broker)
         operations: list[tuple[str, int, str | None]] = [(key.replace("_", "."), 1, None) for key in delete]
         for number, changes in ((0, set), (2, append), (3, subtract)):
@@ -342,11 +345,14 @@ class AsyncAdminClient:
 
         Per partition None if it is under way now, or why not. What is added copies from the leader while the others serve on; when it is
         in sync the removed replicas' folders are deleted. ``list_reassignments`` says what is not done yet.
+
+        ``throttle_bytes`` limits what each broker sends and takes per second for this and whatever is being reassigned already.
+        ``clear_throttles`` ends that when all is done.
         """
-        if throttle_bytes is not None:
-            raise ConfigError(f"throttle_bytes={throttle_bytes} is refused: {NO_THROTTLE}")
         timeout_ms = self._timeout_ms(timeout)
         asked = {TopicPartition(*key): brokers for key, brokers in targets.items()}
+        if throttle_bytes is not None:
+            await self._throttle(asked, throttle_bytes)
         request = requests.alter_partition_reassignments(
             asked, timeout_ms=timeout_ms, allow_replication_factor_change=allow_replication_factor_change
         )
@@ -357,6 +363,38 @@ class AsyncAdminClient:
             for topic in reply.responses
             for part in topic.partitions
         }
+
+    async def _throttle(self, targets: Mapping[TopicPartition, Sequence[int] | None], rate: int) -> None:
+        ongoing = await self.list_reassignments()
+        topics = await self.describe_topics()
+        adding = {key: each.adding for key, each in ongoing.items()}
+        origins = {
+            key: tuple(broker for broker in part.replicas if broker not in adding.get(key, ()))
+            for name, topic in topics.items()
+            for part in topic.partitions
+            for key in [TopicPartition(name, part.partition)]
+        }
+        known = {key: brokers for key, brokers in targets.items() if key in origins}
+        wanted = reassignment_throttles.throttles(known, origins, adding)
+        for name, configs in wanted.topics.items():
+            await self.alter_configs(name, set=configs)
+        for broker in sorted(set(wanted.brokers) & set(await self._registered_brokers())):
+            await self.alter_configs(broker=broker, set=dict.fromkeys(reassignment_throttles.RATES, rate))
+
+    async def clear_throttles(self, topics: Iterable[str]) -> tuple[list[int], list[str]]:
+        """Take the replication throttles off all brokers and these topics, as far as they exist; returns both."""
+        brokers = await self._registered_brokers()
+        for broker in brokers:
+            await self.alter_configs(broker=broker, delete=reassignment_throttles.RATES)
+        found = sorted(set(topics) & set(await self.list_topics(internal=True)))
+        for name in found:
+            await self.alter_configs(name, delete=reassignment_throttles.LISTS)
+        return brokers, found
+
+    async def _registered_brokers(self) -> list[int]:
+        """Dead ones, too."""
+        reply = await self._ask(private.ClusterStatus())
+        return sorted(each["id"] for each in reply.status["brokers"])
 
     async def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
@@ -454,10 +492,12 @@ def _description(view: TopicView) -> TopicDescription:
     )
 
 
-def _resource(topic: str | None, broker: int | None) -> tuple[int, str]:
+def _resource(topic: str | None, broker: AnyBroker | None) -> tuple[int, str]:
     if (topic is None) == (broker is None):
         raise ConfigError("name either a topic or a broker whose configs are meant")
-    return (requests.TOPIC_RESOURCE, topic) if topic is not None else (requests.BROKER_RESOURCE, str(broker))
+    if topic is not None:
+        return requests.TOPIC_RESOURCE, topic
+    return requests.BROKER_RESOURCE, "" if broker == "all" else str(broker)
 
 
 def _config_text(value: Any) -> str | None:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from raylog.client import background as background_module
 from raylog.client.address import ClusterAddress
 from raylog.client.admin import (
+    AnyBroker,
     AsyncAdminClient,
     ClusterDescription,
     ConfigEntry,
@@ -331,7 +332,7 @@ class AdminClient:
         )
 
     def describe_configs(
-        self, topic: str | None = None, *, broker: int | None = None, keys: Sequence[str] | None = None
+        self, topic: str | None = None, *, broker: AnyBroker | None = None, keys: Sequence[str] | None = None
     ) -> dict[str, ConfigEntry]:
         """The configs of a topic or broker."""
         return self._run(self._client.describe_configs(topic, broker=broker, keys=keys))
@@ -344,7 +345,7 @@ class AdminClient:
         delete: Iterable[str] = (),
         append: Mapping[str, Any] | None = None,
         subtract: Mapping[str, Any] | None = None,
-        broker: int | None = None,
+        broker: AnyBroker | None = None,
         validate_only: bool = False,
     ) -> None:
         """Set and delete configs."""
@@ -410,6 +411,10 @@ class AdminClient:
                 timeout=timeout,
             )
         )
+
+    def clear_throttles(self, topics: Iterable[str]) -> tuple[list[int], list[str]]:
+        """Take the replication throttles off all brokers and these topics; returns both."""
+        return self._run(self._client.clear_throttles(topics))
 
     def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None

@@ -60,6 +60,7 @@ from raylog.metadata.reassignment_decisions import Reassignments
 from raylog.metadata.records import (
     ActorDied,
     ActorRemoved,
+    BrokerConfigChanged,
     DiskRegistered,
     Record,
     RemovalConfirmed,
@@ -201,6 +202,7 @@ class ActiveController:
         """The quorum has committed that decision, the next one in order: tell the world."""
         decision = self._ledger.commit(sequence)
         touched = self._announcements.touched(decision.records)
+        self._effects += self._announcements.copy_rates(decision.records)
         for id in touched:
             self._effects += self._announcements.of_partition(id)
         for record in decision.records:
@@ -273,7 +275,7 @@ class ActiveController:
             return
         if admission.registration is not None:
             self._ledger.add(admission.registration)
-        session = Session(session_id, node_id, identity.incarnation)
+        session = Session(session_id, node_id, identity.incarnation, rates=self._announcements.rates_of(node_id))
         replaced = self._sessions.open(session)
         if replaced is not None:
             if replaced.incarnation != identity.incarnation:
@@ -284,7 +286,9 @@ class ActiveController:
         self._effects.append(
             SendFrame(
                 session_id,
-                Welcome(self._epoch, self._config.heartbeat_interval_ms, self._config.session_timeout_ms),
+                Welcome(
+                    self._epoch, self._config.heartbeat_interval_ms, self._config.session_timeout_ms, session.rates
+                ),
             )
         )
         self._take_stock(session, hello, admission)
@@ -533,17 +537,13 @@ class ActiveController:
 
     def _alter_configs(self, token: int, request: IncrementalAlterConfigs, now_ms: int) -> None:
         records, reply = config_decisions.decide_alter_configs(self.latest, request)
-        topics = sorted({record.topic_id for record in records if isinstance(record, TopicConfigChanged)})
-        before = {
-            TopicIdPartition(topic_id, partition): self._partitions.min_isr(topic, state)
-            for topic_id in topics
-            for topic in [self.latest.topics[topic_id]]
-            for partition, state in topic.partitions.items()
-        }
+        topics = {record.topic_id for record in records if isinstance(record, TopicConfigChanged)}
+        before = self._partitions.minimums(topics)
         self._decide(token, records, reply)
-        for id, minimum in sorted(before.items()):
-            topic = self.latest.topics[id.topic_id]
-            if self._partitions.min_isr(topic, topic.partitions[id.partition]) != minimum:
+        if any(isinstance(record, BrokerConfigChanged) for record in records):
+            self._leadership.begin(now_ms)
+        for id, minimum in self._partitions.minimums(topics).items():
+            if minimum != before[id]:
                 self._partitions.change_minimum(id)
         self._partitions.settle(before, now_ms)  # unclean elections may be allowed from now on
 

@@ -11,31 +11,33 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
-from raylog.metadata import elections, topic_configs
+from raylog.metadata import copy_rates, elections, topic_configs
 from raylog.metadata.events import SendFrame
 from raylog.metadata.image import MetadataImage, RemovalKey, Topic
 from raylog.metadata.records import (
     ActorDied,
     ActorRegistered,
+    BrokerConfigChanged,
     PartitionChanged,
     Record,
     ReplicaSlot,
     TopicConfigChanged,
     TopicDeleted,
 )
-from raylog.metadata.session import AssignedReplica, Assignment, Removal
+from raylog.metadata.session import AssignedReplica, Assignment, CopyRates, CopyRatesChanged, Removal
 from raylog.metadata.sessions import Session, Sessions
 from raylog.types import TopicIdPartition
 
 
 class Announcements:
-    __slots__ = ("_committed", "_configs", "_controller_epoch", "_sessions")
+    __slots__ = ("_committed", "_configs", "_controller_epoch", "_rates", "_sessions")
 
     def __init__(self, committed: MetadataImage, sessions: Sessions, controller_epoch: int) -> None:
         self._committed = committed
         self._sessions = sessions
         self._controller_epoch = controller_epoch
         self._configs: dict[uuid.UUID, tuple[tuple[str, str], ...]] = {}
+        self._rates: dict[int, CopyRates] | None = None  # None: not computed yet
 
     def touched(self, records: Iterable[Record]) -> list[TopicIdPartition]:
         """The partitions whose Assignment these records, now applied, have changed; in a fixed order."""
@@ -67,6 +69,28 @@ class Announcements:
                 assignment = assignment or self._assignment(topic, id)
                 frames.append(SendFrame(session.session_id, assignment))
         return frames
+
+    def copy_rates(self, records: Iterable[Record]) -> list[SendFrame]:
+        """What changes, by these records that are now applied, in how fast connected processes may copy."""
+        shaping = (BrokerConfigChanged, TopicConfigChanged, PartitionChanged, ActorRegistered, ActorDied, TopicDeleted)
+        if not any(isinstance(record, shaping) for record in records):
+            return []
+        before, self._rates = self._rates, copy_rates.shares(self._committed)
+        if self._rates == before:
+            return []
+        frames = []
+        for session in self._sessions.all():
+            rates = self._rates.get(session.node_id, CopyRates())
+            if rates != session.rates:
+                session.rates = rates
+                frames.append(SendFrame(session.session_id, CopyRatesChanged(self._controller_epoch, rates)))
+        return frames
+
+    def rates_of(self, node_id: int) -> CopyRates:
+        """How fast a process of that node may copy, as things are committed."""
+        if self._rates is None:
+            self._rates = copy_rates.shares(self._committed)
+        return self._rates.get(node_id, CopyRates())
 
     def to_session(self, session: Session, *, already_sent: Iterable[TopicIdPartition] = ()) -> list[SendFrame]:
         """Everything that a session has to know, but what was just sent."""

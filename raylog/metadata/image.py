@@ -22,6 +22,7 @@ from raylog.metadata.records import (
     ActorDied,
     ActorRegistered,
     ActorRemoved,
+    BrokerConfigChanged,
     BrokerDrainChanged,
     BrokerRegistered,
     BrokerUnregistered,
@@ -60,6 +61,7 @@ class MetadataImage:
     cluster_id: str = ""
     brokers: dict[int, BrokerRegistered] = field(default_factory=dict)
     draining: set[int] = field(default_factory=set)  # of the brokers
+    broker_configs: dict[int | None, dict[str, str]] = field(default_factory=dict)  # only what was set; None: for all
     disks: dict[uuid.UUID, DiskRegistered] = field(default_factory=dict)
     actors: dict[int, ActorRegistered] = field(default_factory=dict)  # the newest process of each node, dead or alive
     topics: dict[uuid.UUID, Topic] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class MetadataImage:
             cluster_id=self.cluster_id,
             brokers=dict(self.brokers),
             draining=set(self.draining),
+            broker_configs={broker: dict(configs) for broker, configs in self.broker_configs.items()},
             disks=dict(self.disks),
             actors=dict(self.actors),
             topics={
@@ -149,6 +152,8 @@ class MetadataImage:
                     configs.pop(record.key, None)
                 else:
                     configs[record.key] = record.value
+            case BrokerConfigChanged():
+                self._change_broker_config(record)
             case RemovalPending():
                 self._add_removal(record)
             case RemovalConfirmed():
@@ -184,6 +189,15 @@ class MetadataImage:
                 self.assigned.setdefault(slot.node_id, set()).add(record.id)
         topic.partitions[record.partition] = record.state
 
+    def _change_broker_config(self, record: BrokerConfigChanged) -> None:
+        configs = self.broker_configs.setdefault(record.broker_id, {})
+        if record.value is None:
+            configs.pop(record.key, None)
+        else:
+            configs[record.key] = record.value
+        if not configs:
+            del self.broker_configs[record.broker_id]
+
     def _delete_topic(self, record: TopicDeleted) -> None:
         topic = self.topics.pop(record.topic_id)
         del self.topic_ids[topic.name]
@@ -211,6 +225,7 @@ class MetadataImage:
         assert not held, f"broker {broker_id} still holds replicas on {held}"
         del self.brokers[broker_id]
         self.draining.discard(broker_id)
+        self.broker_configs.pop(broker_id, None)
         for disk in [disk for disk in self.disks.values() if disk.broker_id == broker_id]:
             del self.disks[disk.directory_id]
         for node in [node for node in self.actors if broker_of(node) == broker_id]:
@@ -246,6 +261,9 @@ class MetadataImage:
             yield broker
         for broker_id in sorted(self.draining):
             yield BrokerDrainChanged(broker_id, True)
+        for named, configs in sorted(self.broker_configs.items(), key=lambda each: -1 if each[0] is None else each[0]):
+            for key, value in sorted(configs.items()):
+                yield BrokerConfigChanged(named, key, value)
         for _, disk in sorted(self.disks.items()):
             yield disk
         for topic_id, topic in sorted(self.topics.items()):
@@ -275,6 +293,8 @@ class MetadataImage:
                     assert disk is not None, f"{topic.name}-{partition} on an unknown disk {slot}"
                     assert disk.replaced_by is None, f"{topic.name}-{partition} on a disk that is lost: {slot}, {disk}"
         assert self.draining <= self.brokers.keys(), f"{self.draining} are drained of {self.brokers}"
+        configured = self.broker_configs.keys() - {None}
+        assert configured <= self.brokers.keys() and all(self.broker_configs.values()), f"{self.broker_configs}"
         assert assigned == self.assigned, "the index of assigned replicas is wrong"
         removals: dict[int, set[RemovalKey]] = {}
         for key in self.removals:

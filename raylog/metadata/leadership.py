@@ -7,6 +7,7 @@ nothing of sessions or frames.
 **Balance** (Kafka's ``auto.leader.rebalance.enable``). Every ``leader.imbalance.check.interval.seconds`` the partitions are grouped by
 their preferred leader, the first of their replicas. Where more than ``leader.imbalance.per.broker.percentage`` of a broker's are led by
 somebody else, each of them is given back to it if its replica there is live and in sync. Exactly the percentage is not yet too much.
+All three are cluster-wide configs (``broker_configs``).
 
 **Draining** (Kafka's controlled shutdown, but until it is ended by hand). The record and the elections that follow from it are one
 decision; new leaders hear of it first, and the old one answers NOT_LEADER_OR_FOLLOWER with a hint where to go, so a partition is away
@@ -19,6 +20,7 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
+from raylog.metadata import broker_configs
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
@@ -50,14 +52,25 @@ class Leadership:
         self._config = config
 
     def begin(self, now_ms: int) -> None:
-        """Balance is looked at for the first time one interval from now."""
-        if self._config.auto_leader_rebalance_enable:
-            self._timers.set((IMBALANCE,), now_ms + self._config.leader_imbalance_check_interval_ms)
+        """Balance is looked at for the first time one interval from now, and again so after each change of the interval."""
+        if self._setting("auto.leader.rebalance.enable", self._config.auto_leader_rebalance_enable):
+            default_s = self._config.leader_imbalance_check_interval_ms // 1_000
+            interval_s = self._setting("leader.imbalance.check.interval.seconds", default_s)
+            self._timers.set((IMBALANCE,), now_ms + interval_s * 1_000)
+        else:
+            self._timers.cancel((IMBALANCE,))
+
+    def _setting(self, name: str, default: int) -> int:
+        """What was set for the cluster, else what the controller was started with."""
+        return broker_configs.number(self._ledger.latest.broker_configs, None, name, default=default)
 
     def restore_balance(self, now_ms: int) -> None:
         """The interval has passed: give leaders back to brokers that lead too few of the partitions that prefer them."""
         self.begin(now_ms)
-        for id in imbalanced(self._ledger.latest, percentage=self._config.leader_imbalance_per_broker_percentage):
+        percentage = self._setting(
+            "leader.imbalance.per.broker.percentage", self._config.leader_imbalance_per_broker_percentage
+        )
+        for id in imbalanced(self._ledger.latest, percentage=percentage):
             self._partitions.elect(id, ElectionType.PREFERRED)
 
     def drain(self, request: DrainBroker, now_ms: int) -> BrokerDrained:

@@ -9,6 +9,7 @@ process was declared dead, when the log failed in this process, or when its firs
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable
 
 from kio.schema.errors import ErrorCode
@@ -52,6 +53,15 @@ class PartitionDecisions:
 
     def min_isr(self, topic: Topic, state: PartitionState) -> int:
         return elections.effective_min_isr(state, topic_configs.integer(topic.configs, "min.insync.replicas"))
+
+    def minimums(self, topic_ids: Iterable[uuid.UUID]) -> dict[TopicIdPartition, int]:
+        """The minimum ISR of each partition of these topics, in a fixed order."""
+        return {
+            TopicIdPartition(topic_id, partition): self.min_isr(topic, state)
+            for topic_id in sorted(topic_ids)
+            for topic in [self._ledger.latest.topics[topic_id]]
+            for partition, state in sorted(topic.partitions.items())
+        }
 
     # -------------------------------------------------------------- standings
 

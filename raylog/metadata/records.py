@@ -207,6 +207,15 @@ class TopicConfigChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerConfigChanged:
+    """``broker_id`` None: for all brokers that have no value of their own. ``value`` None: back to the default."""
+
+    broker_id: int | None
+    key: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerIdsAllocated:
     """All producer ids below ``next_producer_id`` have been handed to somebody, used or not."""
 
@@ -216,7 +225,7 @@ class ProducerIdsAllocated:
 Record = (
     ClusterFormatted | BrokerRegistered | BrokerDrainChanged | BrokerUnregistered | DiskRegistered | ActorRegistered
     | ActorDied | ActorRemoved | TopicCreated | TopicDeleted | PartitionChanged | RemovalPending
-    | RemovalConfirmed | TopicConfigChanged | ProducerIdsAllocated
+    | RemovalConfirmed | TopicConfigChanged | BrokerConfigChanged | ProducerIdsAllocated
 )  # fmt: skip
 
 _PACKING = Packing(
@@ -224,7 +233,7 @@ _PACKING = Packing(
     (
         ClusterFormatted, BrokerRegistered, BrokerDrainChanged, BrokerUnregistered, DiskRegistered, ActorRegistered,
         ActorDied, ActorRemoved, TopicCreated, TopicDeleted, PartitionChanged, RemovalPending,
-        RemovalConfirmed, TopicConfigChanged, ProducerIdsAllocated,
+        RemovalConfirmed, TopicConfigChanged, BrokerConfigChanged, ProducerIdsAllocated,
     ),
 )  # fmt: skip
 

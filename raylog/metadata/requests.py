@@ -174,12 +174,12 @@ class DescribeConfigs:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """``is_default``: nobody has set it. ``type`` is Kafka's number of the config type."""
+    """``source`` is Kafka's number of where the value comes from, ``type`` that of the config's type."""
 
     name: str
     value: str
     default: str
-    is_default: bool
+    source: int
     type: int
     meaning: str
 

@@ -116,10 +116,27 @@ class AlterPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyRates:
+    """A process's share of its broker's replication throttles, in bytes per second; None: no limit."""
+
+    as_leader: int | None = None
+    as_follower: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Welcome:
     controller_epoch: int
     heartbeat_interval_ms: int
     session_timeout_ms: int
+    rates: CopyRates = CopyRates()
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRatesChanged:
+    """From now on these, instead of those of the Welcome."""
+
+    controller_epoch: int
+    rates: CopyRates
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,4 +211,4 @@ class Exit:
 
 
 FromActor = Hello | Heartbeat | ReplicaOpened | ReplicaFailed | ReplicaRemoved | AlterPartition
-FromController = Welcome | Assignment | Removal | AlterPartitionAnswer | Exit
+FromController = Welcome | CopyRatesChanged | Assignment | Removal | AlterPartitionAnswer | Exit

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raylog.metadata.session import ReplicaStatus
+from raylog.metadata.session import CopyRates, ReplicaStatus
 from raylog.types import TopicIdPartition
 
 
@@ -21,6 +21,7 @@ class Session:
     incarnation: int
     opened: dict[TopicIdPartition, ReplicaStatus] = field(default_factory=dict)
     failed: dict[TopicIdPartition, str] = field(default_factory=dict)
+    rates: CopyRates = field(default_factory=CopyRates)  # as it was told last
     exiting: bool = False  # told to exit because nothing is assigned to it any more
 
 

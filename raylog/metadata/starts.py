@@ -23,7 +23,13 @@ from enum import Enum
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.events import ActorKind, StartActor
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.records import PartitionChanged, ProducerIdsAllocated, Record, TopicConfigChanged
+from raylog.metadata.records import (
+    BrokerConfigChanged,
+    PartitionChanged,
+    ProducerIdsAllocated,
+    Record,
+    TopicConfigChanged,
+)
 from raylog.metadata.sessions import Sessions
 from raylog.metadata.timers import Timers
 from raylog.types import BROKER_SLOT, broker_of, node_id, slot_of
@@ -215,7 +221,7 @@ def may_create_need(record: Record) -> bool:
     match record:
         case PartitionChanged():
             return record.state.partition_epoch == 0 or bool(record.state.adding)
-        case ProducerIdsAllocated() | TopicConfigChanged():
+        case ProducerIdsAllocated() | TopicConfigChanged() | BrokerConfigChanged():
             return False
         case _:
             return True

@@ -20,6 +20,7 @@ from enum import Enum
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import ConfigError, kafka_error
+from raylog.metadata.throttled_replicas import FOLLOWERS, LEADERS, is_list
 
 InvalidTopicName = kafka_error(ErrorCode.invalid_topic_exception)
 
@@ -61,6 +62,8 @@ class TopicConfig:
         for each in value if isinstance(value, tuple) else (value,):
             if self.choices and each not in self.choices:
                 raise ConfigError(f"{self.name}={text!r}: choose from {', '.join(self.choices)}")
+        if self.name in (LEADERS, FOLLOWERS) and not (isinstance(value, tuple) and is_list(value)):
+            raise ConfigError(f"{self.name}={text!r}: neither * nor a list of partition:broker,partition:broker,…")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if self.minimum is not None and value < self.minimum:
                 raise ConfigError(f"{self.name}={text}: must be at least {self.minimum}")
@@ -90,7 +93,6 @@ class TopicConfig:
 
 _NO_COMPACTION = "it concerns compaction, which this version does not do; topics are cleaned by deletion only"
 _NO_TIERS = "there is no remote storage: every segment stays on its disk until retention deletes it"
-_NO_THROTTLE = "copying between brokers is not throttled in this version: move fewer partitions at a time"
 
 _B, _S, _I, _L, _D, _LIST = (
     ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST,
@@ -105,11 +107,9 @@ _TABLE = (
     TopicConfig("file.delete.delay.ms", _L, "60000", "wait before a deleted segment's files are unlinked", 0),
     TopicConfig("flush.messages", _L, str(LONG_MAX), "fsync after this many records; 1 survives a power cut", 1),
     TopicConfig("flush.ms", _L, str(LONG_MAX), "fsync when a record has been unflushed this long", 0),
-    TopicConfig("follower.replication.throttled.replicas", _LIST, "", "followers whose copying is throttled",
-                refused=_NO_THROTTLE),
+    TopicConfig(FOLLOWERS, _LIST, "", "followers that copy at the broker's throttled rate, as partition:broker,… or *"),
     TopicConfig("index.interval.bytes", _I, "4096", "bytes of log between two index entries", 0),
-    TopicConfig("leader.replication.throttled.replicas", _LIST, "", "leaders whose copying is throttled",
-                refused=_NO_THROTTLE),
+    TopicConfig(LEADERS, _LIST, "", "leaders that are copied from at the broker's throttled rate, as partition:broker,… or *"),
     TopicConfig("local.retention.bytes", _L, "-2", "bytes kept locally of a tiered topic; -2 is retention.bytes", -2,
                 refused=_NO_TIERS),
     TopicConfig("local.retention.ms", _L, "-2", "time kept locally of a tiered topic; -2 is retention.ms", -2,

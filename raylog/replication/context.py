@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from raylog.metadata.session import ActorIdentity
 from raylog.replication.events import Effect
+from raylog.replication.throttle import Throttle
 from raylog.replication.timing_wheel import Timer, TimingWheel
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class HostContext:
         "broker_id",
         "config",
         "connected",
+        "copying_in",
+        "copying_out",
         "effects",
         "failed",
         "identity",
@@ -69,6 +72,8 @@ class HostContext:
         self.effects: list[Effect] = []
         self.woken: dict[ParkedFetch, None] = {}
         self.failed: list[Replica] = []
+        self.copying_out = Throttle()  # as a leader
+        self.copying_in = Throttle()  # as a follower
         self.connected = True
         self.request_ids = 0
 

@@ -15,6 +15,7 @@ from raylog.metadata.session import (
     AlterPartition,
     AlterPartitionAnswer,
     Assignment,
+    CopyRates,
     Removal,
     ReplicaFailed,
     ReplicaOpened,
@@ -265,6 +266,14 @@ class ControlSessionChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyRatesGiven:
+    """The controller said how fast this process may copy, in its Welcome or later."""
+
+    controller_epoch: int
+    rates: CopyRates
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """The client of a parked request went away."""
 
@@ -306,7 +315,8 @@ class Ticked:
 
 Event = (
     Assigned | Removed | LogOpened | ProduceReceived | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived
-    | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered | ControlSessionChanged | Cancelled
+    | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered | ControlSessionChanged | CopyRatesGiven
+    | Cancelled
     | FlushCompleted | Loaded | LogFailed | Ticked
 )  # fmt: skip
 

@@ -2,7 +2,8 @@
 
 A fetch asks for every partition followed there, except those that pause after an error and those whose last append
 waits for a flush. While any are held back the fetch asks the leader to answer sooner, so that they are not kept waiting
-by a long poll of the others. A follower answers nobody until its first fetch, and acks=all waits for it; so a partition
+by a long poll of the others. Throttled partitions share what the process may copy now; while that is nothing they are held
+back, too. A follower answers nobody until its first fetch, and acks=all waits for it; so a partition
 that is newly followed does not wait for the fetch in flight: that one is given up (its answer will be dropped by its
 id) and another leaves at once. Assignments come in bursts, hence one millisecond to collect them.
 
@@ -19,6 +20,7 @@ from raylog.replication.context import Deadline, HostContext
 from raylog.replication.events import FetchAnswered, FetchFailed, FetchPartition, FetchPartitionResult, SendFetch
 from raylog.replication.follower import Step
 from raylog.replication.replica import Replica
+from raylog.replication.throttle import UNLIMITED
 from raylog.types import Endpoint, TopicIdPartition
 
 COLLECT_MS = 1
@@ -87,15 +89,22 @@ class FetchStream:
         max_wait_ms = config.replica_fetch_wait_max_ms
         requests: dict[TopicIdPartition, FetchPartition] = {}
         wake_ms: int | None = None
+        throttled_bytes_max = self._throttled_bytes_max()
         for id, replica in self.followed.items():
             follower = replica.follower
             assert follower is not None, f"{id} is in the stream to node {self.node} as {replica.role.value}"
+            bytes_max = UNLIMITED
+            if replica.throttles_copying_in:
+                bytes_max = throttled_bytes_max
             if replica.flushing.held:
                 max_wait_ms = min(max_wait_ms, HELD_BACK_WAIT_MS)
             elif follower.retry_at_ms > now_ms:
                 wake_ms = follower.retry_at_ms if wake_ms is None else min(wake_ms, follower.retry_at_ms)
+            elif bytes_max <= 0:
+                ready_ms = now_ms + self.context.copying_in.ready_in_ms
+                wake_ms = ready_ms if wake_ms is None else min(wake_ms, ready_ms)
             else:
-                requests[id] = follower.next_request()
+                requests[id] = follower.next_request(bytes_max)
         self._cancel_timer()
         if not requests:
             if wake_ms is not None:
@@ -122,6 +131,14 @@ class FetchStream:
         )
         self.wants_all = False
 
+    def _throttled_bytes_max(self) -> int:
+        """What each throttled partition may ask for now: each the same part, so that one without news leaves the others theirs."""
+        allowance = self.context.copying_in.allowance
+        if not 0 < allowance < UNLIMITED:
+            return allowance
+        sharing = sum(replica.throttles_copying_in for replica in self.followed.values())
+        return max(1, allowance // max(1, sharing))
+
     def answered(self, results: tuple[FetchPartitionResult, ...], now_ms: int, wall_ms: int) -> None:
         """The fetch in flight was answered. Partitions that the answer leaves out have no news."""
         asked, self.in_flight = self.in_flight, None
@@ -132,6 +149,8 @@ class FetchStream:
             request = asked.get(result.id)
             if replica is None or request is None or replica.follower is None:
                 continue
+            if replica.throttles_copying_in:
+                self.context.copying_in.spend(len(result.records))
             step = replica.follower.take(request, result, now_ms, wall_ms)
             if step is Step.FAILED:
                 self.streams.drop(result.id)
@@ -208,6 +227,7 @@ class FetchStreams:
             and self.node_of.get(replica.id) == (leader.node_id, follower.leader_epoch)
         ):
             stream.endpoint = leader.endpoint
+            stream.fetch(now_ms)  # it may be throttled no more
             return
         self.drop(replica.id)
         stream = self.by_node.get(leader.node_id)
@@ -231,6 +251,11 @@ class FetchStreams:
         if not stream.followed:
             stream.close()
             del self.by_node[known[0]]
+
+    def rates_changed(self, now_ms: int) -> None:
+        """What was held back may be asked for now, or earlier."""
+        for stream in list(self.by_node.values()):
+            stream.fetch(now_ms)
 
     def flush_completed(self, replica: Replica, now_ms: int) -> None:
         """A follower's append is complete now, so its next fetch may leave."""

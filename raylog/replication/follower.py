@@ -18,6 +18,7 @@ The leader's answers, and what they lead to::
     records                    append, then fetch on
     diverging epoch            cut, then fetch on
     OFFSET_OUT_OF_RANGE        below the leader's log start: drop everything, start there; else the replica has failed
+    THROTTLING_QUOTA_EXCEEDED  ask again: the leader keeps the fetch until it may send records
     FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER, …     one of the two has not heard the news: pause, ask again
 """
 
@@ -35,6 +36,7 @@ from raylog.replication.events import FetchPartition, FetchPartitionResult
 if TYPE_CHECKING:
     from raylog.replication.replica import Replica
 
+THROTTLED = ErrorCode.throttling_quota_exceeded.value
 OFFSET_OUT_OF_RANGE = ErrorCode.offset_out_of_range.value
 
 
@@ -61,13 +63,13 @@ class Follower:
         self.failures = 0
         self.retry_at_ms = 0
 
-    def next_request(self) -> FetchPartition:
-        """The question for the leader, as the log stands now."""
+    def next_request(self, bytes_max: int) -> FetchPartition:
+        """The question for the leader, as the log stands now, for about ``bytes_max`` bytes at most."""
         log = self.log
         return FetchPartition(
             self.replica.id,
             log.log_end_offset,
-            self.replica.context.config.replica_fetch_max_bytes,
+            min(self.replica.context.config.replica_fetch_max_bytes, bytes_max),
             self.leader_epoch,
             log.leader_epochs.latest_epoch,
             log.log_start_offset,
@@ -130,6 +132,8 @@ class Follower:
         return True
 
     def _take_error(self, result: FetchPartitionResult, now_ms: int) -> Step:
+        if result.error == THROTTLED:
+            return Step.FETCH  # the leader keeps the next fetch until it may copy
         if result.error != OFFSET_OUT_OF_RANGE or result.log_start_offset < 0:
             return self._pause(now_ms)
         log = self.log

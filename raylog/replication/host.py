@@ -14,7 +14,8 @@ it is larger. A follower's answer leaves out partitions that have no news for it
 
 Reading never waits for the disk: records that are not in memory count as not there yet while they are loaded
 (``loads.py``). A follower takes it for the end of the log when an answer without any records leaves a partition out; so
-such an answer names a partition whose records are being loaded with REQUEST_TIMED_OUT, and the follower asks again.
+such an answer names a partition whose records are being loaded with REQUEST_TIMED_OUT, and one whose records the throttle holds back
+with THROTTLING_QUOTA_EXCEEDED, and the follower asks again.
 
 Fencing: every frame of a controller carries its epoch; one lower than the highest seen here comes from a deposed
 controller and is refused (TV-25). The shell asks ``admit_controller`` for the frames that it handles itself (Welcome,
@@ -25,20 +26,23 @@ Invariants: ``check`` asks every part for its own; tests and the simulator call 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from kio.schema.errors import ErrorCode
 
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
-from raylog.metadata.session import ActorIdentity, Assignment, Removal, ReplicaStatus, Welcome
+from raylog.metadata.session import ActorIdentity, Assignment, Removal, ReplicaStatus
 from raylog.replication.context import Deadline, HostConfig, HostContext
+from raylog.replication.copying_out import CopyingOut, is_throttled
 from raylog.replication.events import (
     AlterPartitionAnswered,
     Assigned,
     Cancelled,
     CloseLog,
     ControlSessionChanged,
+    CopyRatesGiven,
     DeleteRecordsPartitionResult,
     DeleteRecordsReceived,
     DeleteRecordsReply,
@@ -76,6 +80,7 @@ from raylog.replication.replica import UNKNOWN_LEADER_EPOCH, Replica, Role
 from raylog.types import TopicIdPartition
 
 UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
+THROTTLED = ErrorCode.throttling_quota_exceeded.value
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
 INVALID_REQUIRED_ACKS = ErrorCode.invalid_required_acks.value
 
@@ -95,6 +100,7 @@ class ReplicaHost:
         self._loads = Loads(self.context)
         self._streams = FetchStreams(self.context)
         self._checkpoint_timer: Deadline | None = None
+        self._copying_out = CopyingOut(self.context)
 
     # -------------------------------------------------------------- the shell's side
 
@@ -103,6 +109,8 @@ class ReplicaHost:
         effects: list[Effect] = []
         context = self.context
         context.effects = effects
+        context.copying_out.advance(now_ms)
+        context.copying_in.advance(now_ms)
         match event:
             case ProduceReceived():
                 self._produce(event, now_ms, wall_ms)
@@ -133,6 +141,8 @@ class ReplicaHost:
                 self._alter_partition_answered(event, now_ms)
             case ControlSessionChanged():
                 self._session_changed(event.connected, now_ms)
+            case CopyRatesGiven():
+                self._set_rates(event, now_ms)
             case LogFailed():
                 failed = self.replicas.get(event.id)
                 if failed is not None and failed.log is not None:
@@ -160,10 +170,6 @@ class ReplicaHost:
     def status(self) -> tuple[ReplicaStatus, ...]:
         """The replicas whose logs are open, for ``hello``."""
         return tuple(replica.status() for replica in self.replicas.values() if replica.log is not None)
-
-    def welcomed(self, welcome: Welcome) -> bool:
-        """A session opened: as ``admit_controller``."""
-        return self.admit_controller(welcome.controller_epoch)
 
     def admit_controller(self, controller_epoch: int) -> bool:
         """Whether a frame of that controller epoch may be obeyed; a higher one is remembered."""
@@ -212,7 +218,7 @@ class ReplicaHost:
     def _fetch(self, event: FetchReceived, now_ms: int) -> None:
         if event.replica_id >= 0:
             self._count_follower(event, now_ms)
-        results, enough, lacking = self._read(event)
+        results, enough, lacking = self._read(event, now_ms)
         places = self._loads.order(lacking)
         if enough or (event.max_wait_ms <= 0 and (not places or event.replica_id >= 0)):
             self._reply_fetch(event, results)
@@ -236,7 +242,7 @@ class ReplicaHost:
                     replica.leader.count_fetch(progress, part, now_ms)
 
     def _read(
-        self, event: FetchReceived, *, in_memory: bool = True
+        self, event: FetchReceived, now_ms: int, *, in_memory: bool = True
     ) -> tuple[list[FetchPartitionResult], bool, Lacking]:
         """The answer as of now, whether it is worth sending before the time is up, and what had to be loaded to say more."""
         follower = event.replica_id >= 0
@@ -245,6 +251,8 @@ class ReplicaHost:
         size = 0
         news = False
         lacking: Lacking = []
+        held_back: list[TopicIdPartition] = []
+        allowance = self.context.copying_out.allowance
         for part in event.partitions:
             replica = self.replicas.get(part.id)
             if replica is None:
@@ -264,6 +272,13 @@ class ReplicaHost:
                     continue
                 progress = replica.follower_progress(event)
             limit = min(part.max_bytes, budget - size)
+            throttled = follower and is_throttled(replica, event.replica_id)
+            if throttled:
+                limit = min(limit, allowance)
+                if allowance <= 0 and replica.has_records_behind(part.fetch_offset):
+                    held_back.append(part.id)
+                    self._copying_out.hold_back(replica, now_ms)
+                    continue
             first = size == 0
             try:
                 result = replica.read(part, limit, follower=follower, at_least_one=first, in_memory=in_memory)
@@ -272,6 +287,8 @@ class ReplicaHost:
                 result = replica.read(part, 0, follower=follower, at_least_one=False, in_memory=True)
             got = len(result.records)
             size += got
+            if throttled:
+                allowance -= got
             if follower:
                 if progress is not None and (
                     result.high_watermark > progress.sent_high_watermark
@@ -283,18 +300,19 @@ class ReplicaHost:
             if result.error:
                 news = True
             results.append(result)
+        if follower and not size and (lacking or held_back):
+            errors = dict.fromkeys(held_back, THROTTLED) | {id: REQUEST_TIMED_OUT for id, _ in lacking}
+            results = self._naming(event, results, errors)
         if lacking and not size:
-            if follower:
-                results = self._naming(event, results, lacking)
             return results, news, lacking
         return results, news or size >= event.min_bytes, lacking
 
     def _naming(
-        self, event: FetchReceived, results: list[FetchPartitionResult], lacking: Lacking
+        self, event: FetchReceived, results: list[FetchPartitionResult], errors: Mapping[TopicIdPartition, int]
     ) -> list[FetchPartitionResult]:
-        """The results of a follower's fetch in the order asked, with an error for each partition that lacks its records."""
+        """The results of a follower's fetch in the order asked, with an error for each partition whose records have to wait."""
         by_id = {result.id: result for result in results}
-        by_id |= {id: self.replicas[id].refused_fetch(REQUEST_TIMED_OUT) for id, _ in lacking}
+        by_id |= {id: self.replicas[id].refused_fetch(error) for id, error in errors.items()}
         return [by_id[part.id] for part in event.partitions if part.id in by_id]
 
     def _reply_fetch(self, event: FetchReceived, results: list[FetchPartitionResult]) -> None:
@@ -303,6 +321,8 @@ class ReplicaHost:
                 replica = self.replicas.get(result.id)
                 if replica is None or replica.leader is None or result.error:
                     continue
+                if is_throttled(replica, event.replica_id):
+                    self.context.copying_out.spend(len(result.records))
                 progress = replica.follower_progress(event)
                 if progress is not None and result.diverging_epoch is None:
                     progress.sent_high_watermark = result.high_watermark
@@ -317,7 +337,7 @@ class ReplicaHost:
             woken.clear()
             for fetch in fetches:
                 if self._parked.by_token.get(fetch.token) is fetch:
-                    results, enough, lacking = self._read(fetch.request, in_memory=is_patient(fetch))
+                    results, enough, lacking = self._read(fetch.request, now_ms, in_memory=is_patient(fetch))
                     places = self._loads.order(lacking)
                     if enough or (not places and now_ms >= fetch.due_ms):
                         self._unpark_fetch(fetch)
@@ -326,9 +346,9 @@ class ReplicaHost:
                         self._loads.wait(fetch, places)
                         self._parked.put_off(fetch, now_ms)
 
-    def _fetch_expired(self, fetch: ParkedFetch) -> None:
+    def _fetch_expired(self, fetch: ParkedFetch, now_ms: int) -> None:
         self._unpark_fetch(fetch)
-        results, _, lacking = self._read(fetch.request, in_memory=is_patient(fetch))
+        results, _, lacking = self._read(fetch.request, now_ms, in_memory=is_patient(fetch))
         self._loads.order(lacking)  # whoever asks next finds it
         self._reply_fetch(fetch.request, results)
 
@@ -476,6 +496,15 @@ class ReplicaHost:
             if replica.leader is not None:
                 replica.leader.session_changed(now_ms)
 
+    def _set_rates(self, event: CopyRatesGiven, now_ms: int) -> None:
+        if not self.admit_controller(event.controller_epoch):
+            return
+        if event.rates.as_leader != self.context.copying_out.rate:
+            self._copying_out.set_rate(event.rates.as_leader, now_ms)
+        if event.rates.as_follower != self.context.copying_in.rate:
+            self.context.copying_in.set_rate(event.rates.as_follower, now_ms)
+            self._streams.rates_changed(now_ms)
+
     # -------------------------------------------------------------- disk
 
     def _flush_completed(self, event: FlushCompleted, now_ms: int) -> None:
@@ -545,6 +574,7 @@ class ReplicaHost:
         self._streams.check()
         self._parked.check()
         self._loads.check()
+        self._copying_out.check()
         for request in self._parked.by_token.values():
             if isinstance(request, ParkedFetch | ParkedListOffsets):
                 waits = [request in self._loads.in_flight.get(place, ()) for place in sorted(request.lacks)]

@@ -117,7 +117,9 @@ class ParkedFetch:
 
     __slots__ = ("deadline", "deadline_ms", "due_ms", "expire", "lacks", "load_due_ms", "loads", "replicas", "request")
 
-    def __init__(self, request: FetchReceived, replicas: list[Replica], expire: Callable[[ParkedFetch], None]) -> None:
+    def __init__(
+        self, request: FetchReceived, replicas: list[Replica], expire: Callable[[ParkedFetch, int], None]
+    ) -> None:
         self.request = request
         self.replicas = replicas
         self.expire = expire
@@ -132,7 +134,7 @@ class ParkedFetch:
         return self.request.token
 
     def expired(self, now_ms: int, wall_ms: int) -> None:
-        self.expire(self)
+        self.expire(self, now_ms)
 
 
 class ParkedListOffsets:

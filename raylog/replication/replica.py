@@ -33,7 +33,9 @@ from kio.schema.errors import ErrorCode
 
 from raylog.errors import KafkaError
 from raylog.log.config import LogConfig
+from raylog.metadata import throttled_replicas
 from raylog.metadata.session import AssignedReplica, Assignment, ReplicaFailed, ReplicaOpened, ReplicaStatus
+from raylog.metadata.throttled_replicas import FOLLOWERS, LEADERS
 from raylog.replication.context import Deadline, HostContext
 from raylog.replication.events import (
     Buffer,
@@ -101,6 +103,8 @@ class Replica:
         "log",
         "reason",
         "role",
+        "throttles_copying_in",
+        "throttles_copying_out",
         "watchers",
     )
 
@@ -115,6 +119,7 @@ class Replica:
         self.leader: Leader | None = None
         self.follower: Follower | None = None
         self.hint = _hint_of(assignment)
+        self._note_throttles()
         self.reason: str | None = None  # why it is offline
         self.watchers = Watchers(context.woken)
         self.housekeeping: Deadline | None = None
@@ -135,6 +140,7 @@ class Replica:
             return False
         self.assignment = assignment
         self.hint = _hint_of(assignment)
+        self._note_throttles()
         if self.role is Role.OFFLINE:
             self._tell_failure()  # the controller may not have heard
         elif self.role is not Role.OPENING:
@@ -150,6 +156,16 @@ class Replica:
         self.flushing = Flushing(self.context, self.id, log)
         self.context.effects.append(Tell(ReplicaOpened(self.status())))
         self._take_role(now_ms)
+
+    def _note_throttles(self) -> None:
+        """Whether this replica is throttled as a follower now, and those who follow it, apart from the ISR."""
+        assignment, me = self.assignment, self.context.broker_id
+        config = dict(assignment.config)
+        partition = assignment.partition
+        self.throttles_copying_out = throttled_replicas.names(config.get(LEADERS, ""), partition, me)
+        self.throttles_copying_in = me not in assignment.isr and throttled_replicas.names(
+            config.get(FOLLOWERS, ""), partition, me
+        )
 
     def _take_role(self, now_ms: int) -> None:
         assignment = self.assignment
@@ -328,6 +344,9 @@ class Replica:
         if progress is None or progress.incarnation != request.replica_incarnation or not progress.incarnation:
             return None
         return progress
+
+    def has_records_behind(self, offset: int) -> bool:
+        return self.log is not None and offset < self.log.log_end_offset
 
     def read(
         self, request: FetchPartition, max_bytes: int, *, follower: bool, at_least_one: bool, in_memory: bool

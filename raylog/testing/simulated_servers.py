@@ -20,6 +20,7 @@ from raylog.metadata.session import (
     AlterPartition,
     AlterPartitionAnswer,
     Assignment,
+    CopyRatesChanged,
     Exit,
     FromActor,
     Heartbeat,
@@ -36,6 +37,7 @@ from raylog.replication.events import (
     Cancelled,
     CloseLog,
     ControlSessionChanged,
+    CopyRatesGiven,
     DeleteRecordsReceived,
     Effect,
     Event,
@@ -112,7 +114,7 @@ class ServerProcess(Process):
     def session_changed(self, connected: bool) -> None:
         pass
 
-    def controller_said(self, frame: Assignment | Removal | AlterPartitionAnswer | Welcome) -> None:
+    def controller_said(self, frame: Assignment | Removal | AlterPartitionAnswer | Welcome | CopyRatesChanged) -> None:
         pass
 
     def accepted(self, link: Link) -> End:
@@ -143,7 +145,9 @@ class ServerProcess(Process):
         self._ended(link)
 
     def received(self, link: Link, message: object) -> None:
-        assert isinstance(message, Welcome | Assignment | Removal | AlterPartitionAnswer | Exit), message
+        assert isinstance(message, Welcome | CopyRatesChanged | Assignment | Removal | AlterPartitionAnswer | Exit), (
+            message
+        )
         if link is not self.session:
             return
         if message.controller_epoch < self.controller_epoch:
@@ -213,7 +217,7 @@ class ReplicaProcess(ServerProcess):
     def session_changed(self, connected: bool) -> None:
         self.handle(ControlSessionChanged(connected))
 
-    def controller_said(self, frame: Assignment | Removal | AlterPartitionAnswer | Welcome) -> None:
+    def controller_said(self, frame: Assignment | Removal | AlterPartitionAnswer | Welcome | CopyRatesChanged) -> None:
         match frame:
             case Assignment():
                 self.handle(Assigned(frame))
@@ -224,8 +228,8 @@ class ReplicaProcess(ServerProcess):
                     self._thread(1_000, lambda: self._remove_folder(frame), "remove a folder")
             case AlterPartitionAnswer():
                 self.handle(AlterPartitionAnswered(frame))
-            case Welcome():
-                self.host.welcomed(frame)
+            case Welcome() | CopyRatesChanged():
+                self.handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
             case _:
                 assert_never(frame)
 

@@ -5,6 +5,7 @@ import pytest
 from raylog.errors import ConfigError, KafkaError
 from raylog.log.config import LogConfig
 from raylog.metadata import topic_configs
+from raylog.metadata.throttled_replicas import FOLLOWERS, LEADERS
 from raylog.metadata.topic_configs import KAFKA_CONFIGS, LONG_MAX, TOPIC_CONFIGS, validate_topic_name, validated
 
 MAX = str(LONG_MAX)
@@ -42,7 +43,6 @@ def test_each_config_accepts_its_default_and_says_what_it_means(name):
         ("cleanup.policy", "compact,delete", "compaction"),
         ("remote.storage.enable", "true", "remote storage"),
         ("local.retention.ms", "1000", "remote storage"),
-        ("leader.replication.throttled.replicas", "*", "throttle"),
         ("min.cleanable.dirty.ratio", "0.3", "compaction"),
         ("message.format.version", "2.8-IV0", "v2"),
     ],
@@ -55,6 +55,7 @@ def test_what_is_not_built_is_refused_by_name_with_the_reason(name, value, reaso
 @pytest.mark.parametrize("name", sorted(set(KAFKA_CONFIGS) - {n for n, c in KAFKA_CONFIGS.items() if c.refused}))
 def test_each_honoured_config_reaches_somebody_who_honours_it(name):
     elsewhere = {"min.insync.replicas", "unclean.leader.election.enable", "message.downconversion.enable"}
+    elsewhere |= {LEADERS, FOLLOWERS}
     samples = {"preallocate": "true", "compression.type": "zstd", "message.timestamp.type": "LogAppendTime"}
     if name not in elsewhere:
         changed = LogConfig.from_topic_configs(
@@ -68,6 +69,7 @@ def test_each_honoured_config_reaches_somebody_who_honours_it(name):
     [
         ("segment.bytes", "13"), ("segment.bytes", "big"), ("retention.ms", "-2"), ("min.insync.replicas", "0"),
         ("preallocate", "yes"), ("message.timestamp.type", "Now"), ("segment.bytes", "2147483648"), ("flush.ms", str(2**63)),
+        ("leader.replication.throttled.replicas", "0:1,x"), ("follower.replication.throttled.replicas", "0:1,*"),
         ("cleanup.policy", "shred"), ("min.cleanable.dirty.ratio", "1.5"), ("replicas.per.actor", "0"), ("retention.ms", None),
     ],
 )  # fmt: skip

@@ -26,6 +26,13 @@ def topic_configs() -> str:
     return "\n".join(rows)
 
 
+def broker_configs() -> str:
+    from raylog.metadata.broker_configs import BROKER_CONFIGS
+
+    rows = [f"| `{name}` | `{config.default}` | {config.meaning} |" for name, config in BROKER_CONFIGS.items()]
+    return "\n".join(("| config | default | |", "|---|---|---|", *rows))
+
+
 def client_options() -> str:
     from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 
@@ -100,6 +107,7 @@ KAFKA_NAMES = {
 }
 TABLES = {
     "topic configs": ("configuration.md", topic_configs),
+    "broker configs": ("configuration.md", broker_configs),
     "client options": ("configuration.md", client_options),
     "refused options": ("configuration.md", refused_options),
     "kafka apis": ("wire.md", kafka_apis),

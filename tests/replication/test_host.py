@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.session import Condition, Removal, ReplicaFailed, Welcome
+from raylog.metadata.session import Condition, Removal, ReplicaFailed
 from raylog.replication.context import HostConfig
 from raylog.replication.events import (
     Assigned,
@@ -45,7 +45,7 @@ def test_tv_25_a_frame_of_a_deposed_controller_is_refused() -> None:
     hosts.handle(1, Assigned(newer))
     assert host.controller_epoch == 3
     assert hosts.replica(1).role is Role.FOLLOWER
-    assert not host.welcomed(Welcome(2, 1, 1)) and host.welcomed(Welcome(3, 1, 1))
+    assert not host.admit_controller(2) and host.admit_controller(3)
 
 
 def test_assignments_that_are_older_than_the_known_one_are_dropped() -> None:
