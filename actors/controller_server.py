@@ -24,8 +24,11 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
+
+from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis import admin, operations
 from raylog.actors.apis.api import Api
@@ -277,7 +280,7 @@ class ControllerServer:
                 case Reply(token, reply):
                     answer = self._waiting.pop(token, None)
                     if answer is not None:
-                        answer(reply)
+                        answer(self._with_hint(reply))
                 case Persist(write):
                     self._persist(write)
                 case Dial():
@@ -345,6 +348,14 @@ class ControllerServer:
         self._waiting[token] = answer
         self._handle(RequestReceived(token, request))
         return token
+
+    def _with_hint(self, reply: ControllerReply) -> ControllerReply:
+        """A refusal of a controller that is not active names the one that is, if it is known."""
+        if isinstance(reply, Refused) and reply.error == ErrorCode.not_controller:
+            leader = self._active_endpoint()
+            if leader is not None and leader != self._endpoint:
+                return replace(reply, message=f"{reply.message}; the active one listens at {leader}")
+        return reply
 
     def _parked(self, request: Request, token: int) -> None:
         if token in self._waiting:
@@ -434,9 +445,12 @@ class ControllerServer:
         request.reply(private.QuorumDescription(status))
 
     def _find_controller(self, request: Request) -> None:
-        leader = self._controller.quorum.leader
-        endpoint = self._endpoint_of(leader) if leader is not None else None
+        endpoint = self._active_endpoint()
         request.reply(private.ControllerFound(endpoint.host, endpoint.port) if endpoint else private.ControllerFound())
+
+    def _active_endpoint(self) -> Endpoint | None:
+        leader = self._controller.quorum.leader
+        return self._endpoint_of(leader) if leader is not None else None
 
     def _endpoint_of(self, directory_id: uuid.UUID) -> Endpoint | None:
         return self._endpoint if directory_id == self._disk.directory_id else self._links.endpoint_of(directory_id)

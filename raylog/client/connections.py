@@ -4,9 +4,9 @@ controller.
 ``Connections`` opens each endpoint once however many ask for it, waits between failed attempts
 (``reconnect.backoff.ms`` and its maximum) and closes what nobody has used for ``connections.max.idle.ms``.
 ``ControllerLink`` sends a request to whichever controller is active: it tries the known endpoints in turn until one
-answers that is not a standby. When none does, it asks servers that it has heard of where the controller is: a controller
-whose port was taken while it was away listens elsewhere, and every server has a session with it. What one handle has learned,
-all later handles of the process with the same address know.
+answers that is not a standby; a standby says where the active one is. When none answers, it asks servers that it has heard of
+where the controller is: a controller whose port was taken while it was away listens elsewhere, and every server has a session with
+it. What one handle has learned, all later handles of the process with the same address know.
 
 Lives in one event loop. Knows nothing of topics or leaders; whether a request may be repeated is the caller's
 business (the controller's requests all may: a repeated creation says that the topic exists).
@@ -275,13 +275,17 @@ class ControllerLink:
         deadline = loop.time() + limit_ms / 1000
         failures = 0
         failure: RaylogError | None = None
+        followed: set[Endpoint] = set()  # hints of this round
         while True:
+            is_standby = False
             try:
                 reply = await self._watched_attempt(entity, deadline, answer_within_ms)
                 if not says_not_controller(reply):
                     return reply
-                failure = _NOT_CONTROLLER(f"{self.endpoint} is a standby controller")
-            except (DisconnectedError, ClientTimeoutError, _NOT_CONTROLLER) as error:
+                failure, is_standby = _NOT_CONTROLLER(f"{self.endpoint} is a standby controller"), True
+            except _NOT_CONTROLLER as error:
+                failure, is_standby = error, True
+            except (DisconnectedError, ClientTimeoutError) as error:
                 if failure is None or loop.time() < deadline:  # "no time left" tells less than what went wrong before
                     failure = error
             except HandshakeError as error:  # a neighbour on a reused port; the controller may be elsewhere
@@ -289,6 +293,8 @@ class ControllerLink:
             except _Elsewhere as error:
                 self._active = self._endpoints.index(error.endpoint)
                 failures += 1
+                continue
+            if is_standby and await self._follow_hint(followed, deadline):
                 continue
             self._active = (self._active + 1) % len(self._endpoints)
             failures += 1
@@ -298,6 +304,7 @@ class ControllerLink:
             if loop.time() + pause >= deadline or (attempts_max is not None and failures >= attempts_max):
                 raise self._unreachable(failure, limit_ms) from failure
             await asyncio.sleep(pause)
+            followed.clear()
 
     async def _watched_attempt(self, entity: Any, deadline: float, answer_within_ms: float | None) -> Any:
         """An attempt that is given up when nothing was heard for a while and another controller says that the active one is elsewhere.
@@ -341,6 +348,18 @@ class ControllerLink:
         return await connection.request(
             entity, timeout_ms=left_ms if answer_within_ms is None else min(left_ms, answer_within_ms)
         )
+
+    async def _follow_hint(self, followed: set[Endpoint], deadline: float) -> bool:
+        """Whether the standby that has just refused names another controller; it is tried next, once."""
+        endpoint = await self._ask_server(
+            self.endpoint, min(_ASK_SERVER_S, deadline - asyncio.get_running_loop().time())
+        )
+        if endpoint is None or endpoint == self.endpoint or endpoint in followed:
+            return False
+        followed.add(endpoint)
+        self.learn(endpoint)
+        self._active = self._endpoints.index(endpoint)
+        return True
 
     async def _ask_servers(self, deadline: float) -> bool:
         """Whether a server named a controller endpoint that was not known; it is tried next."""

@@ -8,20 +8,23 @@ import logging
 import re
 import socket
 import time
+import uuid
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from scripted_cluster import METADATA, ScriptedCluster
+from scripted_cluster import CLUSTER_ID, METADATA, SECRET, ScriptedCluster
 
 from raylog.client import connections
 from raylog.client.address import ClusterAddress
 from raylog.client.config import AdminConfig
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import Leader
-from raylog.errors import ClusterError, kafka_error
+from raylog.errors import ClusterError, RaylogError, kafka_error
+from raylog.metadata.session import ActorIdentity
 from raylog.types import Endpoint, TopicPartition
-from raylog.wire.private import AWAIT_LEADER
+from raylog.wire.private import AWAIT_LEADER, FIND_CONTROLLER, AwaitLeader, ControllerFound
+from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
 KEY = TopicPartition("t", 0)
@@ -200,6 +203,62 @@ def test_the_next_controller_endpoint_is_tried_when_one_is_dead_or_a_standby(scr
         await link.close()
 
     asyncio.run(work())
+
+
+def test_a_standby_says_where_the_active_controller_is_though_nobody_else_knows(scripted: Any) -> None:
+    cluster = scripted()
+    controller = cluster.endpoints[-1]
+
+    def refuse(request: Any) -> None:
+        request.refuse(kafka_error(ErrorCode.not_controller)("not here"))
+
+    def tell(request: Any) -> None:
+        request.reply(ControllerFound(controller.host, controller.port))
+
+    async def start() -> tuple[Server, Endpoint]:
+        identity = ActorIdentity(CLUSTER_ID, 201, uuid.uuid4(), 1)
+        standby = Server({AWAIT_LEADER: refuse, FIND_CONTROLLER: tell}, identity=identity, secret=SECRET)
+        return standby, await standby.start()
+
+    standby, endpoint = cluster.on(start())
+    address = dataclasses.replace(cluster.address, name="standby", bootstrap=(endpoint,))
+
+    async def work() -> None:
+        link = ClusterLink(address, AdminConfig.parse())
+        reply = await link.controller.request(AwaitLeader("t", 0, -1, 1_000), timeout_ms=2_000)
+        assert Endpoint(reply.host, reply.port) == cluster.endpoints[0]
+        assert link.controller.endpoint == cluster.endpoints[-1]
+        await link.close()
+
+    asyncio.run(work())
+    cluster.on(standby.stop())
+
+
+def test_a_standby_that_still_names_a_dead_controller_is_not_asked_in_a_circle(scripted: Any) -> None:
+    cluster = scripted()
+    dead, asked = Endpoint("127.0.0.1", 1), []
+
+    def refuse(cluster: ScriptedCluster, request: Any) -> bool:
+        asked.append(request)
+        request.refuse(kafka_error(ErrorCode.not_controller)("not here"))
+        return True
+
+    def name_the_dead(cluster: ScriptedCluster, request: Any) -> bool:
+        request.reply(ControllerFound(dead.host, dead.port))
+        return True
+
+    cluster.fail_next(FIND_CONTROLLER, name_the_dead, times=1_000)
+    cluster.fail_next(AWAIT_LEADER, refuse, times=1_000)
+    address = dataclasses.replace(cluster.address, name="circle")
+
+    async def work() -> None:
+        link = ClusterLink(address, AdminConfig.parse({"retry.backoff.ms": 50}))
+        with pytest.raises(RaylogError):
+            await link.controller.request(AwaitLeader("t", 0, -1, 1_000), timeout_ms=500)
+        await link.close()
+
+    asyncio.run(work())
+    assert 2 <= len(asked) <= 20
 
 
 def test_a_silent_controller_is_left_when_another_one_says_that_it_is_active(

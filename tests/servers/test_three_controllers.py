@@ -17,7 +17,8 @@ from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer, call
 from raylog.errors import RaylogError
 from raylog.testing.in_process import InProcessCluster, cluster
-from raylog.wire.private import Shutdown
+from raylog.wire.connection import Connection
+from raylog.wire.private import ClusterStatus, Shutdown
 
 pytestmark = pytest.mark.core
 
@@ -62,6 +63,27 @@ def test_a_standby_that_is_asked_for_all_topics_does_not_say_that_there_are_none
     address = dataclasses.replace(running.address, bootstrap=tuple(standbys_first))
     with AdminClient(address) as admin:
         assert admin.list_topics() == ["t"]
+
+
+def test_a_standby_refuses_and_names_the_active_one(three: Any) -> None:
+    running = three.running
+    standby = running.controllers[others(running)[0]]
+    running.await_true(lambda: all_follow(running))
+
+    async def ask() -> None:
+        address = running.address
+        connection = await Connection.open(
+            standby._endpoint, secret=address.secret, cluster_id=address.cluster_id, timeout_ms=5_000
+        )
+        try:
+            await connection.request(ClusterStatus(), timeout_ms=5_000)
+        finally:
+            connection.close()
+
+    with pytest.raises(
+        RaylogError, match=f"not the active one; the active one listens at {running.controller._endpoint}"
+    ):
+        running.run(ask())
 
 
 def test_the_active_controller_dies_under_load_and_a_standby_takes_over_at_once(three: Any) -> None:
