@@ -164,7 +164,8 @@ def test_a_throttled_move_takes_the_time_it_should_and_leaves_no_throttle_behind
     assert throttles_of(operator, topic, 2)[0] == "1000000", "verify leaves the throttle while something moves"
     operator.until(lambda: operator.partition(topic).replicas == (2, 3))
     # The leader sends two copies at 1 MB/s in all, which begin with nothing saved.
-    assert 0.9 * 2 * size / 1e6 < time.monotonic() - began < 1.5 * 2 * size / 1e6
+    took_s = time.monotonic() - began
+    assert 0.9 < took_s / (2 * size / 1e6) < 3, f"{took_s:.2f} s on a machine that may be busy"
     code, text = raylog("reassign", "verify", "--reassignment-json-file", path, "--preserve-throttles")
     assert code == 0 and "Clearing" not in text
     assert throttles_of(operator, topic, 2)[0] == "1000000"
