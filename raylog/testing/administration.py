@@ -36,6 +36,7 @@ from raylog.metadata.requests import (
     TopicsDescribed,
     TopicView,
 )
+from raylog.metadata.throttled_replicas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
 from raylog.testing.workload import Administrator, Consumer, Producer
 from raylog.types import TopicIdPartition
 
@@ -76,6 +77,7 @@ class Administration:
         self._stopped = True
         for broker in sorted(self._drained):
             self._drain_broker(broker, False)
+        self._set_throttle(None)
 
     def _registered(self, reply: object) -> None:
         self._to_register -= 1
@@ -111,8 +113,9 @@ class Administration:
                 self._elect,
                 self._ask_nonsense,
                 self._drain,
+                self._throttle,
             ),
-            (2, 1, 1, 3, 2, 3, 2, 1, 1),
+            (2, 1, 1, 3, 2, 3, 2, 1, 1, 1),
         )[0]
         change()
         self._later()
@@ -282,6 +285,26 @@ class Administration:
         self.simulation.trace(f"{'drain' if is_draining else 'undrain'} broker {broker}")
         (self._drained.add if is_draining else self._drained.discard)(broker)
         self.administrator.request(DrainBroker(broker, is_draining), lambda reply: None)
+
+    def _throttle(self) -> None:
+        """All copying of a topic is slowed down, or the brokers' rates change; as often, there are none any more."""
+        if self.topics and self.scheduler.chance(0.5):
+            self._list_throttled(self.scheduler.rng.choice(sorted(self.topics)))
+        self._set_throttle(self.scheduler.rng.choice((None, None, 300, 3_000, 30_000)))
+
+    def _list_throttled(self, name: str) -> None:
+        self.simulation.trace(f"throttle the copying of {name}")
+        changes = tuple(ConfigChange(key, ConfigOperation.SET, "*") for key in (LEADERS, FOLLOWERS))
+        self._alter(ResourceChanges(ResourceType.TOPIC, name, changes))
+
+    def _set_throttle(self, rate: int | None) -> None:
+        self.simulation.trace(f"throttle brokers to {rate}")
+        operation, value = (ConfigOperation.DELETE, None) if rate is None else (ConfigOperation.SET, str(rate))
+        changes = tuple(ConfigChange(key, operation, value) for key in (LEADER_RATE, FOLLOWER_RATE))
+        self._alter(ResourceChanges(ResourceType.BROKER, "", changes))
+
+    def _alter(self, changes: ResourceChanges) -> None:
+        self.administrator.request(IncrementalAlterConfigs((changes,)), lambda reply: None)
 
     def _ask_nonsense(self) -> None:
         """Requests that have to be refused, each by its own error, and change nothing."""
