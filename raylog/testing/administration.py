@@ -7,6 +7,7 @@ comes back with another id.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raylog.metadata.requests import (
@@ -284,7 +285,12 @@ class Administration:
     def _drain_broker(self, broker: int, is_draining: bool) -> None:
         self.simulation.trace(f"{'drain' if is_draining else 'undrain'} broker {broker}")
         (self._drained.add if is_draining else self._drained.discard)(broker)
-        self.administrator.request(DrainBroker(broker, is_draining), lambda reply: None)
+
+        def answered(reply: object) -> None:
+            if is_draining and self._stopped:  # it came through late, after what was to end it
+                self._drain_broker(broker, False)
+
+        self.administrator.request(DrainBroker(broker, is_draining), answered)
 
     def _throttle(self) -> None:
         """All copying of a topic is slowed down, or the brokers' rates change; as often, there are none any more."""
@@ -301,10 +307,15 @@ class Administration:
         self.simulation.trace(f"throttle brokers to {rate}")
         operation, value = (ConfigOperation.DELETE, None) if rate is None else (ConfigOperation.SET, str(rate))
         changes = tuple(ConfigChange(key, operation, value) for key in (LEADER_RATE, FOLLOWER_RATE))
-        self._alter(ResourceChanges(ResourceType.BROKER, "", changes))
 
-    def _alter(self, changes: ResourceChanges) -> None:
-        self.administrator.request(IncrementalAlterConfigs((changes,)), lambda reply: None)
+        def answered(reply: object) -> None:
+            if rate is not None and self._stopped:  # it came through late, after what was to end it
+                self._set_throttle(None)
+
+        self._alter(ResourceChanges(ResourceType.BROKER, "", changes), answered)
+
+    def _alter(self, changes: ResourceChanges, answered: Callable[[object], None] = lambda reply: None) -> None:
+        self.administrator.request(IncrementalAlterConfigs((changes,)), answered)
 
     def _ask_nonsense(self) -> None:
         """Requests that have to be refused, each by its own error, and change nothing."""
