@@ -2,6 +2,10 @@
 
 The listener for Kafka clients will live here. Until then its listener answers the handshake and the summons of a new active controller,
 which is how a controller sees whether the process lives, and tells clients that have lost the controller where it is.
+It also watches for the notice that its node is about to be taken away, and passes it on to the controller.
+
+The listener for Kafka clients will live here. Until then its listener answers the handshake, which is what the controller dials
+to see whether the process lives, and tells clients that have lost the controller where it is.
 """
 
 from __future__ import annotations
@@ -9,29 +13,40 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from raylog.actors.patience import once_unlocked
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
-from raylog.metadata.session import Exit, FromController, Hello
+from raylog.metadata.session import Exit, FromController, Hello, NodeLeaving
 from raylog.placement.disks import DiskLock, boot_id, lock_disk
 from raylog.types import Endpoint
 from raylog.wire.server import Server
 
 logger = logging.getLogger("raylog.broker")
 
+NOTICE_POLL_S = 0.3  # leaders have left within a second of the notice
+
 
 class BrokerServer:
     """One broker: ``start`` takes its disk and joins the cluster, ``ended`` returns why it is over."""
 
-    def __init__(self, spec: ServerSpec) -> None:
+    def __init__(self, spec: ServerSpec, *, node_is_leaving: Callable[[], bool] | None = None) -> None:
+        """``node_is_leaving`` says whether this process's node is about to go; it may block, and is called in a thread."""
         self._spec = spec
+        self._ask_notice = node_is_leaving
+        self._is_leaving = False
+        self._watch: asyncio.Task[None] | None = None
         self._disk = spec.open_disk()
         self._identity = spec.identity(self._disk)
         self._lock: DiskLock | None = None
         self._session = SessionClient(
-            Path(spec.disk), self._identity, hello=self._hello, on_frame=self._controller_said
+            Path(spec.disk),
+            self._identity,
+            hello=self._hello,
+            on_frame=self._controller_said,
+            on_change=self._session_changed,
         )
         self._server = Server(
             self._session.handlers(),
@@ -50,6 +65,8 @@ class BrokerServer:
         self._lock = await asyncio.to_thread(once_unlocked, lambda: lock_disk(path))
         self._endpoint = await self._server.start()
         self._session.start()
+        if self._ask_notice is not None:
+            self._watch = asyncio.create_task(self._await_notice(self._ask_notice))
         return self._endpoint
 
     async def ended(self) -> str:
@@ -57,6 +74,8 @@ class BrokerServer:
         return await self._over
 
     async def stop(self, reason: str = "stopped") -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         await self._session.stop()
         await self._server.stop()
         if self._lock is not None:
@@ -70,6 +89,21 @@ class BrokerServer:
         await self._server.stop(grace_s=0)
         if self._lock is not None:
             self._lock.release()
+
+    async def _await_notice(self, node_is_leaving: Callable[[], bool]) -> None:
+        """Ask until the answer is yes: there is no way back from it but a new process."""
+        while not self._is_leaving:
+            try:
+                self._is_leaving = await asyncio.to_thread(node_is_leaving)
+            except Exception as error:  # whatever Ray raises while its head comes and goes
+                logger.debug("cannot ask whether this node is about to go: %s", error)
+            await asyncio.sleep(0 if self._is_leaving else NOTICE_POLL_S)
+        logger.info("this node is about to be taken away: its leaders move")
+        self._session.send(NodeLeaving())
+
+    def _session_changed(self, connected: bool) -> None:
+        if connected and self._is_leaving:
+            self._session.send(NodeLeaving())
 
     def _hello(self) -> Hello:
         return Hello(self._identity, self._endpoint, boot_id(), (), self._disk.rack, os.getpid())

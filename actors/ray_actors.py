@@ -107,8 +107,9 @@ class BrokerActor(ServerActor):
 
     def _build(self, spec: ServerSpec) -> Server:
         from raylog.actors.broker_server import BrokerServer
+        from raylog.actors.ray_notices import node_is_leaving
 
-        return BrokerServer(spec)
+        return BrokerServer(spec, node_is_leaving=node_is_leaving)
 
 
 class ControllerActor(ServerActor):

@@ -96,6 +96,7 @@ from raylog.metadata.session import (
     Heartbeat,
     Hello,
     ReplicaFailed,
+    NodeLeaving,
     ReplicaOpened,
     ReplicaRemoved,
     Welcome,
@@ -104,7 +105,7 @@ from raylog.metadata.sessions import Session, Sessions
 from raylog.metadata.starts import START, Starts, may_create_need
 from raylog.metadata.timers import Timers
 from raylog.metadata.topic_decisions import Planner, TopicDecisions, decide_delete_topics
-from raylog.types import FIRST_REPLICA_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
+from raylog.types import BROKER_SLOT, FIRST_REPLICA_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +334,9 @@ class ActiveController:
                 if self._holds(session, id):
                     self._partitions.failed(session, id, frame.reason, now_ms)
             case ReplicaRemoved():
+            case NodeLeaving():
+                if slot_of(session.node_id) == BROKER_SLOT:
+                    self._leadership.leave(broker_of(session.node_id), session.incarnation, now_ms)
                 key = (frame.topic_id, frame.partition, session.node_id)
                 if key in self.latest.removals:
                     self._ledger.add(RemovalConfirmed(*key))

@@ -24,6 +24,7 @@ from raylog.metadata.records import (
     ActorRemoved,
     BrokerConfigChanged,
     BrokerDrainChanged,
+    BrokerLeaving,
     BrokerRegistered,
     BrokerUnregistered,
     ClusterFormatted,
@@ -39,7 +40,7 @@ from raylog.metadata.records import (
     TopicCreated,
     TopicDeleted,
 )
-from raylog.types import TopicIdPartition, broker_of
+from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, node_id, slot_of
 
 
 @dataclass(slots=True)
@@ -60,7 +61,8 @@ class RemovalKey(NamedTuple):
 class MetadataImage:
     cluster_id: str = ""
     brokers: dict[int, BrokerRegistered] = field(default_factory=dict)
-    draining: set[int] = field(default_factory=set)  # of the brokers
+    draining: set[int] = field(default_factory=set)  # of the brokers, by hand
+    leaving: dict[int, int] = field(default_factory=dict)  # broker → incarnation of its Broker: its node is about to go
     broker_configs: dict[int | None, dict[str, str]] = field(default_factory=dict)  # only what was set; None: for all
     disks: dict[uuid.UUID, DiskRegistered] = field(default_factory=dict)
     actors: dict[int, ActorRegistered] = field(default_factory=dict)  # the newest process of each node, dead or alive
@@ -85,6 +87,7 @@ class MetadataImage:
             brokers=dict(self.brokers),
             draining=set(self.draining),
             broker_configs={broker: dict(configs) for broker, configs in self.broker_configs.items()},
+            leaving=dict(self.leaving),
             disks=dict(self.disks),
             actors=dict(self.actors),
             topics={
@@ -125,6 +128,10 @@ class MetadataImage:
             disk for _, disk in sorted(self.disks.items()) if disk.broker_id == broker_id and disk.replaced_by is None
         ]
 
+    def is_draining(self, broker_id: int) -> bool:
+        """Whether leaders are kept away from that broker: by hand, or because its node is about to go."""
+        return broker_id in self.draining or broker_id in self.leaving
+
     # -------------------------------------------------------------- the fold
 
     def apply(self, record: Record) -> None:
@@ -133,6 +140,9 @@ class MetadataImage:
                 self._change_partition(record)
             case ActorRegistered():
                 self.actors[record.node_id] = record
+                broker_id = broker_of(record.node_id)
+                if slot_of(record.node_id) == BROKER_SLOT and self.leaving.get(broker_id) != record.incarnation:
+                    self.leaving.pop(broker_id, None)
             case ActorDied():
                 actor = self.actors[record.node_id]
                 assert actor.incarnation == record.incarnation, f"{record} does not name the registered {actor}"
@@ -163,6 +173,8 @@ class MetadataImage:
             case BrokerDrainChanged():
                 assert record.broker_id in self.brokers, f"{record} of an unknown broker"
                 (self.draining.add if record.is_draining else self.draining.discard)(record.broker_id)
+            case BrokerLeaving():
+                self.leaving[record.broker_id] = record.incarnation
             case BrokerUnregistered():
                 self._forget_broker(record.broker_id)
             case DiskRegistered():
@@ -226,6 +238,7 @@ class MetadataImage:
         del self.brokers[broker_id]
         self.draining.discard(broker_id)
         self.broker_configs.pop(broker_id, None)
+        self.leaving.pop(broker_id, None)
         for disk in [disk for disk in self.disks.values() if disk.broker_id == broker_id]:
             del self.disks[disk.directory_id]
         for node in [node for node in self.actors if broker_of(node) == broker_id]:
@@ -276,6 +289,8 @@ class MetadataImage:
             yield removal
         for _, actor in sorted(self.actors.items()):
             yield actor
+        for broker_id, incarnation in sorted(self.leaving.items()):
+            yield BrokerLeaving(broker_id, incarnation)
         if self.next_producer_id:
             yield ProducerIdsAllocated(self.next_producer_id)
 
@@ -295,6 +310,9 @@ class MetadataImage:
         assert self.draining <= self.brokers.keys(), f"{self.draining} are drained of {self.brokers}"
         configured = self.broker_configs.keys() - {None}
         assert configured <= self.brokers.keys() and all(self.broker_configs.values()), f"{self.broker_configs}"
+        for broker_id, incarnation in self.leaving.items():
+            actor = self.actors[node_id(broker_id, BROKER_SLOT)]
+            assert broker_id in self.brokers and actor.incarnation == incarnation, f"{actor} is not the one that leaves"
         assert assigned == self.assigned, "the index of assigned replicas is wrong"
         removals: dict[int, set[RemovalKey]] = {}
         for key in self.removals:

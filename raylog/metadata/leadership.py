@@ -12,6 +12,7 @@ All three are cluster-wide configs (``broker_configs``).
 **Draining** (Kafka's controlled shutdown, but until it is ended by hand). The record and the elections that follow from it are one
 decision; new leaders hear of it first, and the old one answers NOT_LEADER_OR_FOLLOWER with a hint where to go, so a partition is away
 for as long as its clients need to turn round. What nobody else can lead yet moves as soon as somebody can (``elections``).
+A broker whose node is about to go, by Ray's word, is drained in the same way until another process of it says hello.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.partition_decisions import PartitionDecisions
-from raylog.metadata.records import BrokerDrainChanged
+from raylog.metadata.records import BrokerDrainChanged, BrokerLeaving
 from raylog.metadata.requests import (
     BrokerDrained,
     DrainBroker,
@@ -81,10 +82,20 @@ class Leadership:
         led = _led_by(image, broker_id)
         if (broker_id in image.draining) != request.is_draining:
             self._ledger.add(BrokerDrainChanged(broker_id, request.is_draining))
-            held = {id for node, ids in image.assigned.items() if broker_of(node) == broker_id for id in ids}
-            self._partitions.settle(held, now_ms)
+            self._settle(broker_id, now_ms)
         remaining = _led_by(image, broker_id)
         return BrokerDrained(moved=tuple(each for each in led if each not in remaining), remaining=tuple(remaining))
+
+    def leave(self, broker_id: int, incarnation: int, now_ms: int) -> None:
+        """That process of the Broker says that its node is about to go. Said again it changes nothing."""
+        if self._ledger.latest.leaving.get(broker_id) != incarnation:
+            self._ledger.add(BrokerLeaving(broker_id, incarnation))
+            self._settle(broker_id, now_ms)
+
+    def _settle(self, broker_id: int, now_ms: int) -> None:
+        image = self._ledger.latest
+        held = {id for node, ids in image.assigned.items() if broker_of(node) == broker_id for id in ids}
+        self._partitions.settle(held, now_ms)
 
     def elect(self, request: ElectLeaders) -> LeadersElected:
         outcomes = []

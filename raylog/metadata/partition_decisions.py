@@ -89,7 +89,7 @@ class PartitionDecisions:
             Condition.CLEAN if judged else status.condition,
             status.last_epoch,
             status.log_end_offset,
-            broker_id in self._ledger.latest.draining,
+            self._ledger.latest.is_draining(broker_id),
         )
 
     def _candidates(self, id: TopicIdPartition, state: PartitionState) -> dict[int, Candidate]:

@@ -107,6 +107,8 @@ class Reassignments:
                 raise InvalidAssignment(f"{name}: broker {broker} is unknown or has no disk")
             if broker in image.draining:
                 raise InvalidAssignment(f"{name}: broker {broker} is being drained; undrain it first")
+            if broker in image.leaving:
+                raise InvalidAssignment(f"{name}: the node of broker {broker} is about to be taken away")
         disks = {broker: places.disk(id, broker) for broker in added}
         return tuple(state.slot(broker) or places.slot(topic, broker, disks[broker]) for broker in brokers)
 

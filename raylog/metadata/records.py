@@ -108,6 +108,15 @@ class BrokerDrainChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerLeaving:
+    """The node under that process of the Broker is about to be taken away: it is emptied of leaders as a drained one is, until another
+    process of the Broker says hello."""
+
+    broker_id: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerUnregistered:
     """The broker holds no replica and is gone, with its disks, server actors, and whatever still waited to be deleted there."""
 
@@ -223,16 +232,16 @@ class ProducerIdsAllocated:
 
 
 Record = (
-    ClusterFormatted | BrokerRegistered | BrokerDrainChanged | BrokerUnregistered | DiskRegistered | ActorRegistered
-    | ActorDied | ActorRemoved | TopicCreated | TopicDeleted | PartitionChanged | RemovalPending
+    ClusterFormatted | BrokerRegistered | BrokerDrainChanged | BrokerLeaving | BrokerUnregistered | DiskRegistered
+    | ActorRegistered | ActorDied | ActorRemoved | TopicCreated | TopicDeleted | PartitionChanged | RemovalPending
     | RemovalConfirmed | TopicConfigChanged | BrokerConfigChanged | ProducerIdsAllocated
 )  # fmt: skip
 
 _PACKING = Packing(
     "metadata record",
     (
-        ClusterFormatted, BrokerRegistered, BrokerDrainChanged, BrokerUnregistered, DiskRegistered, ActorRegistered,
-        ActorDied, ActorRemoved, TopicCreated, TopicDeleted, PartitionChanged, RemovalPending,
+        ClusterFormatted, BrokerRegistered, BrokerDrainChanged, BrokerLeaving, BrokerUnregistered, DiskRegistered,
+        ActorRegistered, ActorDied, ActorRemoved, TopicCreated, TopicDeleted, PartitionChanged, RemovalPending,
         RemovalConfirmed, TopicConfigChanged, BrokerConfigChanged, ProducerIdsAllocated,
     ),
 )  # fmt: skip

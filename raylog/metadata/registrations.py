@@ -84,7 +84,7 @@ def places(image: MetadataImage) -> tuple[list[BrokerPlaces], list[BrokerPlaces]
         alive.setdefault(broker_of(node_id), []).append(actor.alive)
         if slot_of(node_id) == BROKER_SLOT and not actor.alive:
             down.add(broker_of(node_id))
-    down |= image.draining
+    down |= image.draining | image.leaving.keys()
     down |= {broker_id for broker_id, states in alive.items() if not any(states)}
     result: tuple[list[BrokerPlaces], list[BrokerPlaces]] = ([], [])
     for broker_id, broker in sorted(image.brokers.items()):

@@ -105,6 +105,11 @@ class AlterPartition:
     """A leader asks for another ISR. ``isr`` pairs broker id with the incarnation that the leader has seen fetching."""
 
     request_id: int
+@dataclass(frozen=True, slots=True)
+class NodeLeaving:
+    """A Broker has heard from Ray that its node is about to be taken away. True for as long as its process lives."""
+
+
     topic_id: uuid.UUID
     partition: int
     leader_epoch: int
@@ -210,5 +215,5 @@ class Exit:
     reason: str
 
 
-FromActor = Hello | Heartbeat | ReplicaOpened | ReplicaFailed | ReplicaRemoved | AlterPartition
+FromActor = Hello | Heartbeat | ReplicaOpened | ReplicaFailed | ReplicaRemoved | NodeLeaving | AlterPartition
 FromController = Welcome | CopyRatesChanged | Assignment | Removal | AlterPartitionAnswer | Exit

@@ -64,7 +64,7 @@ def describe_cluster(image: MetadataImage, *, controller_node: int, controller_e
                 broker.rack,
                 tuple((disk.directory_id, disk.path) for disk in image.disks_of(broker_id)),
                 _node_views(image, nodes.get(broker_id, ())),
-                broker_id in image.draining,
+                image.is_draining(broker_id),
             )
             for broker_id, broker in sorted(image.brokers.items())
         ),
