@@ -81,6 +81,24 @@ def cluster_status(
         "leaderless": [f"{topic}-{partition}" for topic, partition in report.leaderless],
         "unclean_elections": report.unclean_elections,
         "removals_pending": report.removals_pending,
+        "logs": {
+            "clean": report.logs.clean,
+            "whole": report.logs.whole,
+            "suspect": report.logs.suspect,
+            "missing": report.logs.missing,
+            "opening": report.logs.opening,
+            "scanned_bytes": report.logs.scanned_bytes,
+            "cut": [
+                {
+                    "topic": each.topic,
+                    "partition": each.partition,
+                    "broker": each.broker_id,
+                    "condition": each.condition.value,
+                    "cut_bytes": each.cut_bytes,
+                }
+                for each in report.logs.cut
+            ],
+        },
     }
 
 

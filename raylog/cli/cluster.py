@@ -21,12 +21,14 @@ import typer
 
 from raylog.cli.connection import DEFAULT_FOLDER, Address, Folder, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
+from raylog.cli.recovery import await_recovery, recovery_words
 from raylog.errors import ClusterError, RayError
 from raylog.placement.local_ray import running_ray
 
 RAY_NOTE = "ray-started-by-raylog.json"
 RAY_HEAD_PORT = 6379
 END_TIMEOUT_S = 5
+RECOVERY_PATIENCE_S = 30
 RECONNECT_TIMEOUT_S = 7 * 24 * 3600
 
 
@@ -45,22 +47,25 @@ def up(
 ) -> None:
     """Start the cluster under FOLDER, or find it running; data that is there comes back.
 
-    Returns when every broker serves. The cluster runs on until `raylog down`.
+    Returns when every broker serves, and says what recovery did to their logs. The cluster runs on until `raylog down`.
     """
     from raylog.cluster import init
 
     with progress_bar(quiet=as_json) as progress:
-        task = progress.add_task("Ray", total=2)
+        task = progress.add_task("Ray", total=3)
         address = address or running_ray() or _start_ray(folder, brokers, rack)
         progress.update(task, advance=1, description="brokers")
         count = controllers if controllers is not None else 3 if brokers >= 3 else 1
         cluster = init(folder, brokers=brokers, controllers=count, racks=rack, host=host, ray_address=address)
+        progress.update(task, advance=1, description="logs")
+        status = await_recovery(cluster, RECOVERY_PATIENCE_S)
         progress.update(task, advance=1)
     state = {
         "cluster_id": cluster.address.cluster_id,
         "controllers": [str(each) for each in cluster.address.bootstrap],
         "folder": str(Path(folder).resolve()),
-        "brokers": cluster.status()["brokers"],
+        "brokers": status["brokers"],
+        "logs": status["logs"],
     }
     if as_json:
         print_json(state)
@@ -69,6 +74,7 @@ def up(
     where, option = ("", "") if folder == DEFAULT_FOLDER else (f" {folder}", f" --folder {folder}")
     print_text(
         f"Cluster {state['cluster_id']} is up: {live} brokers, data in {state['folder']}",
+        *([f"Logs:  {words}"] if (words := recovery_words(status["logs"])) else []),
         f"Next:  raylog topics create events --partitions 6 --replication-factor 3{option}",
         f"       raylog status{option}",
         f"       raylog down{where}",
@@ -169,6 +175,8 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
         print_table(["topic", "partitions", "replicas", "out of sync", "no leader"], topics)
     else:
         print_text("No topics yet: raylog topics create events --partitions 6 --replication-factor 3")
+    if words := recovery_words(state["logs"]):
+        print_text("", f"Logs: {words}")
     for actor in state["actors"]:
         for failure in actor["failures"]:
             notice(f"broker {actor['broker']}, process {actor['pid']}: {failure}")

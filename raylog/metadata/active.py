@@ -54,6 +54,7 @@ from raylog.metadata.leadership import IMBALANCE, Leadership
 from raylog.metadata.ledger import Decision, Greet, Held, Ledger
 from raylog.metadata.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.liveness import Liveness
+from raylog.metadata.opened_logs import failures_of, opened_logs
 from raylog.metadata.partition_decisions import FIRST_LEADER, PartitionDecisions
 from raylog.metadata.producer_ids import ProducerIds
 from raylog.metadata.reassignment_decisions import Reassignments
@@ -95,8 +96,8 @@ from raylog.metadata.session import (
     Exit,
     Heartbeat,
     Hello,
-    ReplicaFailed,
     NodeLeaving,
+    ReplicaFailed,
     ReplicaOpened,
     ReplicaRemoved,
     Welcome,
@@ -333,10 +334,10 @@ class ActiveController:
                 id = TopicIdPartition(frame.topic_id, frame.partition)
                 if self._holds(session, id):
                     self._partitions.failed(session, id, frame.reason, now_ms)
-            case ReplicaRemoved():
             case NodeLeaving():
                 if slot_of(session.node_id) == BROKER_SLOT:
                     self._leadership.leave(broker_of(session.node_id), session.incarnation, now_ms)
+            case ReplicaRemoved():
                 key = (frame.topic_id, frame.partition, session.node_id)
                 if key in self.latest.removals:
                     self._ledger.add(RemovalConfirmed(*key))
@@ -566,21 +567,13 @@ class ActiveController:
                 return "silent"
             return "starting" if self._starts.is_starting(node_id) else "dead"
 
-        def failures_of(node_id: int) -> tuple[tuple[str, int, str], ...]:
-            session = self._sessions.of_node(node_id)
-            named = sorted(session.failed.items()) if session is not None else []
-            return tuple(
-                (self.committed.topics[id.topic_id].name, id.partition, reason)
-                for id, reason in named
-                if id.topic_id in self.committed.topics
-            )
-
         return views.cluster_status(
             self.committed,
             controller_node=self._node,
             controller_epoch=self._epoch,
             state_of=state_of,
-            failures_of=failures_of,
+            failures_of=lambda node_id: failures_of(self.committed, self._sessions, node_id),
+            logs=opened_logs(self.committed, self._sessions),
         )
 
     def check(self) -> None:

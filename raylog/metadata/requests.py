@@ -14,6 +14,7 @@ import uuid
 from dataclasses import dataclass
 from enum import Enum
 
+from raylog.metadata.opened_logs import OpenedLogs
 from raylog.types import Endpoint
 
 # ------------------------------------------------------------------ topics
@@ -329,6 +330,7 @@ class ClusterStatusReport:
     unclean_elections: int
     removals_pending: int
     actors: tuple[ActorStatus, ...]
+    logs: OpenedLogs
 
 
 @dataclass(frozen=True, slots=True)

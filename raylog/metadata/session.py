@@ -39,7 +39,10 @@ class ActorIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One replica as its actor holds it now. Offsets are exclusive ends; epochs are −1 where there is none."""
+    """One replica as its actor holds it now. Offsets are exclusive ends; epochs are −1 where there is none.
+
+    ``scanned_bytes`` and ``cut_bytes`` are what recovery read and cut off when the log was opened.
+    """
 
     topic_id: uuid.UUID
     partition: int
@@ -50,6 +53,8 @@ class ReplicaStatus:
     last_epoch: int  # of the last batch in the log
     assigned_leader_epoch: int  # the highest that this process was told
     assigned_partition_epoch: int
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
 
     @property
     def id(self) -> TopicIdPartition:
@@ -101,15 +106,15 @@ class ReplicaRemoved:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterPartition:
-    """A leader asks for another ISR. ``isr`` pairs broker id with the incarnation that the leader has seen fetching."""
-
-    request_id: int
-@dataclass(frozen=True, slots=True)
 class NodeLeaving:
     """A Broker has heard from Ray that its node is about to be taken away. True for as long as its process lives."""
 
 
+@dataclass(frozen=True, slots=True)
+class AlterPartition:
+    """A leader asks for another ISR. ``isr`` pairs broker id with the incarnation that the leader has seen fetching."""
+
+    request_id: int
     topic_id: uuid.UUID
     partition: int
     leader_epoch: int

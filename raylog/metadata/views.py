@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.metadata import elections, reassignments, topic_configs
 from raylog.metadata.image import MetadataImage, Topic
+from raylog.metadata.opened_logs import OpenedLogs
 from raylog.metadata.records import ActorRegistered, PartitionState
 from raylog.metadata.requests import (
     ActorStatus,
@@ -78,8 +79,9 @@ def cluster_status(
     controller_epoch: int,
     state_of: Callable[[int], str],
     failures_of: Callable[[int], tuple[tuple[str, int, str], ...]],
+    logs: OpenedLogs,
 ) -> ClusterStatusReport:
-    """``state_of`` and ``failures_of`` tell what only the active controller knows of a node's process."""
+    """``state_of``, ``failures_of`` and ``logs`` tell what only the active controller knows of the processes."""
     leaderless, under_replicated, under_min_isr = [], [], []
     partitions = unclean = 0
     for name, topic in _by_name(image):
@@ -119,6 +121,7 @@ def cluster_status(
             for node in nodes
             for actor in [image.actors.get(node)]
         ),
+        logs=logs,
     )
 
 

@@ -428,6 +428,8 @@ class Replica:
             log.leader_epochs.latest_epoch,
             self.assignment.leader_epoch,
             self.assignment.partition_epoch,
+            log.recovery.scanned_bytes,
+            log.recovery.cut_bytes,
         )
 
     # -------------------------------------------------------------- invariants
