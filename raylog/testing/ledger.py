@@ -123,6 +123,14 @@ class Ledger:
                 longest = max(longest, end - times[-1])
         return longest
 
+    def longest_pause_begun(self, start: float, end: float) -> float:
+        """Seconds between two consecutive acknowledgements of one partition, at worst, of gaps that begin in ``[start, end)``."""
+        longest = 0.0
+        for times in list(self._times.values()):
+            for index in range(bisect_left(times, start), min(bisect_left(times, end), len(times) - 1)):
+                longest = max(longest, times[index + 1] - times[index])
+        return longest
+
     def count_between(self, start: float, end: float) -> int:
         """How many acknowledgements (of whole requests of the load) came in that time."""
         return sum(bisect_right(times, end) - bisect_left(times, start) for times in list(self._times.values()))

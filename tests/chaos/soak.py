@@ -1,24 +1,29 @@
 """``make soak MINUTES=n``: every kind of fault there is, in random order, one every five seconds, under a load that can be accounted for.
 
 A fault starts every ``EVERY_S`` whether the one before has healed or not, as long as no other of its kind lasts; how long each lasts is
-random. Two rules keep the cluster able to serve now and then: a node, a disk or the network fails only while no other of these
-three does, and a process is stopped only while no other is. Each kind comes at least once before any comes often.
+random. Two rules keep the cluster able to serve now and then: of nodes, disks, networks and memory one fails at a time, and
+one process is stopped at a time. The order is random, the number is not (``fault_schedule``): each kind comes at least five times in
+ten minutes.
 
 After each fault, once it is mended, everything newly acknowledged is read back and held against the ledger. At the end the faults
 stop, the ISR has to be whole again within ``HEAL_S``, everything is read once more from the first record on, and all replicas
-are compared byte for byte. The report is a table: kind, times, worst pause (the longest time in which a partition acknowledged
-nothing while a fault of that kind lasted, or before the next one came; faults overlap, so one pause may count for several), and
-acknowledged records lost. It goes to ``build/soak/`` as text and JSON. Exit code 1: something was lost, differs, or did not heal.
+are compared byte for byte. The load has to come to ``RECORDS_PER_SECOND_MIN`` acknowledged records a second over the whole time,
+pauses included, no delivery may be given up, and no election be unclean. The report is a table: kind, times, median and worst pause, and
+acknowledged records lost. A pause is the longest time in which a partition acknowledged nothing; it counts once, for the fault that
+struck, or began to be mended, last before the pause began, even if others came upon it and made it longer. The report goes to
+``build/soak/`` as text and JSON. Exit code 1: one of these things does not hold.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import queue
 import random
 import shutil
+import statistics
 import sys
 import tempfile
 import threading
@@ -33,7 +38,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from process_faults import KINDS, MEMORY_HEADROOM_BYTES, Condition, Target  # noqa: E402
+from fault_schedule import FaultSchedule  # noqa: E402
+from process_faults import KINDS, Condition, Target  # noqa: E402
 from ray_clusters import eventually  # noqa: E402
 from ray_nodes import ray_nodes  # noqa: E402
 from server_faults import ServerFaults  # noqa: E402
@@ -42,28 +48,41 @@ from raylog import NewTopic  # noqa: E402
 from raylog.testing.ledger import Findings  # noqa: E402
 from raylog.testing.verifiable_load import LoadAudit, VerifiableLoad  # noqa: E402
 
-BY_NAME_ONLY = frozenset({"memory eaten"})  # wants a machine whose memory nobody else uses: monitors look at all of it
 EVERY_S = 5.0
+TIMES_IN_TEN_MINUTES = 5
 LASTS_S = (1.0, 14.0)  # a silence longer than broker.session.timeout.ms (9 s) and shorter ones
+MACHINE_LASTS_S = (1.0, 11.0)
 HEAL_S = 180.0
 PARTITIONS = 3
 RECORDS_PER_SECOND = 6_000
-ONE_AT_A_TIME = {
+RECORDS_PER_SECOND_MIN = 5_000
+MACHINE, SILENCE = "machine", "silence"
+GROUPS = {
     **dict.fromkeys(
-        ("node away", "disk full", "disk write error", "network cut", "network cut of controller", "memory eaten"),
-        "machine",
+        (
+            "node away",
+            "node of controller away",
+            "disk full",
+            "disk write error",
+            "network cut",
+            "network cut of controller",
+            "memory eaten",
+        ),
+        MACHINE,
     ),
-    **dict.fromkeys(("stop leader", "stop follower", "stop controller"), "silence"),
+    **dict.fromkeys(("stop leader", "stop follower", "stop controller"), SILENCE),
 }
 
 
 @dataclass(slots=True)
 class Strike:
-    """One fault. Times are seconds of the monotonic clock; ``mended_at`` 0 while it lasts."""
+    """One fault. Times are seconds of the monotonic clock; 0: not yet."""
 
     kind: str
     started_at: float
+    held_until: float = 0.0  # then it began to be mended
     mended_at: float = 0.0
+    pause_ms: float = 0.0
     lost: int = 0
     error: str | None = None
 
@@ -74,6 +93,7 @@ class Row:
 
     kind: str
     times: int = 0
+    median_pause_ms: float = 0.0
     worst_pause_ms: float = 0.0
     acknowledged_lost: int = 0
     errors: list[str] = field(default_factory=list)
@@ -82,22 +102,24 @@ class Row:
 class Soak:
     """The faults of one run. Every strike has a thread of its own; audits run one at a time."""
 
-    def __init__(self, target: Target, load: VerifiableLoad, kinds: list[str]) -> None:
+    def __init__(self, target: Target, load: VerifiableLoad, kinds: list[str], seconds: float) -> None:
         self._target = target
         self._load = load
         self._kinds = kinds
+        self._seconds = seconds
+        self.least = math.floor(TIMES_IN_TEN_MINUTES * seconds / 600)
+        self._schedule = FaultSchedule(kinds, GROUPS, least=self.least, dice=target.dice)
         self._audit = LoadAudit(load, target.nodes.cluster.address)
         self._auditing = threading.Lock()
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.strikes: list[Strike] = []
 
-    def run(self, seconds: float) -> None:
+    def run(self) -> None:
         """Strike every ``EVERY_S`` until the time is over, then wait until every fault is mended."""
-        next_at = time.monotonic()
-        ends_at = next_at + seconds
-        while next_at < ends_at:
-            self._strike()
+        begun_at = next_at = time.monotonic()
+        while next_at < begun_at + self._seconds:
+            self._strike((next_at - begun_at) / self._seconds)
             next_at += EVERY_S
             self._obey(partial(_is_past, next_at))
         self._obey(lambda: not any(thread.is_alive() for thread in self._threads))
@@ -126,18 +148,13 @@ class Soak:
         if errors:
             raise errors[0]
 
-    def _strike(self) -> None:
-        busy = {strike.kind for strike in self.strikes if not strike.mended_at}
-        taken = {ONE_AT_A_TIME[kind] for kind in busy if kind in ONE_AT_A_TIME}
-        free = [kind for kind in self._kinds if kind not in busy and ONE_AT_A_TIME.get(kind) not in taken]
-        if not free:
+    def _strike(self, share_gone: float) -> None:
+        kind = self._schedule.next(share_gone, {strike.kind for strike in self.strikes if not strike.mended_at})
+        if kind is None:
             return
-        counts = {kind: sum(strike.kind == kind for strike in self.strikes) for kind in free}
-        rarest = min(counts.values())
-        kind = self._target.dice.choice([kind for kind in free if counts[kind] <= rarest + 1])
         strike = Strike(kind, time.monotonic())
         self.strikes.append(strike)
-        lasts_s = self._target.dice.uniform(*LASTS_S)
+        lasts_s = self._target.dice.uniform(*(MACHINE_LASTS_S if GROUPS.get(kind) == MACHINE else LASTS_S))
         # A thread has dice of its own, so that the order in which threads run does not change what the others draw.
         target = replace(
             self._target, dice=random.Random(self._target.dice.random()), in_main_thread=self._in_main_thread
@@ -150,6 +167,7 @@ class Soak:
     def _carry_out(self, strike: Strike, target: Target, lasts_s: float) -> None:
         def hold(_: Condition) -> None:
             time.sleep(lasts_s)
+            strike.held_until = time.monotonic()
 
         try:
             KINDS[strike.kind](target, hold)
@@ -168,18 +186,33 @@ class Soak:
         return LoadAudit(self._load, self._target.nodes.cluster.address).finish()
 
     def rows(self) -> list[Row]:
-        starts = sorted(strike.started_at for strike in self.strikes)
-        rows = {kind: Row(kind) for kind in self._kinds}
-        for strike in self.strikes:
-            row = rows[strike.kind]
-            row.times += 1
-            row.acknowledged_lost += strike.lost
-            if strike.error:
-                row.errors.append(strike.error)
-            following = [start for start in starts if start >= strike.mended_at] or [self._load.stopped_at]
-            pause_s = self._load.ledger.longest_pause(strike.started_at, min(following[0], self._load.stopped_at))
-            row.worst_pause_ms = max(row.worst_pause_ms, 1000 * pause_s)
-        return list(rows.values())
+        """The report's lines, once all is over."""
+        self._attribute_pauses()
+        rows = []
+        for kind in self._kinds:
+            strikes = [strike for strike in self.strikes if strike.kind == kind]
+            pauses_ms = [strike.pause_ms for strike in strikes] or [0.0]
+            rows.append(
+                Row(
+                    kind,
+                    len(strikes),
+                    statistics.median(pauses_ms),
+                    max(pauses_ms),
+                    sum(strike.lost for strike in strikes),
+                    [strike.error for strike in strikes if strike.error],
+                )
+            )
+        return rows
+
+    def _attribute_pauses(self) -> None:
+        moments = sorted(
+            [(strike.started_at, number) for number, strike in enumerate(self.strikes)]
+            + [(strike.held_until, number) for number, strike in enumerate(self.strikes) if strike.held_until]
+        )
+        ends = [at for at, _ in moments[1:]] + [self._load.stopped_at]
+        for (start, number), end in zip(moments, ends, strict=True):
+            strike = self.strikes[number]
+            strike.pause_ms = max(strike.pause_ms, 1000 * self._load.ledger.longest_pause_begun(start, end))
 
 
 def _is_past(at: float) -> bool:
@@ -187,9 +220,11 @@ def _is_past(at: float) -> bool:
 
 
 def table(rows: list[Row]) -> str:
-    lines = [f"{'kind':<28}{'times':>6}{'worst pause':>14}{'acked lost':>12}"]
+    lines = [f"{'kind':<28}{'times':>6}{'median pause':>15}{'worst pause':>14}{'acked lost':>12}"]
     lines += [
-        f"{row.kind:<28}{row.times:>6}{row.worst_pause_ms:>11,.0f} ms{row.acknowledged_lost:>12,}" for row in rows
+        f"{row.kind:<28}{row.times:>6}{row.median_pause_ms:>12,.0f} ms{row.worst_pause_ms:>11,.0f} ms"
+        f"{row.acknowledged_lost:>12,}"
+        for row in rows
     ]
     return "\n".join(lines)
 
@@ -208,18 +243,17 @@ def main() -> int:
         "--kind",
         action="append",
         choices=sorted(KINDS),
-        help="only this kind; may be repeated; without it all but 'memory eaten'",
+        help="only this kind; may be repeated",
     )
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "soak")
     options = parser.parse_args()
-    kinds = options.kind or [kind for kind in KINDS if kind not in BY_NAME_ONLY]
+    kinds = options.kind or list(KINDS)
     print(f"soak: {options.minutes:g} minutes, seed {options.seed}, kinds: {', '.join(kinds)}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="rl"))
     os.environ["RAY_TMPDIR"] = str(folder)
     try:
         faults = ServerFaults(folder / "faults.json")
-        headroom = MEMORY_HEADROOM_BYTES if "memory eaten" in kinds else None
-        with ray_nodes(folder / "data", faults=faults.path, memory_headroom_bytes=headroom) as nodes:
+        with ray_nodes(folder / "data", faults=faults.path) as nodes:
             configs = {"min.insync.replicas": "2", "retention.ms": "-1"}
             with nodes.cluster.admin() as admin:
                 admin.create_topics([NewTopic("soak", PARTITIONS, 3, configs=configs)])
@@ -234,8 +268,8 @@ def soak(target: Target, kinds: list[str], seconds: float, options: argparse.Nam
     address = target.nodes.cluster.address
     healed = True
     with VerifiableLoad(address, target.topic, partitions=PARTITIONS, records_per_second=RECORDS_PER_SECOND) as load:
-        run = Soak(target, load, kinds)
-        run.run(seconds)
+        run = Soak(target, load, kinds, seconds)
+        run.run()
         print("no more faults: the cluster heals", flush=True)
         try:
             eventually(target.is_whole, "all replicas in sync again", timeout_s=HEAL_S)
@@ -245,15 +279,25 @@ def soak(target: Target, kinds: list[str], seconds: float, options: argparse.Nam
     findings = run.finish()
     with target.nodes.cluster.admin() as admin:
         verification = admin.verify_replicas([target.topic])
+    unclean_elections = target.status()["unclean_elections"]
     rows = run.rows()
-    holds = healed and findings.holds and verification.holds and not any(row.acknowledged_lost for row in rows)
-    holds = holds and not any(row.errors for row in rows) and not load.ledger.failed
+    holds = (
+        healed
+        and findings.holds
+        and verification.holds
+        and not any(row.acknowledged_lost or row.errors for row in rows)
+        and not load.ledger.failed
+        and not unclean_elections
+        and load.rate >= RECORDS_PER_SECOND_MIN
+        and min(row.times for row in rows) >= run.least
+    )
     errors = [f"{row.kind}: {error}" for row in rows for error in row.errors]
     text = "\n".join(
         [
             f"{seconds / 60:g} minutes, seed {options.seed}, {len(run.strikes)} faults",
             table(rows),
             load.words(),
+            f"Unclean elections: {unclean_elections}. ISR whole again at the end: {'yes' if healed else 'no'}.",
             findings.words(),
             verification.words(),
             *errors,
@@ -273,6 +317,7 @@ def soak(target: Target, kinds: list[str], seconds: float, options: argparse.Nam
             "acknowledged": load.ledger.acknowledged,
             "acknowledged_per_second": load.rate,
             "given_up": load.ledger.failed,
+            "unclean_elections": unclean_elections,
             "findings": asdict(findings),
             "replicas_identical": verification.holds,
             "strikes": [

@@ -1,14 +1,18 @@
-"""A Ray of three nodes, one disk and one broker each, and the raylog cluster on it; nodes go and come back with their disks.
+"""A Ray of three nodes with one disk and one broker each, and the raylog cluster on it; nodes go and come back with their disks.
 
-Ray runs with its own token authentication, as it does for a user. With ``faults`` every server process is started with the hooks of
-``tests/support/server_hooks``, so that its disk and its network can be made to fail by command (``server_faults``).
+Ray's head is a fourth node, without a disk: any broker's node may go. The head notices within five seconds that a node is gone (by
+Ray's own defaults within fifteen), so that a soak has time for many. Ray runs with its own token authentication, as it does
+for a user. With ``faults`` every server process is started with the hooks of ``tests/support/server_hooks``, so that its disk
+and its network can be made to fail by command (``server_faults``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +27,13 @@ from raylog.placement.groups import node_resources
 
 BROKERS = 3
 HOOKS = Path(__file__).parent / "server_hooks"
+EATER = Path(__file__).parent / "memory_eater.py"
 _SMALL: dict[str, Any] = {"object_store_memory": 80 * 1024 * 1024, "num_cpus": 1}
+_WATCHFUL = {"health_check_period_ms": 1_000, "health_check_failure_threshold": 5}
 
 
 class RayNodes:
-    """The nodes by broker. Broker 0's is Ray's head and stays."""
+    """The nodes by broker; Ray's head has none."""
 
     def __init__(self, folder: Path, controllers: int) -> None:
         self.folder = folder
@@ -35,46 +41,75 @@ class RayNodes:
         cluster_id, secret = encode_id(new_id()), "a secret of this test"
         for broker, path in self.disks.items():
             format_disk(path, cluster_id=cluster_id, broker_id=broker, rack=None, controllers=[], secret=secret)
-        head = {**_SMALL, "resources": node_resources([self.disks[0]]), "include_dashboard": False}
+        head = {**_SMALL, "include_dashboard": False, "_system_config": _WATCHFUL}
         self._ray = RayCluster(initialize_head=True, head_node_args=head)
-        self._nodes = {broker: self._add(broker) for broker in range(1, BROKERS)}
+        self._nodes = {broker: self._add(broker) for broker in range(BROKERS)}
         with kept_environment("RAY_AUTH_MODE"):  # a node that is added later has to be like the others
             self.cluster = raylog.init(
                 folder, controllers=controllers, ray_address=self._ray.address, timeout_s=PATIENCE_S
             )
+        ray.shutdown()  # it would say of every node that goes that it is gone; the servers' lives hang on no driver
 
-    def _add(self, broker: int) -> Any:
-        return self._ray.add_node(**_SMALL, resources=node_resources([self.disks[broker]]))
+    def _add(self, broker: int, environment: dict[str, str] | None = None) -> Any:
+        return self._ray.add_node(**_SMALL, resources=node_resources([self.disks[broker]]), env_vars=environment)
 
     def remove(self, broker: int) -> None:
-        """End the node of that broker and every process on it, without a word to them."""
-        self._ray.remove_node(self._nodes.pop(broker), allow_graceful=False)
+        """End the node of that broker and every process on it at once, without a word to them."""
+        node = self._nodes.pop(broker)
+        workers = [worker for each in node.live_processes() for worker in _descendants(each[1].pid)]
+        self._ray.remove_node(node, allow_graceful=False)
+        for worker in workers:
+            with suppress(psutil.NoSuchProcess):
+                worker.kill()  # psutil knows a process from a later one with its number
 
-    def restore(self, broker: int) -> None:
-        """A new node with that broker's disk."""
-        self._nodes[broker] = self._add(broker)
+    def restore(self, broker: int, *, memory_headroom_bytes: int | None = None) -> None:
+        """A new node with that broker's disk.
+
+        ``memory_headroom_bytes``: its memory monitor acts when the machine uses so much more memory than now.
+        """
+        environment = None
+        if memory_headroom_bytes is not None:
+            memory = psutil.virtual_memory()
+            threshold = (memory.total - memory.available + memory_headroom_bytes) / memory.total
+            environment = {"RAY_memory_usage_threshold": f"{threshold:.4f}"}
+        self._nodes[broker] = self._add(broker, environment)
+
+    @contextmanager
+    def memory_eater(self) -> Iterator[Callable[[int, int], None]]:
+        """A user's job on this Ray. Told a broker and a number of bytes, it eats so much memory on that broker's node until Ray ends it.
+
+        Telling it returns when Ray has; an assertion error if Ray lets it have all of it.
+        """
+        command = [sys.executable, str(EATER), self._ray.address]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+
+            def eat(broker: int, most_bytes: int) -> None:
+                said, _ = job.communicate(f"{self._nodes[broker].node_id} {most_bytes}\n", timeout=PATIENCE_S)
+                assert job.returncode == 0, f"a task took {most_bytes:,} bytes, and Ray let it: {said}"
+
+            try:
+                yield eat
+            finally:
+                job.kill()
 
     def stop(self) -> None:
         try:
             self.cluster.shutdown()
         finally:
-            ray.shutdown()
             self._ray.shutdown()
 
 
-@contextmanager
-def ray_nodes(
-    folder: Path, *, controllers: int = 1, faults: Path | None = None, memory_headroom_bytes: int | None = None
-) -> Iterator[RayNodes]:
-    """Three nodes, with their disks under ``folder``, and one controller or three; ended at the end.
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
-    ``memory_headroom_bytes``: Ray's memory monitor acts when so much more memory than now is in use.
-    """
-    with kept_environment("PYTHONPATH", "RAYLOG_TEST_FAULTS", "RAY_memory_usage_threshold"):
-        if memory_headroom_bytes is not None:
-            memory = psutil.virtual_memory()
-            threshold = (memory.total - memory.available + memory_headroom_bytes) / memory.total
-            os.environ["RAY_memory_usage_threshold"] = f"{min(threshold, 0.95):.4f}"  # noqa: SIM112 (its name)
+
+@contextmanager
+def ray_nodes(folder: Path, *, controllers: int = 1, faults: Path | None = None) -> Iterator[RayNodes]:
+    """Three nodes, with their disks under ``folder``, and one controller or three; ended at the end."""
+    with kept_environment("PYTHONPATH", "RAYLOG_TEST_FAULTS"):
         if faults is not None:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOOKS), os.environ.get("PYTHONPATH")]))
             os.environ["RAYLOG_TEST_FAULTS"] = str(faults)

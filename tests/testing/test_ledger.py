@@ -117,3 +117,13 @@ def test_the_longest_pause_is_the_worst_partitions() -> None:
     assert ledger.longest_pause(0.0, 1.4) == pytest.approx(1.2)
     assert ledger.longest_pause(1.35, 1.4) == pytest.approx(0.2)
     assert ledger.longest_pause(1.3, 3.0) == pytest.approx(1.6)  # silent until the end
+
+
+def test_a_pause_belongs_to_the_time_in_which_it_begins() -> None:
+    ledger = Ledger(run=1, producers=1, keys=1)
+    for at, partition in [(0.0, 0), (0.1, 0), (0.5, 1), (0.6, 1), (2.1, 0), (2.2, 0), (2.9, 1)]:
+        ledger.acknowledge(0, ledger.take(0, 1), [(partition, 0)], at)
+    assert ledger.longest_pause_begun(0.0, 0.1) == pytest.approx(0.1)
+    assert ledger.longest_pause_begun(0.05, 0.2) == pytest.approx(2.0)
+    assert ledger.longest_pause_begun(0.2, 3.0) == pytest.approx(2.3)
+    assert ledger.longest_pause_begun(2.0, 3.0) == pytest.approx(0.1)
