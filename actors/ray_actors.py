@@ -26,6 +26,9 @@ from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.types import Endpoint
 
 ABANDONED_AFTER_S = 60.0
+RESTARTED_AFTER_S = (
+    2.0  # whoever waits for a controller hears why it cannot start, and Ray does not start processes without pause
+)
 
 
 class Server(Protocol):
@@ -117,7 +120,18 @@ class ControllerActor(ServerActor):
 
     def __init__(self, spec: ServerSpec) -> None:
         super().__init__(replace(spec, incarnation=new_incarnation()))
-        asyncio.get_running_loop().create_task(self.start())
+        self._serving = asyncio.get_running_loop().create_task(self._serve())
+
+    async def _serve(self) -> None:
+        """Start the controller. One that cannot start, as on a disk that fails, leaves its place to the process that Ray starts next."""
+        try:
+            await self.start()
+        except Exception as error:
+            logger = logging.getLogger("raylog")
+            logger.error("the controller cannot start, another process tries in %g s: %s", RESTARTED_AFTER_S, error)
+            await asyncio.sleep(RESTARTED_AFTER_S)
+            if self._endpoint is None:
+                os._exit(1)
 
     async def _retire(self, server: Any, reason: str) -> None:
         from raylog.actors.controller_server import SHUT_DOWN

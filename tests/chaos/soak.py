@@ -54,6 +54,7 @@ LASTS_S = (1.0, 14.0)  # a silence longer than broker.session.timeout.ms (9 s) a
 MACHINE_LASTS_S = (1.0, 11.0)
 HEAL_S = 180.0
 PARTITIONS = 3
+CONTROLLERS = 3
 RECORDS_PER_SECOND = 6_000
 RECORDS_PER_SECOND_MIN = 5_000
 MACHINE, SILENCE = "machine", "silence"
@@ -70,7 +71,7 @@ GROUPS = {
         ),
         MACHINE,
     ),
-    **dict.fromkeys(("stop leader", "stop follower", "stop controller"), SILENCE),
+    **dict.fromkeys(("stop leader", "stop follower", "stop controller", "stop standby"), SILENCE),
 }
 
 
@@ -253,7 +254,7 @@ def main() -> int:
     os.environ["RAY_TMPDIR"] = str(folder)
     try:
         faults = ServerFaults(folder / "faults.json")
-        with ray_nodes(folder / "data", faults=faults.path) as nodes:
+        with ray_nodes(folder / "data", controllers=CONTROLLERS, faults=faults.path) as nodes:
             configs = {"min.insync.replicas": "2", "retention.ms": "-1"}
             with nodes.cluster.admin() as admin:
                 admin.create_topics([NewTopic("soak", PARTITIONS, 3, configs=configs)])

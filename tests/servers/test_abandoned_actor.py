@@ -1,4 +1,4 @@
-"""A server actor whose creator died before it could start it does not stay for ever."""
+"""A server actor whose creator died before it could start it does not stay for ever, nor does a controller that cannot start."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ class StandInServer:
 
     def __init__(self) -> None:
         self.may_listen = asyncio.Event()
+        self.error: OSError | None = None
 
     async def start(self) -> Endpoint:
+        if self.error is not None:
+            raise self.error
         await self.may_listen.wait()
         return Endpoint("127.0.0.1", 1)
 
@@ -44,10 +47,20 @@ class Actor(ray_actors.ServerActor):
         return self.server
 
 
+class Controller(ray_actors.ControllerActor):
+    def __init__(self, spec: ServerSpec, server: StandInServer) -> None:
+        super().__init__(spec)
+        self.server = server
+
+    def _build(self, spec: ServerSpec) -> Any:
+        return self.server
+
+
 @pytest.fixture
 def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     codes: list[int] = []
     monkeypatch.setattr(ray_actors, "ABANDONED_AFTER_S", 0.01)
+    monkeypatch.setattr(ray_actors, "RESTARTED_AFTER_S", 0.01)
     monkeypatch.setattr(os, "_exit", codes.append)
     return codes
 
@@ -81,6 +94,42 @@ def test_an_actor_that_is_being_started_or_was_stays(exits: list[int], monkeypat
         await starting
         while len(judged) < 3:
             await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(live(), 10))
+    assert exits == []
+
+
+def test_a_controller_that_cannot_start_leaves_its_place_to_another_process(
+    exits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_actors, "ABANDONED_AFTER_S", 60.0)
+    server = StandInServer()
+    server.error = OSError("the disk fails")
+
+    async def live() -> None:
+        Controller(SPEC, server)
+        while not exits:
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(live(), 10))
+    assert exits == [1]
+
+
+def test_a_controller_that_somebody_else_starts_meanwhile_stays(
+    exits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_actors, "ABANDONED_AFTER_S", 60.0)
+    server = StandInServer()
+    server.error = OSError("the disk fails")
+    server.may_listen.set()
+
+    async def live() -> None:
+        controller = Controller(SPEC, server)
+        with pytest.raises(OSError, match="the disk fails"):
+            await controller.start()
+        server.error = None
+        await controller.start()
+        await controller._serving
 
     asyncio.run(asyncio.wait_for(live(), 10))
     assert exits == []

@@ -4,7 +4,7 @@
 that strikes, holds on for as long as ``Hold`` says, and mends; they are the same in the tests (which hold on until a
 condition is true) and in the soak (which holds on for a time). A fault strikes at once, whatever is in flight.
 
-What "mends" means: a killed process is started anew by the controller (the controller itself by Ray), a stopped one goes on, a
+What "mends" means: a killed process is started anew by the controller (a controller by Ray), a stopped one goes on, a
 removed node comes back with its disk, a cut network heals. A failed disk works again, but replicas that met its error
 stay offline until their processes are replaced (docs/limits.md): the fault ends by killing those, as an operator would.
 """
@@ -16,8 +16,8 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psutil
@@ -25,8 +25,10 @@ from ray_clusters import eventually
 from ray_nodes import RayNodes
 from server_faults import ServerFaults
 
+from raylog.client.sync import call
 from raylog.errors import RaylogError
 from raylog.types import broker_of
+from raylog.wire.private import DescribeQuorum
 
 Condition = Callable[[], bool]
 Hold = Callable[[Condition], None]
@@ -132,8 +134,18 @@ class Target:
         """The active controller."""
         return [Victim(status["controller"]["pid"], epoch=status["controller"]["epoch"])]
 
+    def standbys(self, status: dict[str, Any]) -> list[Victim]:
+        """The live controllers that are not the active one. Each is asked at its own address."""
+        told = []
+        for endpoint in self.nodes.cluster.address.bootstrap:
+            with suppress(RaylogError):
+                one = replace(self.nodes.cluster.address, bootstrap=(endpoint,))
+                told.append(call(one, DescribeQuorum(), timeout_s=1).quorum["told_by"])
+        active = status["controller"]["pid"]
+        return [Victim(each["pid"]) for each in told if not each["is_active"] and each["pid"] != active]
+
     def a_broker_without_controller(self) -> int:
-        """A broker whose node and disk may go without the active controller's."""
+        """A broker that does not have the active controller."""
         home = self.status()["controller"]["broker"]
         return self.dice.choice([broker for broker in self.nodes.disks if broker != home])
 
@@ -189,6 +201,12 @@ def kill_controller(target: Target, hold: Hold) -> None:
     hold(lambda: bool(target.status()["controller"]["epoch"] > victim.epoch))
 
 
+def kill_standby(target: Target, hold: Hold) -> None:
+    """SIGKILL a controller that is not the active one."""
+    victim = target.strike(signal.SIGKILL, target.standbys)
+    hold(lambda: all(victim.pid != each.pid for each in target.standbys(target.status())))
+
+
 # ------------------------------------------------------------------ silence
 
 
@@ -218,8 +236,14 @@ def stop_follower(target: Target, hold: Hold) -> None:
 
 
 def stop_controller(target: Target, hold: Hold) -> None:
-    """SIGSTOP the active controller. Nobody else can answer what the cluster's state is meanwhile."""
+    """SIGSTOP the active controller; it wakes up believing that it is active."""
     with stopped(target, target.controllers):
+        hold(lambda: True)
+
+
+def stop_standby(target: Target, hold: Hold) -> None:
+    """SIGSTOP a controller that is not the active one."""
+    with stopped(target, target.standbys):
         hold(lambda: True)
 
 
@@ -313,10 +337,12 @@ KINDS: dict[str, Fault] = {
         kill_leader,
         kill_follower,
         kill_controller,
+        kill_standby,
         kill_broker,
         stop_leader,
         stop_follower,
         stop_controller,
+        stop_standby,
         node_away,
         node_of_controller_away,
         disk_full,
