@@ -45,7 +45,7 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	@missed=0; \
-	for script in benchmarks/bench_*.py; do $(BIN)/python "$$script" || missed=1; done; \
+	for script in benchmarks/bench_*.py benchmarks/failover.py; do $(BIN)/python "$$script" || missed=1; done; \
 	$(BIN)/python benchmarks/report.py; \
 	exit $$missed
 

@@ -1,4 +1,5 @@
 """Writes ``docs/benchmarks.md`` from the result files: every case, every target, met or missed, in words that stay with the figures.
+And ``docs/failover.png``, where the figures that it shows have changed.
 
 ::
 
@@ -15,8 +16,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from failover_chart import CHART, draw, is_current
+from harness import Measurement
+
 RESULTS = Path(__file__).resolve().parent / "results"
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+FAILOVER = "failover"
 
 INTRODUCTION = """\
 # Benchmarks
@@ -38,16 +43,11 @@ def _section(result: dict[str, Any]) -> str:
     lines = [
         f"## {result['benchmark'].replace('_', ' ')}",
         "",
-        f"{result['claim'][0].upper()}{result['claim'][1:]}. Script: `benchmarks/bench_{result['benchmark']}.py`; "
+        f"{result['claim'][0].upper()}{result['claim'][1:]}. Script: `benchmarks/{script_of(result['benchmark'])}`; "
         f"{machine['cores']} cores, {machine['cpu']}, {result['started'][:10]}.",
         "",
-        "| case | contestant | median | min – max | unit |",
-        "|---|---|---:|---:|---|",
+        *(_pauses(result) if result["benchmark"] == FAILOVER else _medians(result)),
     ]
-    for case, contestants in result["cases"].items():
-        for name, each in contestants.items():
-            span = f"{each['min']:.4g} – {each['max']:.4g}"
-            lines.append(f"| {case} | {name} | {each['median']:.4g} | {span} | {each['unit']} |")
     if result["targets"]:
         lines += ["", "| target | bound | reached | |", "|---|---:|---:|---|"]
         for target in result["targets"]:
@@ -57,16 +57,54 @@ def _section(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def script_of(benchmark: str) -> str:
+    """The script that wrote a result."""
+    return f"{benchmark}.py" if benchmark == FAILOVER else f"bench_{benchmark}.py"
+
+
+def _medians(result: dict[str, Any]) -> list[str]:
+    lines = ["| case | contestant | median | min – max | unit |", "|---|---|---:|---:|---|"]
+    for case, contestants in result["cases"].items():
+        for name, each in contestants.items():
+            span = f"{each['min']:.4g} – {each['max']:.4g}"
+            lines.append(f"| {case} | {name} | {each['median']:.4g} | {span} | {each['unit']} |")
+    return lines
+
+
+def _pauses(result: dict[str, Any]) -> list[str]:
+    """The chart, and the table that is its truth."""
+    lines = [
+        f"![every pause of every kind, raylog and Apache Kafka]({CHART.name})",
+        "",
+        "| struck | contestant | runs | p50, ms | p95, ms | max, ms | acked records lost | measured, load |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for case, contestants in result["cases"].items():
+        for name, each in contestants.items():
+            pauses = Measurement(each["unit"], each["values"])
+            figures = [f"{value:,.0f}" for value in (pauses.percentile(50), pauses.percentile(95), max(pauses.values))]
+            notes = each["notes"]
+            lost = f"{notes['lost']} of {notes['acknowledged']:,}" if "lost" in notes else ""
+            when = f"{notes['measured']}, {notes['load_at_start'][0]:.1f}" if "lost" in notes else ""
+            lines.append(f"| {case} | {name} | {len(pauses.values)} | {' | '.join(figures)} | {lost} | {when} |")
+    return lines
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="make docs/benchmarks.md from the result files")
     parser.add_argument("--check", action="store_true", help="only say whether the page is up to date")
     wanted = page()
+    pauses = RESULTS / f"{FAILOVER}.json"
+    struck = json.loads(pauses.read_text()) if pauses.exists() else None
+    is_drawn = struck is None or is_current(struck)
     if parser.parse_args().check:
-        if PAGE.exists() and PAGE.read_text() == wanted:
+        if PAGE.exists() and PAGE.read_text() == wanted and is_drawn:
             return 0
-        print("docs/benchmarks.md is not what benchmarks/results say: run python benchmarks/report.py")
+        print("docs/benchmarks.md or its chart is not what benchmarks/results say: run python benchmarks/report.py")
         return 1
     PAGE.write_text(wanted)
+    if struck is not None and not is_drawn:
+        draw(struck)
     return 0
 
 
