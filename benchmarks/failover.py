@@ -29,7 +29,7 @@ import random
 import threading
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -39,7 +39,7 @@ from paced_load import Ledger, Pacer, held_against, longest_gap
 from struck import CHANGES_IN, CONTROLLER, HEAD, KINDS, LEADER, NODE, SILENT, Kafka, Raylog
 
 RUNS = 30
-BLOCK = 10
+BLOCK = 5
 RECORD_BYTES = 100
 RECORDS_PER_SECOND = 3000
 CHANGE_EVERY_S = 0.05
@@ -70,6 +70,7 @@ class Figures:
     misplaced: int = 0  # twice, elsewhere or out of order, in the blocks of this kind
     refused: list[str] = field(default_factory=list)
     acknowledged: int = 0
+    loads: list[float] = field(default_factory=list)  # of the machine, before each row of strikes
 
 
 class Changes(threading.Thread):
@@ -129,6 +130,7 @@ class Block:
         time.sleep(CALM_S)
         for kind in kinds:
             spans.append((time.perf_counter(), kind))
+            figures[kind].loads.append(round(os.getloadavg()[0], 1))
             with Changes(self._contestant) if kind in CHANGES_IN else nullcontext() as changes:
                 for _ in range(runs):
                     run = self._strike(kind, changes)
@@ -185,17 +187,22 @@ class Block:
         )
 
 
-def measure(contestants: Sequence[str], kinds: Sequence[str], runs: int, seed: int) -> dict[str, dict[str, Figures]]:
-    """By contestant and kind."""
-    found: dict[str, dict[str, Figures]] = {name: {} for name in contestants}
-    dice = random.Random(seed)
+Found = dict[str, dict[str, Figures]]
+"""By contestant and kind."""
+
+
+def measure(options: argparse.Namespace, contestants: Sequence[str], runs: int) -> Iterator[Found]:
+    """What has been found so far, after each round of blocks. No further round begins once ``--minutes`` are over."""
+    found: Found = {name: {} for name in contestants}
+    dice = random.Random(options.seed)
+    ends_at = time.monotonic() + 60 * options.minutes
     left = runs
     turn = 0
-    while left:
+    while left and time.monotonic() < ends_at:
         for name in [*contestants[turn:], *contestants[:turn]]:
             os.sync()
             contestant = CONTESTANTS[name]()
-            wanted = [kind for kind in kinds if kind in contestant.faults]
+            wanted = [kind for kind in options.kinds if kind in contestant.faults]
             for kind in wanted:
                 found[name].setdefault(kind, Figures())
             if wanted:
@@ -203,46 +210,53 @@ def measure(contestants: Sequence[str], kinds: Sequence[str], runs: int, seed: i
                     Block(contestant, dice).run(wanted, min(BLOCK, left), found[name])
         left -= min(BLOCK, left)
         turn = (turn + 1) % len(contestants)
-    return found
+        yield found
 
 
 # ------------------------------------------------------------------ results
 
 
-def record(bench: Benchmark, found: dict[str, dict[str, Figures]]) -> None:
-    """What was measured now, among what the file holds of earlier runs."""
-    earlier = RESULTS / f"{bench.name}.json"
-    if earlier.exists():
-        for case, measured in json.loads(earlier.read_text())["cases"].items():
-            for name, each in measured.items():
-                kept = Measurement(each["unit"], each["values"], each["notes"])
-                bench.cases.setdefault(case, {})[name] = kept
+def earlier(bench: Benchmark) -> dict[str, dict[str, Measurement]]:
+    """What the file holds of earlier runs."""
+    file = RESULTS / f"{bench.name}.json"
+    cases = json.loads(file.read_text())["cases"] if file.exists() else {}
+    return {
+        case: {name: Measurement(each["unit"], each["values"], each["notes"]) for name, each in measured.items()}
+        for case, measured in cases.items()
+    }
+
+
+def record(bench: Benchmark, kept: dict[str, dict[str, Measurement]], found: Found) -> None:
+    """What was measured now, among what is kept."""
+    cases: dict[str, dict[str, Measurement]] = {case: dict(measured) for case, measured in kept.items()}
     for name, by_kind in found.items():
         for kind, figures in by_kind.items():
             notes = {
-                "measured": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()),
-                "load_at_start": bench.machine["load_at_start"],
+                "measured": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+                "loads": figures.loads,
                 "acknowledged": figures.acknowledged,
                 "lost": figures.lost,
                 "misplaced": figures.misplaced,
                 "refused": figures.refused,
                 "runs": [asdict(run) for run in figures.runs],
             }
-            bench.record(kind, name, [run.pause_ms for run in figures.runs], unit="ms", **notes)
+            values = [run.pause_ms for run in figures.runs]
+            cases.setdefault(kind, {})[name] = Measurement("ms", values, notes)
             changes = [run.changes_ms for run in figures.runs if run.changes_ms is not None]
             if changes:
-                bench.record(kind + CHANGES, name, changes, unit="ms", measured=notes["measured"])
-    order = [case for kind in KINDS for case in (kind, kind + CHANGES)]
+                about = {"measured": notes["measured"]}
+                cases.setdefault(kind + CHANGES, {})[name] = Measurement("ms", changes, about)
     contestants = list(CONTESTANTS)
     bench.cases = {
-        case: dict(sorted(bench.cases[case].items(), key=lambda each: contestants.index(each[0])))
-        for case in order
-        if case in bench.cases
+        case: dict(sorted(cases[case].items(), key=lambda each: contestants.index(each[0])))
+        for case in (case for kind in KINDS for case in (kind, kind + CHANGES))
+        if case in cases
     }
 
 
 def judge(bench: Benchmark) -> None:
     """Targets on raylog's figures, as far as there are any."""
+    bench.targets = []
 
     def of(case: str, name: str = Raylog.name) -> Measurement | None:
         return bench.cases.get(case, {}).get(name)
@@ -268,6 +282,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=None, help=f"of each kind (default {RUNS})")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="only these")
     parser.add_argument("--only", choices=CONTESTANTS, help="one contestant; the other's results are kept")
+    parser.add_argument("--minutes", type=float, default=240, help="begin no further round of blocks after this time")
     parser.add_argument("--seed", type=int, default=1, help="of the moments of the strikes")
     options = arguments(parser)
     runs = options.runs or (1 if options.quick else RUNS)
@@ -285,8 +300,11 @@ def main() -> int:
         quick=options.quick,
     )
     contestants = [options.only] if options.only else list(CONTESTANTS)
-    record(bench, measure(contestants, options.kinds, runs, options.seed))
-    judge(bench)
+    kept = {} if options.quick else earlier(bench)
+    for found in measure(options, contestants, runs):
+        record(bench, kept, found)
+        judge(bench)
+        bench.write()
     return bench.finish()
 
 

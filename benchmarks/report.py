@@ -76,7 +76,7 @@ def _pauses(result: dict[str, Any]) -> list[str]:
     lines = [
         f"![every pause of every kind, raylog and Apache Kafka]({CHART.name})",
         "",
-        "| struck | contestant | runs | p50, ms | p95, ms | max, ms | acked records lost | measured, load |",
+        "| struck | contestant | runs | p50, ms | p95, ms | max, ms | acked records lost | until; the machine's load |",
         "|---|---|---:|---:|---:|---:|---:|---|",
     ]
     for case, contestants in result["cases"].items():
@@ -85,7 +85,9 @@ def _pauses(result: dict[str, Any]) -> list[str]:
             figures = [f"{value:,.0f}" for value in (pauses.percentile(50), pauses.percentile(95), max(pauses.values))]
             notes = each["notes"]
             lost = f"{notes['lost']} of {notes['acknowledged']:,}" if "lost" in notes else ""
-            when = f"{notes['measured']}, {notes['load_at_start'][0]:.1f}" if "lost" in notes else ""
+            when = (
+                f"{notes['measured']}, {min(notes['loads']):.0f} – {max(notes['loads']):.0f}" if "lost" in notes else ""
+            )
             lines.append(f"| {case} | {name} | {len(pauses.values)} | {' | '.join(figures)} | {lost} | {when} |")
     return lines
 

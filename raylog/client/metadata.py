@@ -319,7 +319,10 @@ class Metadata:
         return found
 
     async def await_newer(self, key: TopicPartition, epoch: int) -> Leader | None:
-        """Ask the controller, for ``AWAIT_LEADER_MS``, for a leader after that epoch; None if there is none yet."""
+        """Ask the controller, for ``AWAIT_LEADER_MS``, for a leader after that epoch.
+
+        If there is none yet, whoever leads and is not known to be dead; None if nobody does.
+        """
         request = AwaitLeader(
             topic=key.topic, partition=key.partition, newer_than_epoch=epoch, timeout_ms=AWAIT_LEADER_MS
         )

@@ -94,7 +94,8 @@ class SilentLeaders:
             except RaylogError:
                 await asyncio.sleep(PATIENCE_MS / 1000)  # the controller is away too
                 continue
-            if newer is not None and newer.endpoint is not None and self._silent_on(connection) is not None:
+            is_replaced = newer is not None and newer.epoch > leader.epoch
+            if is_replaced and self._silent_on(connection) is not None:
                 reason = f"{key.topic}-{key.partition} is led by another server, and this one has not answered"
                 connection.abort(DisconnectedError(reason))
                 return

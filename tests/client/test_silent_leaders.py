@@ -9,7 +9,7 @@ import pytest
 from raw_requests import eventually
 from scripted_cluster import FETCH, PRODUCE, ScriptedCluster
 
-from raylog.client import silent_leaders
+from raylog.client import metadata, silent_leaders
 from raylog.client.sync import Consumer, Producer
 from raylog.records.codec import encode_values
 
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.core
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silent_leaders, "PATIENCE_MS", 150.0)
+    monkeypatch.setattr(metadata, "AWAIT_LEADER_MS", 100)
 
 
 def asked_for(cluster: ScriptedCluster, name: str) -> int:
@@ -40,7 +41,10 @@ def test_a_producer_leaves_a_silent_leader_when_another_one_leads(scripted: Any)
         producer.send("t", b"0").result(10)
         falls_silent(cluster, PRODUCE)
         waiting = [producer.send("t", b"%d" % number) for number in range(1, 4)]
-        eventually(lambda: asked_for(cluster, "AwaitLeader") >= 2, "the producer asks for a leader, and asks again")
+        eventually(lambda: asked_for(cluster, "AwaitLeader") >= 1, "the producer asks for a leader")
+        sent = asked_for(cluster, "ProduceRequest")
+        eventually(lambda: asked_for(cluster, "AwaitLeader") >= 5, "it asks again and again")
+        assert asked_for(cluster, "ProduceRequest") == sent, "it left the leader, and nobody else led"
         speaks_again(cluster, PRODUCE)
         cluster.move_leader(("t", 0), 1)
         started = time.perf_counter()

@@ -96,6 +96,7 @@ class ScriptedCluster:
         self.isr: tuple[int, ...] = ()
         self.hints = False  # whether a node that does not lead names the leader, as the real servers do
         self.waiting_for_leader: list[Any] = []
+        self.stopped: set[int] = set()
         self.on(self._start(nodes))
 
     def on(self, work: Any) -> Any:
@@ -183,6 +184,7 @@ class ScriptedCluster:
 
     def stop(self, node: int) -> None:
         """A node's process is gone."""
+        self.stopped.add(node)
         self.on(self.servers[node].stop(grace_s=0))
 
     def records(self, key: tuple[str, int] = ("t", 0)) -> list[Record]:
@@ -416,7 +418,9 @@ class ScriptedCluster:
     def _leader_not_found(self, request: Any) -> None:
         if request in self.waiting_for_leader:
             self.waiting_for_leader.remove(request)
-            if request.is_open:
-                request.reply(
-                    LeaderFound(-1, self.logs[TopicPartition(request.body.topic, request.body.partition)].epoch)
-                )
+            log = self.logs[TopicPartition(request.body.topic, request.body.partition)]
+            if request.is_open and log.leader in self.stopped:
+                request.reply(LeaderFound(-1, log.epoch))
+            elif request.is_open:  # as the controller answers: whoever leads and is not known to be dead
+                endpoint = self.endpoints[log.leader]
+                request.reply(LeaderFound(log.leader, log.epoch, endpoint.host, endpoint.port))
