@@ -24,8 +24,9 @@ Roles: what each answers, and where it can go::
 - A leader's term begins with an entry of its own (LEADER). Entries of older terms are committed only through it, and nothing may be
   served before: ``has_committed_in_term``.
 - Who heard a leader within the election timeout grants no vote and no pre-vote, so a node that was cut off cannot depose it.
-- A leader whose process is known to have ended (``peer_lost``) is forgotten at once, and for one election timeout elections follow each
-  other quickly. That is a hint: where it is wrong, it costs an election, never an entry.
+- A leader whose process is known to have ended (``peer_lost``) is forgotten at once, and the next election comes soon; if it fails, another
+  in twice the time, and so on up to the ordinary timeout: disks may be slower than the hurry. It is a hint: where it is wrong, it costs an
+  election, never an entry.
 - ``confirm_leadership`` gives a ticket that is settled (``Ready.confirmed_round``) when a majority has answered the leader after
   the ticket was drawn. Tickets of a leader that steps down are never settled.
 - Voters change one at a time by an entry that counts from its append. Observers are sent everything and count for nothing. A machine
@@ -105,7 +106,7 @@ class Quorum:
         self._election_deadline_ms = 0
         self._heartbeat_deadline_ms = 0
         self._heard_leader_ms = 0
-        self._hurried_until_ms = now_ms  # until then election timeouts are short: the leader is known to be gone
+        self._hurry_ms = 0  # the shortest election timeout while the leader is known to be gone; 0: the ordinary one
         self._reset_election_timer(now_ms)
         if self.log.voters == (identity,):
             self._stand_for_election(now_ms)
@@ -172,7 +173,7 @@ class Quorum:
         """That member's process has ended, as far as can be seen: if it led, its silence is not waited for."""
         if self.leader == peer and self.role is Role.FOLLOWER:
             self.leader = None
-            self._hurried_until_ms = now_ms + self.config.election_timeout_ms
+            self._hurry_ms = self.config.lost_leader_timeout_ms
             self._reset_election_timer(now_ms)
 
     # ------------------------------------------------------------------ in: orders
@@ -357,7 +358,7 @@ class Quorum:
         if self.role is not Role.FOLLOWER or self.leader != sender:
             self._enter(Role.FOLLOWER, self.term, sender, now_ms)
         self._heard_leader_ms = now_ms
-        self._hurried_until_ms = now_ms
+        self._hurry_ms = 0
         self._reset_election_timer(now_ms)
 
     def _on_append_request(self, sender: uuid.UUID, message: AppendRequest) -> None:
@@ -434,8 +435,8 @@ class Quorum:
     def _reset_election_timer(self, now_ms: int) -> None:
         timeout_ms = self._draw_election_timeout_ms()
         assert timeout_ms >= self.config.election_timeout_ms, (timeout_ms, self.config.election_timeout_ms)
-        if now_ms < self._hurried_until_ms:
-            timeout_ms = timeout_ms * self.config.lost_leader_timeout_ms // self.config.election_timeout_ms
+        if self._hurry_ms:
+            timeout_ms = timeout_ms * self._hurry_ms // self.config.election_timeout_ms
         self._election_deadline_ms = now_ms + timeout_ms
 
     def _enter(self, role: Role, term: int, leader: uuid.UUID | None, now_ms: int) -> None:
@@ -452,6 +453,7 @@ class Quorum:
         self._reset_election_timer(now_ms)
 
     def _stand_for_election(self, now_ms: int) -> None:
+        self._hurry_ms = 2 * self._hurry_ms if 2 * self._hurry_ms < self.config.election_timeout_ms else 0
         self._enter(Role.PRECANDIDATE, self.term, None, now_ms)
         self._ask_for_votes(pre_vote=True)
         self._count_votes(now_ms)
