@@ -18,7 +18,11 @@ Files of a formatted disk, besides the replicas' folders::
     controllers=127.0.0.1:40001            # comma list of host:port; hints for finding the quorum, may be stale
     controller.endpoint=127.0.0.1:40001    # where the controller of this very disk listened last; absent without one
 
-A folder is *blank* if it does not exist, is empty, or holds nothing but what an interrupted formatting leaves behind.
+A folder is *blank* if it does not exist, is empty, or holds nothing but a reservation and what an interrupted formatting leaves
+behind. A Ray node advertises its disks by directory id when it starts, so a blank one is given its id before it is formatted::
+
+    reserved.properties  0644   version=1, directory.id, and where known rack, cluster.id and broker.id; formatting deletes it
+
 Anything else without ``meta.properties`` is somebody's data and is refused. All trouble is a DiskError that names folder and
 remedy.
 """
@@ -45,8 +49,16 @@ FORMAT_VERSION = 1
 META_FILE = "meta.properties"
 SECRET_FILE = "cluster.secret"
 LOCK_FILE = ".lock"
-_LEFT_BY_FORMATTING = frozenset(
-    {SECRET_FILE, LOCK_FILE, META_FILE + ".tmp", SECRET_FILE + ".tmp", "lost+found", ".DS_Store"}
+RESERVATION_FILE = "reserved.properties"
+METADATA_FOLDER = "__cluster_metadata-0"
+FOUNDING_FOLDER = "__cluster_metadata-0.founding"
+"""The first metadata of a cluster that is being founded: made on each first voter's disk before any disk is formatted."""
+_IN_A_BLANK_FOLDER = frozenset(
+    {
+        *(SECRET_FILE, LOCK_FILE, META_FILE + ".tmp", SECRET_FILE + ".tmp"),
+        *(RESERVATION_FILE, RESERVATION_FILE + ".tmp", FOUNDING_FOLDER),
+        *("lost+found", ".DS_Store"),
+    }
 )
 _T = TypeVar("_T")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -64,6 +76,16 @@ class Disk:
     controllers: tuple[Endpoint, ...]
     secret: str = field(repr=False)
     controller_endpoint: Endpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a blank folder will be called when it is formatted; ``cluster_id`` and ``broker_id``: by a cluster that is being founded."""
+
+    directory_id: uuid.UUID
+    rack: str | None = None
+    cluster_id: str | None = None
+    broker_id: int | None = None
 
 
 @dataclass(slots=True)
@@ -130,19 +152,20 @@ def format_disk(
 ) -> Disk:
     """Make a blank folder a disk. Durable when it returns; interrupted, it leaves the folder blank.
 
-    Creates the folder. Raises DiskError if the folder is not blank or can't be written.
+    Creates the folder; takes over what is reserved there, unless it is given. Raises DiskError if the folder is not blank or can't
+    be written.
     """
     assert broker_id >= 0, broker_id
-    if rack is not None and not _IDENTIFIER.fullmatch(rack):
-        raise DiskError(f"rack {rack!r} may hold letters, digits, '.', '_' and '-' only")
+    _check_rack(rack)
     if read_disk(path) is not None:
         raise DiskError(f"{path} is already formatted; give another folder, or delete it if its data may go")
+    reserved = read_reservation(path) or Reservation(new_id())
     disk = Disk(
         path=path,
         cluster_id=cluster_id,
         broker_id=broker_id,
-        directory_id=directory_id or new_id(),
-        rack=rack,
+        directory_id=directory_id or reserved.directory_id,
+        rack=rack or reserved.rack,
         controllers=tuple(controllers),
         secret=secret,
     )
@@ -151,9 +174,63 @@ def format_disk(
         path.mkdir(parents=True, exist_ok=True)
         _replace_file(path / SECRET_FILE, secret + "\n", mode=0o600)
         _replace_file(path / META_FILE, _properties_of(disk), mode=0o644)
+        (path / RESERVATION_FILE).unlink(missing_ok=True)
 
     _reporting(path, write)
     return disk
+
+
+def reserve_disk(path: Path, *, rack: str | None = None) -> Reservation:
+    """Give a blank folder its directory id, durably; the one that it has already if it is reserved.
+
+    Raises DiskError for a folder that is missing (a disk that is not mounted?) or not blank.
+    """
+    _check_rack(rack)
+    if not _reporting(path, path.is_dir):
+        raise DiskError(f"there is no folder {path}: mount its disk, or make it")
+    if read_disk(path) is not None:
+        raise DiskError(f"{path} is already formatted")
+    found = read_reservation(path)
+    if found is not None and rack in (None, found.rack):
+        return found
+    reserved = replace(found, rack=rack) if found is not None else Reservation(new_id(), rack)
+    write_reservation(path, reserved)
+    return reserved
+
+
+def write_reservation(path: Path, reserved: Reservation) -> None:
+    """Reserve a blank folder, durably; an earlier reservation is replaced."""
+    fields = {
+        "version": FORMAT_VERSION,
+        "directory.id": encode_id(reserved.directory_id),
+        "rack": reserved.rack,
+        "cluster.id": reserved.cluster_id,
+        "broker.id": reserved.broker_id,
+    }
+    text = "".join(f"{name}={value}\n" for name, value in fields.items() if value is not None)
+    _reporting(path, lambda: _replace_file(path / RESERVATION_FILE, text, mode=0o644))
+
+
+def read_reservation(path: Path) -> Reservation | None:
+    """What is reserved for that folder, if anything is; DiskError if that can't be read."""
+    where = path / RESERVATION_FILE
+    try:
+        properties = _properties(where.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DiskError(f"{where} can't be read: {error}") from error
+    try:
+        if int(properties["version"]) > FORMAT_VERSION:
+            raise DiskError(f"{where} is of a newer version; upgrade raylog")
+        return Reservation(
+            decode_id(properties["directory.id"]),
+            properties.get("rack"),
+            properties.get("cluster.id"),
+            int(properties["broker.id"]) if "broker.id" in properties else None,
+        )
+    except (KeyError, ValueError) as error:
+        raise DiskError(f"{where} is damaged ({error}): delete it") from None
 
 
 def read_disk(path: Path) -> Disk | None:
@@ -261,9 +338,14 @@ def lock_disk(path: Path) -> DiskLock:
     return DiskLock(path, descriptor)
 
 
+def _check_rack(rack: str | None) -> None:
+    if rack is not None and not _IDENTIFIER.fullmatch(rack):
+        raise DiskError(f"rack {rack!r} may hold letters, digits, '.', '_' and '-' only")
+
+
 def _refuse_foreign_files(path: Path) -> None:
     names = _reporting(path, lambda: sorted(os.listdir(path)))
-    foreign = [name for name in names if name not in _LEFT_BY_FORMATTING and ".probe-" not in name]
+    foreign = [name for name in names if name not in _IN_A_BLANK_FOLDER and ".probe-" not in name]
     if foreign:
         shown = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
         raise DiskError(f"{path} holds files that are not raylog's ({shown}); give an empty folder")

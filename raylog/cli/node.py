@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from raylog.cli.output import AsJson, print_json
+from raylog.errors import DiskError
 
 app = typer.Typer(help="A Ray node and its disks.", no_args_is_help=True)
 
@@ -19,25 +20,44 @@ def group() -> None:
 
 @app.command("resources")
 def resources(
-    folders: Annotated[list[Path], typer.Argument(help="Formatted folders, one per disk, or folders of such folders.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders, one per disk, formatted or blank, or folders of such folders.")
+    ],
+    rack: Annotated[
+        str | None, typer.Option(help="The rack of the broker that a blank folder becomes.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the --resources of a Ray node from its disks' folders (always JSON).
 
     ray start --resources="$(raylog node resources /disk1 /disk2)"
-    """
-    from raylog.placement.groups import node_resources
 
-    print_json(node_resources(disk_folders(folders)))
+    A blank folder is given its directory id, and is formatted when the cluster takes it in.
+    """
+    from raylog.placement.groups import advertisement
+
+    print_json(advertisement(disk_folders(folders), rack=rack))
 
 
 def disk_folders(folders: list[Path]) -> list[Path]:
-    """The disks among these folders and their direct subfolders; a folder without any stands for itself (and fails)."""
+    """These folders; one that is neither a disk nor blank stands for the disks and blank folders in it, if there are any."""
     found: list[Path] = []
     for folder in folders:
-        if (folder / "meta.properties").exists() or not folder.is_dir():
+        if not _may_be_disk(folder) and folder.is_dir():
+            inside = sorted(each for each in folder.iterdir() if each.is_dir() and _may_be_disk(each))
+            found.extend(inside or [folder])
+        else:
             found.append(folder)
-            continue
-        inside = sorted(each for each in folder.iterdir() if (each / "meta.properties").exists())
-        found.extend(inside or [folder])
     return found
+
+
+def _may_be_disk(folder: Path) -> bool:
+    from raylog.placement.disks import META_FILE, read_disk
+
+    if (folder / META_FILE).exists():
+        return True
+    try:
+        read_disk(folder)
+    except DiskError:
+        return False
+    return True

@@ -104,12 +104,29 @@ def test_another_platform_gets_one_sentence_and_exit_1(
 
 def test_node_resources_prints_what_ray_start_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     disk = format_disk(tmp_path / "broker-0", cluster_id="c", broker_id=0, rack=None, controllers=[], secret="s")
-    expected = {f"raylog:disk:{disk.directory_id}": 1000}
+    expected = {f"raylog:disk:{disk.directory_id}": 1000, f"raylog:folder:{disk.directory_id}:{disk.path}": 1}
     for folder in (disk.path, tmp_path):
         code, out, _ = ends(capsys, "node", "resources", str(folder))
         assert code == 0 and json.loads(out) == expected
     code, out, err = ends(capsys, "node", "resources", str(tmp_path / "none"))
-    assert code == 1 and out == "" and "not formatted" in err
+    assert code == 1 and out == "" and "there is no folder" in err
+
+
+def test_node_resources_gives_a_blank_folder_its_id_and_rack_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d" / "disk-0").mkdir(parents=True)
+    code, out, _ = ends(capsys, "node", "resources", str(tmp_path / "d"), "--rack", "r1")
+    assert code == 0 and len(json.loads(out)) == 2
+    again = ends(capsys, "node", "resources", str(tmp_path / "d" / "disk-0"))
+    assert again[:2] == (0, out), "it says the same at every start of the node"
+    disk = format_disk(tmp_path / "d" / "disk-0", cluster_id="c", broker_id=0, rack=None, controllers=[], secret="s")
+    assert f"raylog:disk:{disk.directory_id}" in json.loads(out) and disk.rack == "r1"
+    assert ends(capsys, "node", "resources", str(tmp_path / "d"))[:2] == (0, out)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+    code, _, err = ends(capsys, "node", "resources", str(tmp_path / "thesis"))
+    assert code == 1 and "files that are not raylog's" in err
 
 
 @pytest.mark.core

@@ -22,6 +22,7 @@ from raylog.placement.groups import (
     NAMESPACE,
     actor_options,
     advertised_disks,
+    advertisement,
     disk_resource,
     ensure_group,
     find_group,
@@ -45,6 +46,22 @@ def test_a_copied_disk_is_refused(tmp_path: Path) -> None:
     shutil.copytree(disk.path, tmp_path / "b")
     with pytest.raises(DiskError, match="one is a copy"):
         node_resources([disk.path, tmp_path / "b"])
+
+
+def test_an_advertisement_leads_back_to_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "my_group_0 and more"
+    folder.mkdir()
+    resources = advertisement([folder])
+    (name,) = (each for each in resources if each.startswith("raylog:folder:"))
+    assert "_group_" not in name and " " not in name, "Ray would read a placement group into it"
+    node = {"NodeID": "n", "Alive": True, "NodeManagerAddress": "10.0.0.1", "Resources": resources}
+    monkeypatch.setattr(ray, "nodes", lambda: [node | {"Labels": {"ray.io/availability-zone": "zone-1"}}])
+    (disk,) = advertised_disks().values()
+    assert disk.path == folder and disk.rack == "zone-1"
+    monkeypatch.setattr(
+        ray, "nodes", lambda: [node | {"Labels": {"raylog/rack": "r", "ray.io/availability-zone": "z"}}]
+    )
+    assert advertised_disks()[disk.directory_id].rack == "r"
 
 
 def eventually(holds: Callable[[], Any], timeout_s: float = 30) -> Any:
