@@ -1,0 +1,335 @@
+"""The steward of a cluster whose brokers are Ray nodes: makes brokers of the disks that nodes bring, and controllers that run.
+
+It looks at Ray's nodes round by round and is never needed by anybody who reads or writes. A round compares what the nodes offer with
+what is so, and does what is missing; each step is idempotent, and what the steward remembers it could find out again, so it may die
+anywhere.
+
+====================================  =====================================================================================
+it sees                               it
+====================================  =====================================================================================
+blank disks only, fewer than expected waits
+blank disks only, all that are        founds a cluster: a new id and secret, a broker per node, metadata on the first voters' disks
+expected
+a formatted disk                      knows the cluster; disks of two clusters are refused; formats what its founding promised
+disks with metadata                   starts their controllers, and writes where they listen to every disk
+a formatted disk that it has not      registers it with the active controller, which starts its Broker and replicas
+registered
+a blank disk, an active controller    formats it for the cluster (the broker of its node, or the next free id) and registers it
+====================================  =====================================================================================
+
+Only a disk's own node sees its folder: all work in folders is done there, by ``Nodes``. Ids of brokers that are away are known to the
+active controller only, so no disk joins without one. Knows nothing of Ray.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from raylog.actors.disk_work import FolderFound
+from raylog.client.address import ClusterAddress
+from raylog.errors import ClusterError, RaylogError
+from raylog.placement.disks import Disk, Reservation, encode_id, new_id
+from raylog.placement.founding import JoinedDisk, assign_brokers, cluster_of, found, rack_of
+from raylog.types import Endpoint
+
+logger = logging.getLogger("raylog.steward")
+
+CONTROLLERS_MAX = 3
+LOOK_AGAIN_ROUNDS = 10  # until a folder that could not be used is looked at again
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOrder:
+    """A blank disk is to become what ``reservation`` says."""
+
+    joined: JoinedDisk
+    reservation: Reservation
+    secret: str
+    controllers: tuple[Endpoint, ...] = ()
+
+
+class Nodes(Protocol):
+    """What the steward can have done, on nodes and by controllers. Answers are by directory id; an exception says what went wrong there."""
+
+    def offered(self) -> Mapping[uuid.UUID, JoinedDisk]:
+        """The disks that live nodes say they have, with nothing known of their folders."""
+        ...
+
+    def look(self, disks: Sequence[JoinedDisk]) -> Mapping[uuid.UUID, FolderFound | Exception]: ...
+
+    def promise(
+        self, orders: Sequence[FormatOrder], voters: Sequence[uuid.UUID]
+    ) -> Mapping[uuid.UUID, Reservation | Exception]: ...
+
+    def format(self, orders: Sequence[FormatOrder]) -> Mapping[uuid.UUID, FolderFound | Exception]: ...
+
+    def tell(
+        self, disks: Sequence[JoinedDisk], controllers: Sequence[Endpoint]
+    ) -> Mapping[uuid.UUID, Disk | Exception]: ...
+
+    def run_controllers(self, homes: Sequence[JoinedDisk]) -> Mapping[uuid.UUID, Endpoint | Exception]:
+        """Start those that do not run, and say where they listen; those that are still starting are left out."""
+        ...
+
+    def broker_ids(self, address: ClusterAddress) -> set[int]:
+        """Of all registered brokers, live or not, as the active controller knows them."""
+        ...
+
+    def register(self, address: ClusterAddress, disks: Sequence[JoinedDisk]) -> None: ...
+
+
+class Steward:
+    """``round`` does what is missing now; ``status`` says how things stand. Safe to call from two threads."""
+
+    def __init__(self, nodes: Nodes, *, expected: int, controllers: int | None = None) -> None:
+        self._nodes = nodes
+        self._expected = expected
+        self._wanted_controllers = controllers
+        self._joined: dict[uuid.UUID, JoinedDisk] = {}
+        self._endpoints: dict[uuid.UUID, Endpoint] = {}  # of controllers, by the directory ids of their disks
+        self._stale: set[Endpoint] = set()  # where controllers listened before they moved
+        self._registered: dict[uuid.UUID, JoinedDisk] = {}
+        self._trouble: dict[uuid.UUID, str] = {}  # folders that cannot be used
+        self._rests: dict[uuid.UUID, int] = {}  # rounds until such a folder is looked at again
+        self._missing: str | None = "no node with a disk has joined yet"
+        self._working = threading.Lock()
+        self._stopped = False
+
+    def expect(self, expected: int, controllers: int | None) -> None:
+        """How many disks, and controllers, a new cluster is to have."""
+        self._expected = expected
+        self._wanted_controllers = controllers
+
+    def stop(self, directory_ids: Collection[uuid.UUID]) -> bool:
+        """If these are disks of its cluster: no further round does anything. Waits for the one that is under way."""
+        if not self._joined.keys() & set(directory_ids):
+            return False
+        self._stopped = True
+        with self._working:
+            return True
+
+    def status(self) -> dict[str, Any]:
+        """``missing`` is None when every disk that is here serves the cluster. Plain values."""
+        joined = sorted(
+            self._joined.values(), key=lambda each: (each.disk.broker_id if each.disk else 1 << 20, each.host)
+        )
+        clusters = {each.disk.cluster_id for each in joined if each.disk is not None}
+        return {
+            "cluster_id": next(iter(clusters)) if len(clusters) == 1 else None,
+            "expected": self._expected,
+            "controllers": [str(each) for each in self._endpoints.values()],
+            "disks": [
+                {
+                    "directory_id": encode_id(each.directory_id),
+                    "host": each.host,
+                    "path": str(each.path),
+                    "broker": each.disk.broker_id if each.disk is not None else None,
+                    "registered": each.directory_id in self._registered,
+                }
+                for each in joined
+            ],
+            "missing": self._missing,
+        }
+
+    # ------------------------------------------------------------------ a round
+
+    def round(self) -> None:
+        """Do what can be done now. Raises nothing of raylog's: what is missing is in ``status``."""
+        with self._working:
+            if self._stopped:
+                return
+            missing: str | None
+            try:
+                missing = self._work()
+            except RaylogError as error:
+                missing = str(error)
+            troubles = [self._trouble[each] for each in sorted(self._trouble)]
+            text = "; ".join([*troubles, *([missing] if missing else [])]) or None
+            if text != self._missing:
+                logger.info("%s", text or "every disk serves")
+            self._missing = text
+
+    def _work(self) -> str | None:
+        """What is missing still, for a person."""
+        self._look()
+        joined = list(self._joined.values())
+        cluster_id = cluster_of(joined)
+        if cluster_id is None:
+            if len(joined) < self._expected or self._trouble:
+                return (
+                    f"{len(joined)} of {self._expected} disks have joined, all blank: the cluster is made when all have"
+                )
+            cluster_id = self._found(joined)
+        promised = [each for each in self._joined.values() if each.is_promised_to(cluster_id)]
+        if promised:
+            secret = self._secret()
+            self._format([FormatOrder(each, each.reservation, secret) for each in promised if each.reservation])
+        homes = [each for each in self._joined.values() if each.has_metadata]
+        if not homes:
+            return f"no disk that holds the metadata of cluster {cluster_id} has joined"
+        troubles = self._run_controllers(homes)
+        if not self._endpoints:
+            return "; ".join(troubles) or "the controllers are starting"
+        troubles += self._tell_controllers()
+        address = ClusterAddress("raylog", "raylog", cluster_id, self._controllers(), self._secret().encode())
+        self._register(address)
+        blank = [each for each in self._joined.values() if each.disk is None]
+        if blank:
+            self._take_in(blank, address)
+        return "; ".join(troubles) or None
+
+    def _look(self) -> None:
+        offered = self._nodes.offered()
+        known: dict[uuid.UUID, Any]
+        for known in (self._joined, self._trouble, self._rests):
+            for gone in [each for each in known if each not in offered]:
+                del known[gone]
+        fresh = []
+        for directory_id, offer in sorted(offered.items()):
+            joined = self._joined.get(directory_id)
+            if joined is not None and (joined.node, joined.path) == (offer.node, offer.path):
+                continue
+            self._joined.pop(directory_id, None)
+            if self._rests.get(directory_id, 0) > 0:
+                self._rests[directory_id] -= 1
+            else:
+                fresh.append(offer)
+        for directory_id, answer in self._nodes.look(fresh).items() if fresh else ():
+            offer = offered[directory_id]
+            if isinstance(answer, Exception):
+                self._trouble[directory_id] = f"{offer.path} on {offer.host} can't be used: {answer}"
+                self._rests[directory_id] = LOOK_AGAIN_ROUNDS
+                continue
+            self._trouble.pop(directory_id, None)
+            self._joined[directory_id] = replace(
+                offer, disk=answer.disk, reservation=answer.reservation, has_metadata=answer.has_metadata
+            )
+
+    def _found(self, joined: list[JoinedDisk]) -> str:
+        founding = found(joined, self._wanted_controllers)
+        cluster_id, secret = encode_id(new_id()), secrets.token_urlsafe(32)
+        orders = [
+            FormatOrder(each, _reservation(each, cluster_id, founding.broker_ids[each.directory_id], joined), secret)
+            for each in joined
+        ]
+        answers = self._nodes.promise(orders, founding.voters)
+        _all_done(answers)
+        for directory_id, answer in answers.items():
+            if isinstance(answer, Reservation):
+                self._joined[directory_id] = replace(self._joined[directory_id], reservation=answer)
+        logger.info("cluster %s is made of %d disks", cluster_id, len(joined))
+        self._format(orders)
+        return cluster_id
+
+    def _take_in(self, blank: list[JoinedDisk], address: ClusterAddress) -> None:
+        """Make blank disks the cluster's."""
+        joined = list(self._joined.values())
+        broker_ids = assign_brokers(joined, taken=self._nodes.broker_ids(address))
+        self._format(
+            [
+                FormatOrder(
+                    each,
+                    _reservation(each, address.cluster_id, broker_ids[each.directory_id], joined),
+                    address.secret.decode(),
+                    address.bootstrap,
+                )
+                for each in blank
+            ]
+        )
+        self._register(address)
+
+    def _format(self, orders: Sequence[FormatOrder]) -> None:
+        answers = self._nodes.format(orders)
+        for directory_id, answer in answers.items():
+            if not isinstance(answer, Exception):
+                self._joined[directory_id] = replace(
+                    self._joined[directory_id],
+                    disk=answer.disk,
+                    reservation=None,
+                    has_metadata=answer.has_metadata,
+                )
+        _all_done(answers)
+
+    def _run_controllers(self, homes: list[JoinedDisk]) -> list[str]:
+        """What went wrong."""
+        answers = self._nodes.run_controllers(homes)
+        failed = []
+        for home in sorted(homes, key=lambda each: _broker_id(each)):
+            answer = answers.get(home.directory_id)
+            if isinstance(answer, Exception):
+                failed.append(f"the controller on {home.path} of {home.host} does not start: {answer}")
+            elif answer is not None:
+                assert home.disk is not None, home
+                before = {self._endpoints.get(home.directory_id), home.disk.controller_endpoint} - {None, answer}
+                self._stale |= {each for each in before if each is not None}
+                self._stale.discard(answer)
+                self._endpoints[home.directory_id] = answer
+        return failed
+
+    def _controllers(self) -> tuple[Endpoint, ...]:
+        """Those that run, by broker id, and where those of absent nodes were last heard of."""
+        here = sorted(
+            (_broker_id(self._joined[each]), at) for each, at in self._endpoints.items() if each in self._joined
+        )
+        endpoints = [at for _, at in here]
+        noted = [at for each in self._joined.values() if each.disk is not None for at in each.disk.controllers]
+        away = [at for each, at in self._endpoints.items() if each not in self._joined]
+        for at in [*away, *sorted(noted, key=str)]:
+            if len(endpoints) < CONTROLLERS_MAX and at not in endpoints and at not in self._stale:
+                endpoints.append(at)
+        return tuple(endpoints)
+
+    def _tell_controllers(self) -> list[str]:
+        """What went wrong."""
+        controllers = self._controllers()
+        stale = [
+            each for each in self._joined.values() if each.disk is not None and each.disk.controllers != controllers
+        ]
+        failed = []
+        for directory_id, answer in self._nodes.tell(stale, controllers).items() if stale else ():
+            joined = self._joined[directory_id]
+            if isinstance(answer, Exception):
+                failed.append(f"{joined.path} of {joined.host} is not told where the controllers are: {answer}")
+            else:
+                self._joined[directory_id] = replace(joined, disk=answer)
+        return failed
+
+    def _secret(self) -> str:
+        return next(each.disk.secret for each in self._joined.values() if each.disk is not None)
+
+    def _register(self, address: ClusterAddress) -> None:
+        fresh = [
+            each
+            for each in self._joined.values()
+            if each.disk is not None and _as_registered(each) != self._registered.get(each.directory_id)
+        ]
+        if fresh:
+            self._nodes.register(address, sorted(fresh, key=_broker_id))
+            self._registered.update({each.directory_id: _as_registered(each) for each in fresh})
+
+
+def _as_registered(joined: JoinedDisk) -> JoinedDisk:
+    """What a registration says, and on which node: a node that came again is registered again."""
+    assert joined.disk is not None, joined
+    return replace(joined, disk=replace(joined.disk, controllers=(), controller_endpoint=None), has_metadata=False)
+
+
+def _broker_id(joined: JoinedDisk) -> int:
+    assert joined.disk is not None, joined
+    return joined.disk.broker_id
+
+
+def _reservation(blank: JoinedDisk, cluster_id: str, broker_id: int, joined: Sequence[JoinedDisk]) -> Reservation:
+    return Reservation(blank.directory_id, rack_of(blank, joined), cluster_id, broker_id)
+
+
+def _all_done(answers: Mapping[uuid.UUID, Any]) -> None:
+    failed = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Exception)]
+    if failed:
+        raise ClusterError("; ".join(map(str, failed)))

@@ -1,0 +1,112 @@
+"""Which broker each disk belongs to, and which disks hold a new cluster's metadata. Pure: what nodes say of their disks comes in.
+
+A Ray node with disks is one broker: its disks share their machine's fate. Formatted disks name their broker themselves; a blank one
+joins the broker of its node, or makes a new one with the lowest free id. Nodes are taken in the order of their addresses (then of
+their folders), so that the ids of a new cluster are those that a person would give.
+
+A new cluster has three controllers where there are three brokers, else one: on the first disk of each of the lowest broker ids.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raylog.errors import ClusterError
+from raylog.placement.disks import Disk, Reservation
+
+CONTROLLERS = 3
+"""Of a cluster with at least as many brokers."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedDisk:
+    """A disk on a live Ray node, as its folder was found. ``disk`` is None while it is blank."""
+
+    directory_id: uuid.UUID
+    path: Path
+    node: str  # Ray's id of it
+    host: str  # its address
+    rack: str | None = None
+    disk: Disk | None = None
+    reservation: Reservation | None = None
+    has_metadata: bool = False
+
+    def is_promised_to(self, cluster_id: str) -> bool:
+        """Whether it is blank and was to be formatted when that cluster was founded."""
+        return self.disk is None and self.reservation is not None and self.reservation.cluster_id == cluster_id
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """A new cluster: the broker of each disk, and the disks of the first controllers."""
+
+    broker_ids: dict[uuid.UUID, int]
+    voters: tuple[uuid.UUID, ...]
+
+
+def cluster_of(joined: Iterable[JoinedDisk]) -> str | None:
+    """The id of the cluster that the formatted disks belong to, None if all are blank; ClusterError if there are two."""
+    clusters: dict[str, JoinedDisk] = {}
+    for each in joined:
+        if each.disk is not None:
+            clusters.setdefault(each.disk.cluster_id, each)
+    if len(clusters) > 1:
+        named = ", ".join(f"{each.path} on {each.host}: {cluster}" for cluster, each in sorted(clusters.items()))
+        raise ClusterError(f"the disks of {len(clusters)} clusters are on this Ray ({named}): keep one cluster's")
+    return next(iter(clusters), None)
+
+
+def found(joined: Sequence[JoinedDisk], controllers: int | None = None) -> Founding:
+    """A cluster of these blank disks. ClusterError if there are fewer brokers than ``controllers``."""
+    broker_ids = assign_brokers(joined, taken=())
+    brokers: dict[int, uuid.UUID] = {}
+    for each in _in_order(joined):
+        brokers.setdefault(broker_ids[each.directory_id], each.directory_id)
+    count = controllers or (CONTROLLERS if len(brokers) >= CONTROLLERS else 1)
+    if count > len(brokers):
+        raise ClusterError(f"{count} controllers need as many nodes with disks, there are {len(brokers)}")
+    return Founding(broker_ids, tuple(brokers[broker_id] for broker_id in sorted(brokers)[:count]))
+
+
+def assign_brokers(joined: Sequence[JoinedDisk], *, taken: Iterable[int]) -> dict[uuid.UUID, int]:
+    """The broker id of each blank disk, by directory id. ``taken``: ids that are in use, by whoever is away too."""
+    of_node: dict[str, int] = {}
+    for each in joined:
+        if each.disk is not None:
+            of_node[each.node] = min(each.disk.broker_id, of_node.get(each.node, each.disk.broker_id))
+    used = {*taken, *of_node.values(), *(each.disk.broker_id for each in joined if each.disk is not None)}
+    assigned = {}
+    for each in _in_order(joined):
+        if each.disk is None:
+            if each.node not in of_node:
+                of_node[each.node] = next(number for number in range(len(used) + 1) if number not in used)
+                used.add(of_node[each.node])
+            assigned[each.directory_id] = of_node[each.node]
+    return assigned
+
+
+def rack_of(blank: JoinedDisk, joined: Iterable[JoinedDisk]) -> str | None:
+    """The rack of a blank disk's broker: what was reserved, what its node says, else that of another disk of its node."""
+    reserved = blank.reservation.rack if blank.reservation is not None else None
+    others = (each.disk.rack for each in joined if each.node == blank.node and each.disk is not None and each.disk.rack)
+    return reserved or blank.rack or next(others, None)
+
+
+def _in_order(joined: Iterable[JoinedDisk]) -> list[JoinedDisk]:
+    disks = sorted(joined, key=lambda each: (_address_key(each.host), str(each.path), each.directory_id))
+    first: dict[str, int] = {}
+    for place, each in enumerate(disks):
+        first.setdefault(each.node, place)
+    return sorted(disks, key=lambda each: first[each.node])  # a node's disks stay together
+
+
+def _address_key(host: str) -> tuple[int, int, str]:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return (9, 0, host)
+    return (address.version, int(address), host)
