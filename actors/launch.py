@@ -6,7 +6,9 @@ creator is this short-lived process, a job without a runtime environment. It mak
 creates the controllers that are not there, each pinned to its disk, waits until they listen, and prints one line of JSON:
 ``{"controllers": [[host, port], …]}`` or ``{"error": …}``.
 
-Input: ``{"ray_address", "disks": [folder, …], "controller_disks": [folder, …], "host"}``.
+Input: ``{"ray_address", "disks": [folder, …], "controller_disks": [folder, …], "host"}``. Or, for a cluster whose brokers are Ray
+nodes, ``{"ray_address", "steward": {"expected": disks, "controllers": 1, 3 or null}}``: then it starts the steward, which does all that,
+and prints ``{"steward": …}``, how things stand.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ def controller_name(disk: Disk) -> str:
     return f"raylog:controller:{disk.cluster_id}:{encode_id(disk.directory_id)}"
 
 
-def launch(order: dict[str, Any]) -> list[Endpoint]:
-    """Make what the order names exist; idempotent. Returns where the controllers listen."""
+def launch(order: dict[str, Any]) -> dict[str, Any]:
+    """Make what the order names exist; idempotent. Returns what is printed."""
     ray.init(
         address=order["ray_address"],
         namespace=NAMESPACE,
@@ -48,17 +50,26 @@ def launch(order: dict[str, Any]) -> list[Endpoint]:
         logging_level=logging.ERROR,
         configure_logging=False,
     )
+    if "steward" in order:
+        from raylog.actors.steward_on_ray import ensure_steward
+
+        return {"steward": ensure_steward(**order["steward"])}
+    return {"controllers": [[each.host, each.port] for each in _launch_controllers(order)]}
+
+
+def _launch_controllers(order: dict[str, Any]) -> list[Endpoint]:
     offered = advertised_disks()
     for path in order["disks"]:
         disk = open_disk(Path(path))
         if disk.directory_id in offered:
             ensure_group(disk.directory_id)
-    actors = [_controller(open_disk(Path(path)), order["host"]) for path in order["controller_disks"]]
+    actors = [ensure_controller(open_disk(Path(path)), order["host"]) for path in order["controller_disks"]]
     endpoints: list[Endpoint] = ray.get([actor.start.remote() for actor in actors])
     return endpoints
 
 
-def _controller(home: Disk, host: str) -> Any:
+def ensure_controller(home: Disk, host: str) -> Any:
+    """The controller actor of that disk, made if there is none."""
     spec = ServerSpec(node_id(home.broker_id, CONTROLLER_SLOT), home.directory_id, str(home.path), host, 0)
     return (
         RAY_CLASSES["controller"]
@@ -76,13 +87,13 @@ def main() -> None:
     order = json.load(sys.stdin)
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     try:
-        endpoints = launch(order)
+        answer = launch(order)
     except RaylogError as error:
         print(json.dumps({"error": str(error)}))
     except ray.exceptions.RayError as error:
         print(json.dumps({"error": f"the controllers could not start on Ray: {error}"}))
     else:
-        print(json.dumps({"controllers": [[each.host, each.port] for each in endpoints]}))
+        print(json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from raylog.errors import ClusterError, DiskError
 from raylog.log.disk_files import DiskFiles
 from raylog.metadata.metadata_log import MetadataLog
 from raylog.metadata.quorum_messages import BLANK, bootstrap_snapshot
+from raylog.placement.disks import METADATA_FOLDER as METADATA_FOLDER
 from raylog.placement.disks import Disk
 
-METADATA_FOLDER = "__cluster_metadata-0"
 CONTROLLER_COUNTS = (1, 3)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import ray
 
-from raylog.actors.spec import ServerSpec, new_incarnation
+from raylog.actors.spec import OWN_ADDRESS, ServerSpec, new_incarnation
 from raylog.types import Endpoint
 
 ABANDONED_AFTER_S = 60.0
@@ -74,7 +74,10 @@ class ServerActor:
                     stream=sys.stderr,
                     force=True,
                 )
-                self._server = self._build(self._spec)
+                spec = self._spec
+                if spec.host == OWN_ADDRESS:
+                    spec = replace(spec, host=ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+                self._server = self._build(spec)
                 self._endpoint = await self._server.start()
                 gc.freeze()  # what Ray and raylog have imported stays: no collection has to look through it again
                 self._watch = asyncio.create_task(self._end_with(self._server))
@@ -153,7 +156,7 @@ class ControllerActor(ServerActor):
         from raylog.actors.controller_server import ControllerServer
         from raylog.actors.ray_launcher import RayLauncher
 
-        return ControllerServer(spec, launcher=RayLauncher())
+        return ControllerServer(spec, launcher=RayLauncher(self._spec.host))
 
 
 RAY_CLASSES: dict[str, Any] = {

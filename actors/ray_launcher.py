@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -16,8 +17,18 @@ import ray
 from raylog.actors.ray_actors import RAY_CLASSES
 from raylog.actors.spec import ServerSpec
 from raylog.placement.disks import encode_id
-from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group, remove_group
+from raylog.placement.groups import (
+    NAMESPACE,
+    actor_options,
+    advertised_disks,
+    ensure_group,
+    find_group,
+    remove_group,
+)
 from raylog.types import Endpoint
+
+STEWARD_NAME = "raylog:steward"
+STEWARD_PATIENCE_S = 20.0
 
 
 def pinned(directory_id: uuid.UUID, *, name: str) -> dict[str, Any]:
@@ -33,16 +44,30 @@ def pinned(directory_id: uuid.UUID, *, name: str) -> dict[str, Any]:
 def retire(directory_ids: Sequence[uuid.UUID]) -> None:
     """Called by a controller's own actor, last of all: give these disks' reservations back but for the own, which is the last of them, and
     end without being restarted."""
+    _stop_steward(directory_ids)
     me = ray.get_runtime_context().current_actor
     for directory_id in directory_ids[:-1]:
         remove_group(directory_id)
     ray.kill(me, no_restart=True)
 
 
-class RayLauncher:
-    """Creates detached server actors."""
+def _stop_steward(directory_ids: Sequence[uuid.UUID]) -> None:
+    """End the steward of the cluster with these disks, if there is one: else it would start again what is being shut down."""
+    try:
+        steward: Any = ray.get_actor(STEWARD_NAME, namespace=NAMESPACE)
+        if ray.get(steward.stop.remote(directory_ids), timeout=STEWARD_PATIENCE_S):
+            ray.kill(steward, no_restart=True)
+    except (ValueError, ray.exceptions.RayActorError):
+        return  # there is none, or it has just ended
+    except ray.exceptions.GetTimeoutError:
+        ray.kill(steward, no_restart=True)
 
-    def __init__(self) -> None:
+
+class RayLauncher:
+    """Creates detached server actors. ``host`` is what they listen on: an address, or OWN_ADDRESS of each."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
         self._handles: dict[int, Any] = {}  # by node id, the newest: letting it go would not end a detached actor
 
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
@@ -51,6 +76,7 @@ class RayLauncher:
         Blocks as long as Ray has no place for the actor: a disk whose node is away, a head that is away.
         """
         name = f"raylog:{encode_id(spec.directory_id)}:{spec.node_id}:{spec.incarnation}"
+        spec = replace(spec, host=self._host)
         handle = RAY_CLASSES[kind].options(max_restarts=0, **pinned(spec.directory_id, name=name)).remote(spec)
         self._handles[spec.node_id] = handle
         endpoint: Endpoint = ray.get(handle.start.remote())

@@ -11,6 +11,9 @@ from raylog.errors import DiskError
 from raylog.metadata.session import ActorIdentity
 from raylog.placement.disks import Disk, encode_id, open_disk
 
+OWN_ADDRESS = ""
+"""As a spec's host: the address of the Ray node that the server runs on, and so for every server that it starts."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:

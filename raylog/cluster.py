@@ -6,6 +6,8 @@ use. It uses the Ray that runs, or starts a small one on the loopback interface,
 ``init`` on it after a stop, a crash or on a new Ray brings the data back. Calling it again in the same process returns
 the same cluster, and in another process attaches to it.
 
+``arrange`` has the nodes of a Ray run a cluster whose brokers are these nodes, each with its own folders.
+
 ``connect`` finds a running cluster through Ray and returns the same kind of handle; nothing is started.
 """
 
@@ -26,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from raylog.actors.quorum_disks import quorum_disks
+from raylog.actors.quorum_disks import CONTROLLER_COUNTS, quorum_disks
 from raylog.client.address import ClusterAddress
 from raylog.client.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
@@ -210,6 +212,49 @@ def init(
         return cluster
 
 
+def arrange(
+    disks: int, *, controllers: int | None = None, ray_address: str | None = None, timeout_s: float = 60
+) -> dict[str, Any]:
+    """Have the nodes of a Ray run a cluster on the disks that they advertise, now and when more nodes join; returns at once.
+
+    A new cluster is made when that many blank disks have joined, with that many controllers (1 or 3; None: three if there are three
+    nodes with disks). A cluster whose disks are there comes back. Returns how things stand: ``missing`` says what is waited for, None if
+    every disk serves; the rest are plain values. Idempotent. RayError for a Ray that can't be used.
+    """
+    if disks < 1:
+        raise ClusterError(f"a cluster has at least one disk, not {disks}")
+    if controllers not in (None, *CONTROLLER_COUNTS):
+        raise ClusterError(f"a cluster has one controller or three, not {controllers}")
+    import ray
+
+    if not ray.is_initialized():
+        address = ray_address or running_ray()
+        if address is None:
+            raise RayError("no Ray runs on this machine: start one with `ray start --head`, or name one elsewhere")
+        _connect_ray(address, log_to_driver=False)
+    order = {
+        "ray_address": str(ray.get_runtime_context().gcs_address),
+        "steward": {"expected": disks, "controllers": controllers},
+    }
+    status: dict[str, Any] = _run_launcher(order, timeout_s)["steward"]
+    return status
+
+
+def arrangement(timeout_s: float = 10) -> dict[str, Any] | None:
+    """How things stand with what ``arrange`` began on the Ray that this process is connected to; None if nothing was."""
+    import ray
+
+    from raylog.actors.ray_launcher import STEWARD_NAME
+    from raylog.placement.groups import NAMESPACE
+
+    try:
+        steward: Any = ray.get_actor(STEWARD_NAME, namespace=NAMESPACE)
+        status: dict[str, Any] = ray.get(steward.status.remote(), timeout=timeout_s)
+    except (ValueError, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+        return None
+    return status
+
+
 def connect(name: str = DEFAULT_NAME, *, folder: str | Path | None = None, ray_address: str | None = None) -> Cluster:
     """A handle to a cluster that runs: the one whose disks are under ``folder``, or the only one on the Ray that this process is
     connected to (or connects to by ``ray_address``). ClusterError if there is none."""
@@ -238,6 +283,8 @@ def find(name: str = DEFAULT_NAME, *, folder: str | Path | None = None, ray_addr
     names = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
     controllers = sorted(each for each in names if each.startswith("raylog:controller:"))
     clusters = sorted({each.split(":")[2] for each in controllers})
+    if not clusters and (begun := arrangement()) is not None:
+        raise ClusterError(f"the cluster on this Ray does not serve yet: {begun['missing'] or 'it starts'}")
     if len(clusters) != 1:
         found = "no cluster runs" if not clusters else f"{len(clusters)} clusters run"
         raise ClusterError(
@@ -448,6 +495,13 @@ def _launch(
         "controller_disks": [str(disk.path) for disk in homes],
         "host": host,
     }
+    answer = _run_launcher(order, timeout_s)
+    return [Endpoint(host, port) for host, port in answer["controllers"]]
+
+
+def _run_launcher(order: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    """What a process that inherits nothing of this one has to say of its order (``raylog.actors.launch``)."""
+    gcs_address = order["ray_address"]
     environment = {**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "PYTHONWARNINGS": "ignore"}
     if gcs_address.startswith("127."):
         environment[RAY_CLUSTERS] = "0"
@@ -472,7 +526,7 @@ def _launch(
     )
     if "error" in answer:
         raise ClusterError(f"the controller did not start: {answer['error']}")
-    return [Endpoint(host, port) for host, port in answer["controllers"]]
+    return answer
 
 
 # ------------------------------------------------------------------ waiting

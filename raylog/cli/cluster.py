@@ -42,15 +42,33 @@ def up(
         list[str] | None, typer.Option(help="A broker's rack, once per broker.", show_default=False)
     ] = None,
     host: Annotated[str, typer.Option(help="The address that the servers listen on.")] = "127.0.0.1",
+    disks: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Brokers are the nodes of this Ray, on the disks that they advertise: a new cluster is made when that many have joined.",
+            show_default=False,
+        ),
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0, help="With --disks: seconds to wait until every disk serves.")] = 0,
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
     """Start the cluster under FOLDER, or find it running; data that is there comes back.
 
     Returns when every broker serves, and says what recovery did to their logs. The cluster runs on until `raylog down`.
+
+    With --disks it is the cluster of this Ray's nodes, each of which was started with
+    --resources="$(raylog node resources FOLDER…)". Then the command returns at once and says what is missing: nodes may join before
+    and after it, also later ones, which become brokers.
     """
     from raylog.cluster import init
 
+    if disks is not None:
+        if folder != DEFAULT_FOLDER or rack:
+            raise typer.BadParameter("with --disks folders and racks are what `raylog node resources` was given")
+        _up_on_nodes(disks, controllers, address, wait, as_json)
+        return
     with progress_bar(quiet=as_json) as progress:
         task = progress.add_task("Ray", total=3)
         address = address or running_ray() or _start_ray(folder, brokers, rack)
@@ -81,6 +99,30 @@ def up(
     )
 
 
+def _up_on_nodes(disks: int, controllers: int | None, address: str | None, wait_s: float, as_json: bool) -> None:
+    from raylog.cluster import arrange, arrangement
+
+    deadline = time.monotonic() + wait_s
+    state = arrange(disks, controllers=controllers, ray_address=address)
+    while state["missing"] is not None and time.monotonic() < deadline:
+        time.sleep(0.2)
+        state = arrangement() or state
+    if as_json:
+        print_json(state)
+    else:
+        for disk in state["disks"]:
+            broker = "blank" if disk["broker"] is None else f"broker {disk['broker']}"
+            print_text(f"{disk['host']}:{disk['path']}: {broker}{'' if disk['registered'] else ', not serving yet'}")
+        if state["missing"] is None:
+            print_text(f"Cluster {state['cluster_id']} is up: {len(state['disks'])} disks")
+        else:
+            print_text(
+                f"Missing: {state['missing']}", "It goes on by itself; `raylog up --disks …` again tells how far it is."
+            )
+    if wait_s and state["missing"] is not None:
+        raise typer.Exit(1)
+
+
 def down(
     folder: Annotated[Path, typer.Argument(help="The folder that `raylog up` was given.")] = DEFAULT_FOLDER,
     address: Address = None,
@@ -91,8 +133,9 @@ def down(
     Ends Ray, too, if `raylog up` started it. Exits with 1 if no cluster runs there.
     """
     cluster_id = None
+    is_here = folder != DEFAULT_FOLDER or any(folder.glob("broker-*/meta.properties")) or (folder / RAY_NOTE).exists()
     try:
-        cluster = find_cluster(None if address is not None else folder, address)
+        cluster = find_cluster(folder if address is None and is_here else None, address)
         cluster_id = cluster.address.cluster_id
         cluster.shutdown()
     except ClusterError:

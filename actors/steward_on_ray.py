@@ -1,0 +1,228 @@
+"""The steward as a Ray actor: what it has done on nodes are Ray tasks there, and controllers are Ray actors.
+
+One detached actor per Ray, on the head, restarted by Ray; it begins by itself and keeps nothing. A task goes to the node that offers the
+disk (and fails if that node has gone); it needs no CPU. Every server listens on its own node's address.
+
+Nobody waits for it but ``raylog up`` and a shutdown, which ends it before the controllers end.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raylog.actors import disk_work
+from raylog.actors.disk_work import FolderFound
+from raylog.actors.launch import ensure_controller
+from raylog.actors.ray_launcher import STEWARD_NAME
+from raylog.actors.spec import OWN_ADDRESS
+from raylog.actors.steward import FormatOrder, Steward
+from raylog.client.address import ClusterAddress
+from raylog.errors import ClusterError, RaylogError
+from raylog.placement.disks import Disk, Reservation
+from raylog.placement.founding import JoinedDisk
+from raylog.placement.groups import NAMESPACE, advertised_disks, ensure_group
+from raylog.types import Endpoint
+from raylog.wire.private import ClusterStatus, RegisterDisks
+
+logger = logging.getLogger("raylog.steward")
+
+ROUND_S = 1.0
+TASK_TIMEOUT_S = 30.0
+CONTROLLER_START_S = 10.0  # then the round goes on without it
+REQUEST_TIMEOUT_S = 10.0
+HEAD_RESOURCE = "node:__internal_head__"
+HEAD_SHARE = 0.001
+
+
+class StewardActor:
+    """Runs the rounds in a thread of its own for as long as it lives."""
+
+    def __init__(self, expected: int, controllers: int | None) -> None:
+        logging.basicConfig(
+            level=logging.INFO,
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+            stream=sys.stderr,
+            force=True,
+        )
+        self._steward = Steward(RayNodes(), expected=expected, controllers=controllers)
+        threading.Thread(target=self._run, name="raylog-steward", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            started = time.monotonic()
+            try:
+                self._steward.round()
+            except Exception:
+                logger.exception("a round failed")
+            time.sleep(max(0.0, ROUND_S - (time.monotonic() - started)))
+
+    def expect(self, expected: int, controllers: int | None) -> None:
+        self._steward.expect(expected, controllers)
+
+    def status(self) -> dict[str, Any]:
+        return self._steward.status()
+
+    def stop(self, directory_ids: Sequence[uuid.UUID]) -> bool:
+        return self._steward.stop(directory_ids)
+
+
+def ensure_steward(expected: int, controllers: int | None) -> dict[str, Any]:
+    """Start the steward of this Ray if there is none, and tell it what is expected; its status."""
+    ray_class: Any = ray.remote(StewardActor)
+    actor = ray_class.options(
+        name=STEWARD_NAME,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        num_cpus=0,
+        resources={HEAD_RESOURCE: HEAD_SHARE},
+        runtime_env={"env_vars": {"RAY_worker_niceness": "0"}},
+    ).remote(expected, controllers)
+    ray.get(actor.expect.remote(expected, controllers))
+    status: dict[str, Any] = ray.get(actor.status.remote())
+    return status
+
+
+class RayNodes:
+    """``steward.Nodes`` on Ray."""
+
+    def __init__(self) -> None:
+        self._starting: dict[uuid.UUID, Any] = {}
+        self._endpoints: dict[uuid.UUID, Endpoint] = {}
+
+    def offered(self) -> dict[uuid.UUID, JoinedDisk]:
+        return {
+            directory_id: JoinedDisk(directory_id, each.path, each.ray_node_id, each.node_ip, each.rack)
+            for directory_id, each in advertised_disks().items()
+            if each.path is not None
+        }
+
+    def look(self, disks: Sequence[JoinedDisk]) -> dict[uuid.UUID, FolderFound | Exception]:
+        return _on_nodes([(each, partial(disk_work.look, each.path, each.directory_id)) for each in disks])
+
+    def promise(
+        self, orders: Sequence[FormatOrder], voters: Sequence[uuid.UUID]
+    ) -> dict[uuid.UUID, Reservation | Exception]:
+        return _on_nodes(
+            [
+                (each.joined, partial(disk_work.promise, each.joined.path, each.reservation, tuple(voters)))
+                for each in orders
+            ]
+        )
+
+    def format(self, orders: Sequence[FormatOrder]) -> dict[uuid.UUID, FolderFound | Exception]:
+        return _on_nodes(
+            [
+                (
+                    each.joined,
+                    partial(
+                        disk_work.format_folder,
+                        each.joined.path,
+                        each.reservation,
+                        secret=each.secret,
+                        controllers=each.controllers,
+                    ),
+                )
+                for each in orders
+            ]
+        )
+
+    def tell(self, disks: Sequence[JoinedDisk], controllers: Sequence[Endpoint]) -> dict[uuid.UUID, Disk | Exception]:
+        return _on_nodes(
+            [
+                (each, partial(disk_work.tell_controllers, each.path, each.disk.cluster_id, tuple(controllers)))
+                for each in disks
+                if each.disk is not None
+            ]
+        )
+
+    def run_controllers(self, homes: Sequence[JoinedDisk]) -> dict[uuid.UUID, Endpoint | Exception]:
+        found: dict[uuid.UUID, Endpoint | Exception] = {}
+        for home in homes:
+            if home.directory_id not in self._starting and home.disk is not None:
+                try:
+                    ensure_group(home.directory_id)
+                    self._starting[home.directory_id] = ensure_controller(home.disk, OWN_ADDRESS).start.remote()
+                except (RaylogError, ray.exceptions.RayError) as error:
+                    found[home.directory_id] = error
+        is_known = all(home.directory_id in self._endpoints for home in homes)
+        wait_s = ROUND_S if is_known else CONTROLLER_START_S
+        ready, _ = ray.wait(list(self._starting.values()), num_returns=len(self._starting), timeout=wait_s)
+        for directory_id, asked in list(self._starting.items()):
+            if asked in ready:
+                del self._starting[directory_id]
+                try:
+                    self._endpoints[directory_id] = ray.get(asked)
+                except (RaylogError, ray.exceptions.RayError) as error:
+                    found[directory_id] = _cause(error)
+        here = {home.directory_id for home in homes}
+        return {**{each: at for each, at in self._endpoints.items() if each in here}, **found}
+
+    def broker_ids(self, address: ClusterAddress) -> set[int]:
+        from raylog.client.sync import call  # not at the top: whoever starts the actor does without what it imports
+
+        status = call(address, ClusterStatus(), timeout_s=REQUEST_TIMEOUT_S).status
+        return {broker["id"] for broker in status["brokers"]}
+
+    def register(self, address: ClusterAddress, disks: Sequence[JoinedDisk]) -> None:
+        from raylog.client.sync import call
+
+        for each in disks:
+            ensure_group(each.directory_id)
+        asked = tuple(_registration(each, each.disk) for each in disks if each.disk is not None)
+        call(address, RegisterDisks(asked), timeout_s=REQUEST_TIMEOUT_S)
+
+
+def _registration(joined: JoinedDisk, disk: Disk) -> dict[str, Any]:
+    return {
+        "directory_id": disk.directory_id.bytes,
+        "broker_id": disk.broker_id,
+        "path": str(joined.path),
+        "host": joined.host,
+        "rack": disk.rack,
+    }
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _do(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+def _on_nodes(work: Sequence[tuple[JoinedDisk, Callable[[], Any]]]) -> dict[uuid.UUID, Any]:
+    """Each piece of work on its disk's node, all at once; what it returned or raised."""
+    asked: dict[uuid.UUID, Any] = {
+        joined.directory_id: _do.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(joined.node, soft=False)
+        ).remote(piece)
+        for joined, piece in work
+    }
+    ready, late = ray.wait(list(asked.values()), num_returns=len(asked), timeout=TASK_TIMEOUT_S)
+    for each in late:
+        ray.cancel(each)
+    found: dict[uuid.UUID, Any] = {}
+    for directory_id, each in asked.items():
+        if each not in ready:
+            found[directory_id] = ClusterError(f"its node did not answer within {TASK_TIMEOUT_S:.0f} s")
+            continue
+        try:
+            found[directory_id] = ray.get(each)
+        except (RaylogError, ray.exceptions.RayError) as error:
+            found[directory_id] = _cause(error)
+    return found
+
+
+def _cause(error: Exception) -> Exception:
+    """What a task or actor raised, without Ray's traceback in its text."""
+    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
+    return cause if isinstance(cause, Exception) else error

@@ -1,0 +1,96 @@
+"""A cluster whose brokers are Ray nodes: made of blank folders by one command, grown by nodes that join."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster as RayCluster
+from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kept_environment
+
+import raylog
+from raylog import NewTopic
+from raylog.placement.disks import read_disk
+
+pytestmark = pytest.mark.ray
+
+SMALL: dict[str, Any] = {"object_store_memory": 80 * 1024 * 1024, "num_cpus": 1}
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "raylog.cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def resources(*folders: Path, rack: str | None = None) -> dict[str, int]:
+    """What the node is started with, as its start command would get it."""
+    option = ("--rack", rack) if rack else ()
+    told = command("node", "resources", *folders, *option)
+    assert told.returncode == 0, told.stderr
+    found: dict[str, int] = json.loads(told.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def folders(short_folder: Path) -> list[Path]:
+    paths = [short_folder / f"machine-{number}" / "disk" for number in range(4)]
+    for path in paths:
+        path.mkdir(parents=True)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def ray_cluster(folders: list[Path]) -> Iterator[Any]:
+    """A head without disks."""
+    with kept_environment("RAY_AUTH_MODE", "RAY_ADDRESS"):
+        os.environ.pop("RAY_ADDRESS", None)
+        found = RayCluster(initialize_head=True, head_node_args={**SMALL, "include_dashboard": False})
+        yield found
+        ray.shutdown()
+        found.shutdown()
+
+
+def test_blank_folders_of_three_nodes_become_a_cluster_by_one_command(ray_cluster: Any, folders: list[Path]) -> None:
+    up = command("up", "--disks", 3, "--address", ray_cluster.address)
+    assert up.returncode == 0 and "0 of 3 disks" in up.stdout + up.stderr, up.stdout + up.stderr
+    for number in range(3):
+        ray_cluster.add_node(**SMALL, resources=resources(folders[number], rack=f"rack-{number}"))
+    up = command("up", "--disks", 3, "--address", ray_cluster.address, "--wait", PATIENCE_S, "--json")
+    assert up.returncode == 0, up.stdout + up.stderr
+    disks = json.loads(up.stdout)["disks"]
+    assert [(disk["broker"], disk["path"]) for disk in disks] == [(n, str(folders[n])) for n in range(3)]
+    with kept_environment("RAY_AUTH_MODE"):  # a node that is added later has to be like the others
+        cluster = raylog.connect(ray_address=ray_cluster.address)
+    assert len(cluster.address.bootstrap) == 3, "a handle knows every controller"
+    eventually(lambda: sum(each["live"] for each in cluster.status()["brokers"]) == 3, "three brokers serve")
+    assert [each["rack"] for each in cluster.status()["brokers"]] == ["rack-0", "rack-1", "rack-2"]
+    cluster.admin().create_topics([NewTopic("t", 1, 3, configs={"min.insync.replicas": "2"})])
+    with cluster.producer(acks="all") as producer:
+        producer.send("t", b"kept", partition=0).result(PATIENCE_S)
+
+
+def test_a_blank_node_that_joins_later_becomes_a_broker_without_a_command(
+    ray_cluster: Any, folders: list[Path]
+) -> None:
+    ray_cluster.add_node(**SMALL, resources=resources(folders[3]))
+    cluster = raylog.connect()
+    eventually(
+        lambda: [each["id"] for each in cluster.status()["brokers"] if each["live"]] == [0, 1, 2, 3], "a fourth broker"
+    )
+    disk = read_disk(folders[3])
+    assert disk is not None and disk.broker_id == 3 and set(disk.controllers) == set(cluster.address.bootstrap)
+    admin = cluster.admin()
+    admin.reassign({("t", 0): [3, 0, 1]})
+    eventually(lambda: not admin.list_reassignments(), "the reassignment is done")
+    assert isr_is_whole(cluster, "t")
