@@ -6,7 +6,8 @@ condition is true) and in the soak (which holds on for a time). A fault strikes 
 
 What "mends" means: a killed process is started anew by the controller (a controller by Ray), a stopped one goes on, a
 removed node comes back with its disk, a cut network heals. A failed disk works again, but replicas that met its error
-stay offline until their processes are replaced (docs/limits.md): the fault ends by killing those, as an operator would.
+stay offline until their processes are replaced (docs/limits.md): the fault ends by killing those, as an operator would. (A controller
+whose disk fails ends by itself.)
 """
 
 from __future__ import annotations
@@ -272,7 +273,7 @@ def node_of_controller_away(target: Target, hold: Hold) -> None:
 
 
 def disk_full(target: Target, hold: Hold) -> None:
-    """A disk takes no more bytes."""
+    """A disk takes no more bytes, neither of records nor of metadata."""
     _broken_disk(target, hold, errno.ENOSPC)
 
 
@@ -282,7 +283,7 @@ def disk_write_error(target: Target, hold: Hold) -> None:
 
 
 def _broken_disk(target: Target, hold: Hold, error: int) -> None:
-    broker = target.a_broker_without_controller()
+    broker = target.dice.choice(list(target.nodes.disks))
     with target.faults.failing_writes(target.nodes.disks[broker], error):
         hold(lambda: bool(target.failed_pids(broker)))
     for pid in target.failed_pids(broker):

@@ -27,6 +27,7 @@ from raylog.placement.groups import node_resources
 
 BROKERS = 3
 HOOKS = Path(__file__).parent / "server_hooks"
+STARTUPS = "RAY_worker_maximum_startup_concurrency"
 EATER = Path(__file__).parent / "memory_eater.py"
 _SMALL: dict[str, Any] = {"object_store_memory": 80 * 1024 * 1024, "num_cpus": 1}
 _WATCHFUL = {"health_check_period_ms": 1_000, "health_check_failure_threshold": 5}
@@ -109,7 +110,10 @@ def _descendants(pid: int) -> list[psutil.Process]:
 @contextmanager
 def ray_nodes(folder: Path, *, controllers: int = 1, faults: Path | None = None) -> Iterator[RayNodes]:
     """Three nodes, with their disks under ``folder``, and one controller or three; ended at the end."""
-    with kept_environment("PYTHONPATH", "RAYLOG_TEST_FAULTS"):
+    with kept_environment("PYTHONPATH", "RAYLOG_TEST_FAULTS", STARTUPS):
+        os.environ[STARTUPS] = (
+            "16"  # as in a Ray of raylog's own: a node that comes back starts its servers side by side
+        )
         if faults is not None:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOOKS), os.environ.get("PYTHONPATH")]))
             os.environ["RAYLOG_TEST_FAULTS"] = str(faults)
