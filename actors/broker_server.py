@@ -1,4 +1,6 @@
-"""A broker's own process: it holds the locks of the broker's disk and says by its session that the broker is there.
+"""A broker's own process: it holds the locks of the broker's disks, tries them out, and says by its session that the broker is there.
+
+It starts on one of the disks; the controller tells it of the others. A disk that fails later is reported and does not end it.
 
 The listener for Kafka clients will live here. Until then its listener answers the handshake and the summons of a new active controller,
 which is how a controller sees whether the process lives, and tells clients that have lost the controller where it is.
@@ -16,10 +18,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from raylog.actors.disk_watch import DiskWatch
 from raylog.actors.patience import once_unlocked
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
-from raylog.metadata.session import Exit, FromController, Hello, NodeLeaving
+from raylog.metadata.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, NodeLeaving
 from raylog.placement.disks import DiskLock, boot_id, lock_disk
 from raylog.types import Endpoint
 from raylog.wire.server import Server
@@ -41,6 +44,7 @@ class BrokerServer:
         self._disk = spec.open_disk()
         self._identity = spec.identity(self._disk)
         self._lock: DiskLock | None = None
+        self._disks = DiskWatch(Path(spec.disk), lambda failed: self._session.send(DisksChecked(failed)))
         self._session = SessionClient(
             Path(spec.disk),
             self._identity,
@@ -76,6 +80,7 @@ class BrokerServer:
     async def stop(self, reason: str = "stopped") -> None:
         if self._watch is not None:
             self._watch.cancel()
+        await self._disks.stop()
         await self._session.stop()
         await self._server.stop()
         if self._lock is not None:
@@ -85,6 +90,7 @@ class BrokerServer:
 
     async def crash(self) -> None:
         """End as a SIGKILL would, for clusters in one process."""
+        await self._disks.stop()
         await self._session.stop()
         await self._server.stop(grace_s=0)
         if self._lock is not None:
@@ -106,9 +112,11 @@ class BrokerServer:
             self._session.send(NodeLeaving())
 
     def _hello(self) -> Hello:
-        return Hello(self._identity, self._endpoint, boot_id(), (), self._disk.rack, os.getpid())
+        return Hello(self._identity, self._endpoint, boot_id(), (), self._disk.rack, os.getpid(), self._disks.failed)
 
     def _controller_said(self, frame: FromController) -> None:
-        if isinstance(frame, Exit):
+        if isinstance(frame, BrokerDisks):
+            self._disks.assign(frame.disks)
+        elif isinstance(frame, Exit):
             logger.info("told to exit: %s", frame.reason)
             self._exiting = asyncio.get_running_loop().create_task(self.stop(frame.reason))

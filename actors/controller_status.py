@@ -21,6 +21,7 @@ def cluster_status(
     report: requests.ClusterStatusReport, described: list[Any], *, node_id: int, endpoint: Endpoint
 ) -> dict[str, Any]:
     """``described`` holds what was answered to DescribeTopics and DescribeCluster; node id and endpoint are the controller's own."""
+    failed = dict(report.failed_disks)
     live = {actor.node_id for actor in report.actors if actor.state == "live"}
     brokers = next((each.brokers for each in described if isinstance(each, requests.ClusterDescribed)), ())
     topics = next((each.topics for each in described if isinstance(each, requests.TopicsDescribed)), ())
@@ -39,6 +40,7 @@ def cluster_status(
                 "draining": broker.is_draining,
                 "live": broker.broker_id << 16 | BROKER_SLOT in live,
                 "disks": [path for _, path in broker.directories],
+                "offline_disks": {path: failed[each] for each, path in broker.directories if each in failed},
             }
             for broker in brokers
         ],

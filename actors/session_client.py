@@ -20,7 +20,7 @@ from pathlib import Path
 from raylog.errors import DisconnectedError, RaylogError
 from raylog.metadata.session import ActorIdentity, FromActor, FromController, Heartbeat, Hello, Welcome
 from raylog.metadata.session_frames import ControllerEpochGuard
-from raylog.placement.disks import open_disk
+from raylog.placement.disks import Disk, open_disk
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
 from raylog.wire.private import FIND_CONTROLLER, SUMMON, ControllerFound, Summon, Summoned
@@ -52,6 +52,7 @@ class SessionClient:
         on_change: Callable[[bool], None] = lambda connected: None,
     ) -> None:
         self._disk = disk
+        self._read: Disk | None = None  # as it was read last
         self._identity = identity
         self._hello = hello
         self._on_frame = on_frame
@@ -132,10 +133,14 @@ class SessionClient:
     async def _find(self) -> bool:
         """One round; whether it ended in a session that was welcomed, though it may be lost again by now."""
         try:
-            disk = open_disk(self._disk, cluster_id=self._identity.cluster_id)
+            disk = self._read = open_disk(self._disk, cluster_id=self._identity.cluster_id)
         except RaylogError as error:
             logger.error("%s", error)
-            return False
+            if self._read is None:
+                return False
+            disk = (
+                self._read
+            )  # a Broker whose disk has failed speaks for its others, and a replica says that it has failed
         summoned_to, self._summoned_to = self._summoned_to, None
         endpoints = [summoned_to] if summoned_to is not None else []
         endpoints += [each for each in disk.controllers if each != summoned_to]

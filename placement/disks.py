@@ -140,6 +140,11 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
+def disk_path(folder: Path, broker_id: int, number: int) -> Path:
+    """Where an embedded cluster has a broker's disks: ``broker-0``, ``broker-0-disk-1``, … A link to another file system will do."""
+    return folder / (f"broker-{broker_id}" if number == 0 else f"broker-{broker_id}-disk-{number}")
+
+
 def format_disk(
     path: Path,
     *,

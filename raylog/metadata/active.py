@@ -27,9 +27,10 @@ from typing import assert_never
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata import config_decisions, topic_configs, views
+from raylog.metadata import config_decisions, views
 from raylog.metadata.announcements import Announcements
 from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.disk_health import DiskHealth, replicas_on
 from raylog.metadata.events import (
     ActiveEffect,
     ActiveEvent,
@@ -54,7 +55,6 @@ from raylog.metadata.leadership import IMBALANCE, Leadership
 from raylog.metadata.ledger import Decision, Greet, Held, Ledger
 from raylog.metadata.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.liveness import Liveness
-from raylog.metadata.opened_logs import failures_of, opened_logs
 from raylog.metadata.partition_decisions import FIRST_LEADER, PartitionDecisions
 from raylog.metadata.producer_ids import ProducerIds
 from raylog.metadata.reassignment_decisions import Reassignments
@@ -93,7 +93,9 @@ from raylog.metadata.requests import (
 from raylog.metadata.session import (
     AlterPartition,
     AlterPartitionAnswer,
+    DisksChecked,
     Exit,
+    FailedDisk,
     Heartbeat,
     Hello,
     NodeLeaving,
@@ -104,6 +106,7 @@ from raylog.metadata.session import (
 )
 from raylog.metadata.sessions import Session, Sessions
 from raylog.metadata.starts import START, Starts, may_create_need
+from raylog.metadata.status_report import status_report
 from raylog.metadata.timers import Timers
 from raylog.metadata.topic_decisions import Planner, TopicDecisions, decide_delete_topics
 from raylog.types import BROKER_SLOT, FIRST_REPLICA_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
@@ -145,6 +148,7 @@ class ActiveController:
         self._waits = LeaderWaits(image, self._timers, self._is_live)
         self._announcements = Announcements(image, self._sessions, controller_epoch)
         self._producer_ids = ProducerIds(self._ledger)
+        self._disks = DiskHealth()
         self._partitions = PartitionDecisions(
             self._ledger,
             self._sessions,
@@ -152,9 +156,10 @@ class ActiveController:
             config,
             notice=self._effects.append,
             unstartable=self._starts.has_failed,
+            has_failed=self._disks.has_failed,
         )
         self._leadership = Leadership(self._ledger, self._partitions, self._timers, config)
-        self._reassignments = Reassignments(self._ledger, self._partitions)
+        self._reassignments = Reassignments(self._ledger, self._partitions, self._disks)
 
     # -------------------------------------------------------------- the outside
 
@@ -213,8 +218,10 @@ class ActiveController:
             elif isinstance(record, RemovalPending):
                 key = RemovalKey(record.topic_id, record.partition, record.node_id)
                 self._effects += self._announcements.removal(key)
-            elif isinstance(record, DiskRegistered) and record.replaced_by is not None:
-                self._starts.disk_lost(record.directory_id)
+            elif isinstance(record, DiskRegistered):
+                if record.replaced_by is not None:
+                    self._starts.disk_lost(record.directory_id)
+                self._effects += self._announcements.disks_of(record.broker_id)
         self._dismiss_idle(decision.records)
         self._release(decision.held, touched)
         for id in touched:
@@ -295,6 +302,8 @@ class ActiveController:
         )
         self._take_stock(session, hello, admission)
         self._partitions.settle(self.latest.partitions_on(node_id), now_ms)
+        if slot_of(node_id) == BROKER_SLOT:
+            self._disks_checked(session, hello.failed_disks, now_ms)
         session.failed.clear()  # a new session is a new chance to open what was dropped
         self._ledger.hold(Greet(session_id))
 
@@ -337,6 +346,8 @@ class ActiveController:
             case NodeLeaving():
                 if slot_of(session.node_id) == BROKER_SLOT:
                     self._leadership.leave(broker_of(session.node_id), session.incarnation, now_ms)
+            case DisksChecked():
+                self._disks_checked(session, frame.failed, now_ms)
             case ReplicaRemoved():
                 key = (frame.topic_id, frame.partition, session.node_id)
                 if key in self.latest.removals:
@@ -346,6 +357,11 @@ class ActiveController:
                 self._effects.append(CloseSession(event.session_id))
             case _:
                 assert_never(frame)
+
+    def _disks_checked(self, session: Session, failed: Iterable[FailedDisk], now_ms: int) -> None:
+        changed = self._disks.told(self.latest, broker_of(session.node_id), failed)
+        self._effects += self._disks.notices(self.latest, changed)
+        self._partitions.settle(replicas_on(self.latest, changed), now_ms)
 
     def _holds(self, session: Session, id: TopicIdPartition) -> bool:
         return id in self.latest.assigned.get(session.node_id, ())
@@ -496,7 +512,8 @@ class ActiveController:
         self._ledger.hold(Reply(token, reply))
 
     def _topic_decisions(self) -> TopicDecisions:
-        up, down = places(self.latest)
+        failed = self._disks.reasons().keys()
+        up, down = places(self.latest, failed)
         return TopicDecisions(
             self.latest,
             brokers=up,
@@ -505,6 +522,7 @@ class ActiveController:
             new_uuid=self._new_uuid,
             num_partitions=self._config.num_partitions,
             default_replication_factor=self._config.default_replication_factor,
+            failed_disks=failed,
         )
 
     def _register_disk(self, token: int, request: RegisterDisk, now_ms: int) -> None:
@@ -560,36 +578,31 @@ class ActiveController:
         return session is not None and actor is not None and session.incarnation == actor.incarnation
 
     def _status(self) -> ControllerReply:
-        def state_of(node_id: int) -> str:
-            if self._sessions.of_node(node_id) is not None:
-                return "live"
-            if self._liveness.is_silent(node_id):
-                return "silent"
-            return "starting" if self._starts.is_starting(node_id) else "dead"
-
-        return views.cluster_status(
+        return status_report(
             self.committed,
+            sessions=self._sessions,
+            liveness=self._liveness,
+            starts=self._starts,
+            disks=self._disks,
             controller_node=self._node,
             controller_epoch=self._epoch,
-            state_of=state_of,
-            failures_of=lambda node_id: failures_of(self.committed, self._sessions, node_id),
-            logs=opened_logs(self.committed, self._sessions),
         )
 
     def check(self) -> None:
         """Everything that must hold between two events."""
-        for part in (self._ledger, self._sessions, self._liveness, self._starts, self._waits, self._timers):
+        machines = (
+            self._ledger,
+            self._sessions,
+            self._liveness,
+            self._starts,
+            self._waits,
+            self._timers,
+            self._partitions,
+        )
+        for part in machines:
             part.check()
         for session in self._sessions.all():
             actor = self.latest.actors.get(session.node_id)
             assert actor is not None and actor.alive and actor.incarnation == session.incarnation, f"{session}: {actor}"
         for node_id, actor in self.latest.actors.items():
             assert actor.alive == self._liveness.watches(node_id), f"{actor} is watched: {not actor.alive}"
-        for topic in self.latest.topics.values():
-            assert topic_configs.TOPIC_CONFIGS.keys() >= topic.configs.keys(), topic
-            for partition, state in topic.partitions.items():
-                if state.leader_incarnation:
-                    leader = self.latest.actors[state.node_of(state.leader)]
-                    assert leader.alive and leader.incarnation == state.leader_incarnation, (
-                        f"{topic.name}-{partition} is led by {leader}: {state}"
-                    )

@@ -24,9 +24,17 @@ from raylog.metadata.records import (
     TopicConfigChanged,
     TopicDeleted,
 )
-from raylog.metadata.session import AssignedReplica, Assignment, CopyRates, CopyRatesChanged, Removal
+from raylog.metadata.session import (
+    AssignedReplica,
+    Assignment,
+    BrokerDisk,
+    BrokerDisks,
+    CopyRates,
+    CopyRatesChanged,
+    Removal,
+)
 from raylog.metadata.sessions import Session, Sessions
-from raylog.types import TopicIdPartition
+from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, node_id, slot_of
 
 
 class Announcements:
@@ -100,7 +108,16 @@ class Announcements:
             for id in self._committed.partitions_on(session.node_id)
             if id not in sent
         ]
-        return frames + [self._removal(session, key) for key in self._committed.removals_on(session.node_id)]
+        frames += [self._removal(session, key) for key in self._committed.removals_on(session.node_id)]
+        return frames + (self.disks_of(broker_of(session.node_id)) if slot_of(session.node_id) == BROKER_SLOT else [])
+
+    def disks_of(self, broker_id: int) -> list[SendFrame]:
+        """To a Broker, if it is connected: its disks."""
+        session = self._listening(node_id(broker_id, BROKER_SLOT))
+        if session is None:
+            return []
+        disks = tuple(BrokerDisk(each.directory_id, each.path) for each in self._committed.disks_of(broker_id))
+        return [SendFrame(session.session_id, BrokerDisks(self._controller_epoch, disks))]
 
     def one(self, session: Session, id: TopicIdPartition) -> list[SendFrame]:
         topic = self._committed.topics.get(id.topic_id)

@@ -4,7 +4,8 @@ Brings together the rules (``elections``), the latest image and what is known of
 that follow to the ledger. It knows nothing of frames to be sent: those follow from the commit.
 
 The standing of a replica is that of its log in its process: LIVE when its node's current session has opened it, DEAD when the
-process was declared dead, when the log failed in this process, or when its first process could not be created; else ABSENT.
+process was declared dead, when the log failed in this process, when its disk is offline, or when its first process could not be
+created; else ABSENT.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FIRST_LEADER = "first-leader"
 
 
 class PartitionDecisions:
-    __slots__ = ("_config", "_ledger", "_notice", "_sessions", "_timers", "_unstartable")
+    __slots__ = ("_config", "_has_failed", "_ledger", "_notice", "_sessions", "_timers", "_unstartable")
 
     def __init__(
         self,
@@ -42,8 +43,10 @@ class PartitionDecisions:
         *,
         notice: Callable[[Notice], None],
         unstartable: Callable[[int], bool],
+        has_failed: Callable[[uuid.UUID], bool],
     ) -> None:
-        """``unstartable`` says of a node that its last creation failed."""
+        """``unstartable`` says of a node that its last creation failed, ``has_failed`` of a disk that it is offline."""
+        self._has_failed = has_failed
         self._ledger = ledger
         self._sessions = sessions
         self._timers = timers
@@ -72,6 +75,8 @@ class PartitionDecisions:
         if actor is None:
             return Candidate(Standing.DEAD if self._unstartable(slot.node_id) else Standing.ABSENT)
         if not actor.alive:
+            return Candidate(Standing.DEAD, actor.incarnation)
+        if self._has_failed(slot.directory_id):
             return Candidate(Standing.DEAD, actor.incarnation)
         session = self._sessions.of_node(slot.node_id)
         if session is None:
@@ -269,3 +274,15 @@ class PartitionDecisions:
         if candidate.is_draining and broker not in state.isr:
             return False
         return candidate.standing is Standing.LIVE and incarnation == candidate.incarnation
+
+    def check(self) -> None:
+        """Each leader's epoch is of its registered process; nothing is configured that is not known."""
+        latest = self._ledger.latest
+        for topic in latest.topics.values():
+            assert topic_configs.TOPIC_CONFIGS.keys() >= topic.configs.keys(), topic
+            for partition, state in topic.partitions.items():
+                if state.leader_incarnation:
+                    leader = latest.actors[state.node_of(state.leader)]
+                    assert leader.alive and leader.incarnation == state.leader_incarnation, (
+                        f"{topic.name}-{partition} is led by {leader}: {state}"
+                    )

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.errors import RaylogError, code_of, kafka_error
 from raylog.metadata import reassignments, topic_configs
+from raylog.metadata.disk_health import DiskHealth
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.node_slots import NodeSlots
@@ -38,15 +39,16 @@ UnknownTopic = kafka_error(ErrorCode.unknown_topic_or_partition)
 
 
 class Reassignments:
-    __slots__ = ("_ledger", "_partitions")
+    __slots__ = ("_disks", "_ledger", "_partitions")
 
-    def __init__(self, ledger: Ledger, partitions: PartitionDecisions) -> None:
+    def __init__(self, ledger: Ledger, partitions: PartitionDecisions, disks: DiskHealth) -> None:
+        self._disks = disks
         self._ledger = ledger
         self._partitions = partitions
 
     def alter(self, request: AlterReassignments, now_ms: int) -> ReassignmentsAltered:
         """Each partition succeeds or fails by itself."""
-        places = _Places(self._ledger.latest)
+        places = _Places(self._ledger.latest, self._disks)
         outcomes: list[PartitionOutcome] = []
         changes: dict[TopicIdPartition, PartitionState] = {}
         for wanted in request.partitions:
@@ -127,8 +129,9 @@ class Reassignments:
 class _Places:
     """Disks and server actors for what one request adds."""
 
-    def __init__(self, image: MetadataImage) -> None:
+    def __init__(self, image: MetadataImage, disks: DiskHealth) -> None:
         self._image = image
+        self._disks = disks
         self._slots = NodeSlots(image)
         self._replicas_on_disk: dict[uuid.UUID, int] = {}
         for topic in image.topics.values():
@@ -140,7 +143,7 @@ class _Places:
         self._replicas_on_disk[directory_id] = self._replicas_on_disk.get(directory_id, 0) + 1
 
     def disk(self, id: TopicIdPartition, broker: int) -> uuid.UUID:
-        """The least loaded disk of the broker where no older replica of the partition waits to be deleted."""
+        """The least loaded disk of the broker that works and where no older replica of the partition waits to be deleted."""
         doomed = {
             removal.directory_id for key, removal in self._image.removals.items() if (key.topic_id, key.partition) == id
         }
@@ -150,7 +153,7 @@ class _Places:
                 f"{self._image.topics[id.topic_id].name}-{id.partition}: broker {broker} has yet to delete the replica "
                 "that it held before; try again when it has"
             )
-        return min(disks, key=lambda each: self._replicas_on_disk.get(each, 0))
+        return min(disks, key=lambda each: (self._disks.has_failed(each), self._replicas_on_disk.get(each, 0)))
 
     def slot(self, topic: Topic, broker: int, directory_id: uuid.UUID) -> ReplicaSlot:
         self._count(directory_id)

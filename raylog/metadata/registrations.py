@@ -8,7 +8,7 @@ A broker is unregistered when nothing is left on it: no replica, no voter of the
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
@@ -73,10 +73,11 @@ def decide_unregister_broker(
     return [BrokerUnregistered(broker_id)], BrokerUnregistration()
 
 
-def places(image: MetadataImage) -> tuple[list[BrokerPlaces], list[BrokerPlaces]]:
-    """The brokers with disks: those that are up, and those that are down.
+def places(image: MetadataImage, failed: Collection[uuid.UUID] = ()) -> tuple[list[BrokerPlaces], list[BrokerPlaces]]:
+    """The brokers with disks: those that are up, and those that are down. ``failed`` are the disks that are offline.
 
-    A broker is down if its Broker actor is dead, or if it has server actors and all of them are; one that is being drained counts as down.
+    A broker is down if its Broker actor is dead, or if it has server actors and all of them are; one that is being drained, or without a
+    disk that works, counts as down.
     """
     alive: dict[int, list[bool]] = {}
     down = set()
@@ -89,6 +90,9 @@ def places(image: MetadataImage) -> tuple[list[BrokerPlaces], list[BrokerPlaces]
     result: tuple[list[BrokerPlaces], list[BrokerPlaces]] = ([], [])
     for broker_id, broker in sorted(image.brokers.items()):
         directory_ids = tuple(disk.directory_id for disk in image.disks_of(broker_id))
-        if directory_ids:
-            result[broker_id in down].append(BrokerPlaces(broker_id, broker.rack, directory_ids))
+        working = tuple(each for each in directory_ids if each not in failed)
+        if working and broker_id not in down:
+            result[0].append(BrokerPlaces(broker_id, broker.rack, working))
+        elif directory_ids:
+            result[1].append(BrokerPlaces(broker_id, broker.rack, directory_ids))
     return result

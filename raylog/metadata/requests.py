@@ -331,6 +331,7 @@ class ClusterStatusReport:
     removals_pending: int
     actors: tuple[ActorStatus, ...]
     logs: OpenedLogs
+    failed_disks: tuple[tuple[uuid.UUID, str], ...] = ()  # directory id, reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,14 @@ class ReplicaStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedDisk:
+    directory_id: uuid.UUID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
-    """Opens a session. ``replicas`` are those that are open; ``directories`` are the disks' health (Broker actors only)."""
+    """Opens a session. ``replicas`` are those that are open; ``failed_disks`` are what a Broker has found of its disks."""
 
     identity: ActorIdentity
     endpoint: Endpoint
@@ -74,6 +80,7 @@ class Hello:
     replicas: tuple[ReplicaStatus, ...] = ()
     rack: str | None = None
     pid: int = 0  # of the process, for people and for tests that kill it
+    failed_disks: tuple[FailedDisk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,13 @@ class ReplicaRemoved:
 @dataclass(frozen=True, slots=True)
 class NodeLeaving:
     """A Broker has heard from Ray that its node is about to be taken away. True for as long as its process lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class DisksChecked:
+    """A Broker has tried all its disks out, and these have failed; sent when that is news."""
+
+    failed: tuple[FailedDisk, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +161,20 @@ class CopyRatesChanged:
 
     controller_epoch: int
     rates: CopyRates
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDisk:
+    directory_id: uuid.UUID
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDisks:
+    """To a Broker: these are its disks, to be locked and looked after."""
+
+    controller_epoch: int
+    disks: tuple[BrokerDisk, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,5 +248,7 @@ class Exit:
     reason: str
 
 
-FromActor = Hello | Heartbeat | ReplicaOpened | ReplicaFailed | ReplicaRemoved | NodeLeaving | AlterPartition
-FromController = Welcome | CopyRatesChanged | Assignment | Removal | AlterPartitionAnswer | Exit
+FromActor = (
+    Hello | Heartbeat | ReplicaOpened | ReplicaFailed | ReplicaRemoved | NodeLeaving | DisksChecked | AlterPartition
+)
+FromController = Welcome | CopyRatesChanged | BrokerDisks | Assignment | Removal | AlterPartitionAnswer | Exit

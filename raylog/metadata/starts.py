@@ -183,7 +183,7 @@ class Starts:
             start = self._starts.get(node)
             if start is not None and (start.stage in _UNDER_WAY or (START, node) in self._timers):
                 continue
-            effect = self._creation(image, node)
+            effect = self._creation(image, node, failures=start.failures if start is not None else 0)
             if effect is None:
                 continue
             start = self._starts.setdefault(node, _Start(_Stage.CREATING, now_ms))
@@ -193,13 +193,15 @@ class Starts:
         return effects
 
     @staticmethod
-    def _creation(image: MetadataImage, node: int) -> StartActor | None:
+    def _creation(image: MetadataImage, node: int, *, failures: int) -> StartActor | None:
+        """A Broker that could not start on one of its disks starts on the next."""
         broker = broker_of(node)
         if slot_of(node) == BROKER_SLOT:
             disks = image.disks_of(broker)
             if not disks:
                 return None
-            return StartActor(node, ActorKind.BROKER, broker, disks[0].directory_id, disks[0].path, ())
+            disk = disks[failures % len(disks)]
+            return StartActor(node, ActorKind.BROKER, broker, disk.directory_id, disk.path, ())
         ids = image.partitions_on(node)
         if ids:
             state = image.topics[ids[0].topic_id].partitions[ids[0].partition]

@@ -8,7 +8,7 @@ leader epoch −1; its first election follows when replicas have opened (``elect
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -92,9 +92,11 @@ class TopicDecisions:
         new_uuid: Callable[[], uuid.UUID],
         num_partitions: int = 1,
         default_replication_factor: int = 1,
+        failed_disks: Collection[uuid.UUID] = (),
     ) -> None:
         """``brokers`` take replicas; those that are down only where there are too few others, or where named by hand."""
         self._image = image
+        self._failed_disks = failed_disks
         self._brokers_up = tuple(brokers)
         self._brokers_all = tuple(brokers) + tuple(brokers_down)
         self._plan = plan
@@ -201,7 +203,9 @@ class TopicDecisions:
                 disks = self._image.disks_of(broker) if broker in self._image.brokers else []
                 if not disks:
                     raise InvalidAssignment(f"partition {partition}: broker {broker} is unknown or has no disk")
-                disk = min(disks, key=lambda each: load.get(each.directory_id, 0)).directory_id
+                disk = min(
+                    disks, key=lambda each: (each.directory_id in self._failed_disks, load.get(each.directory_id, 0))
+                ).directory_id
                 load[disk] = load.get(disk, 0) + 1
                 places.append((broker, disk))
             chosen.append(places)

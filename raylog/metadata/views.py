@@ -6,7 +6,8 @@ leader −1 and LEADER_NOT_AVAILABLE.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -80,8 +81,9 @@ def cluster_status(
     state_of: Callable[[int], str],
     failures_of: Callable[[int], tuple[tuple[str, int, str], ...]],
     logs: OpenedLogs,
+    failed_disks: Mapping[uuid.UUID, str],
 ) -> ClusterStatusReport:
-    """``state_of``, ``failures_of`` and ``logs`` tell what only the active controller knows of the processes."""
+    """``state_of``, ``failures_of`` and ``logs`` tell what only the active controller knows of the processes, ``failed_disks`` of disks."""
     leaderless, under_replicated, under_min_isr = [], [], []
     partitions = unclean = 0
     for name, topic in _by_name(image):
@@ -108,6 +110,7 @@ def cluster_status(
         under_min_isr=tuple(under_min_isr),
         unclean_elections=unclean,
         removals_pending=len(image.removals),
+        failed_disks=tuple(sorted((each, reason) for each, reason in failed_disks.items() if each in image.disks)),
         actors=tuple(
             ActorStatus(
                 node_id=node,

@@ -32,7 +32,7 @@ from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.client.address import ClusterAddress
 from raylog.errors import ClusterError
-from raylog.placement.disks import Disk, encode_id, format_disk, new_id, read_disk, with_controllers
+from raylog.placement.disks import Disk, disk_path, encode_id, format_disk, new_id, read_disk, with_controllers
 from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
 from raylog.wire.private import RegisterDisks
 
@@ -90,9 +90,9 @@ class LoopThread:
 class InProcessCluster:
     """What ``cluster`` yields. ``address`` is what client handles are built from."""
 
-    def __init__(self, folder: Path, brokers: int, controllers: int = 1) -> None:
+    def __init__(self, folder: Path, brokers: int, controllers: int = 1, disks: int = 1) -> None:
         self.folder = folder
-        self._disks = _format(folder, brokers)
+        self._disks = _format(folder, brokers, disks)
         self._homes = {disk.broker_id: disk for disk in quorum_disks(self._disks, controllers)}
         self._servers = LoopThread("raylog-cluster")
         self.loop = self._servers.loop
@@ -206,10 +206,15 @@ class InProcessCluster:
 
 
 @contextmanager
-def cluster(brokers: int = 3, *, controllers: int = 1, folder: Path | None = None) -> Iterator[InProcessCluster]:
-    """A running cluster of that many logical brokers and controllers; stopped, and its temporary folder deleted, at the end."""
+def cluster(
+    brokers: int = 3, *, controllers: int = 1, disks: int = 1, folder: Path | None = None
+) -> Iterator[InProcessCluster]:
+    """A running cluster of that many logical brokers, of that many disks each, and controllers.
+
+    At the end it is stopped, and its temporary folder deleted.
+    """
     home = folder or Path(tempfile.mkdtemp(prefix="raylog-"))
-    running = InProcessCluster(home, brokers, controllers)
+    running = InProcessCluster(home, brokers, controllers, disks)
     try:
         running.start()
         yield running
@@ -219,15 +224,15 @@ def cluster(brokers: int = 3, *, controllers: int = 1, folder: Path | None = Non
             shutil.rmtree(home, ignore_errors=True)
 
 
-def _format(folder: Path, brokers: int) -> list[Disk]:
-    paths = [folder / f"broker-{broker}" for broker in range(brokers)]
+def _format(folder: Path, brokers: int, disks: int) -> list[Disk]:
+    paths = {disk_path(folder, broker, number): broker for broker in range(brokers) for number in range(disks)}
     found = [disk for disk in map(read_disk, paths) if disk is not None]
     cluster_id = found[0].cluster_id if found else encode_id(new_id())
     secret = found[0].secret if found else secrets.token_urlsafe(32)
     return [
         read_disk(path)
         or format_disk(path, cluster_id=cluster_id, broker_id=broker, rack=None, controllers=[], secret=secret)
-        for broker, path in enumerate(paths)
+        for path, broker in paths.items()
     ]
 
 

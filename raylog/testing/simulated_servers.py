@@ -20,6 +20,7 @@ from raylog.metadata.session import (
     AlterPartition,
     AlterPartitionAnswer,
     Assignment,
+    BrokerDisks,
     CopyRatesChanged,
     Exit,
     FromActor,
@@ -91,6 +92,9 @@ class ActorSpec:
     incarnation: int
 
 
+_Said = Welcome | CopyRatesChanged | BrokerDisks | Assignment | Removal | AlterPartitionAnswer
+
+
 class ServerProcess(Process):
     """A process with a control session. Subclasses say hello and listen to the controller."""
 
@@ -114,7 +118,7 @@ class ServerProcess(Process):
     def session_changed(self, connected: bool) -> None:
         pass
 
-    def controller_said(self, frame: Assignment | Removal | AlterPartitionAnswer | Welcome | CopyRatesChanged) -> None:
+    def controller_said(self, frame: _Said) -> None:
         pass
 
     def accepted(self, link: Link) -> End:
@@ -145,9 +149,7 @@ class ServerProcess(Process):
         self._ended(link)
 
     def received(self, link: Link, message: object) -> None:
-        assert isinstance(message, Welcome | CopyRatesChanged | Assignment | Removal | AlterPartitionAnswer | Exit), (
-            message
-        )
+        assert isinstance(message, _Said | Exit), message
         if link is not self.session:
             return
         if message.controller_epoch < self.controller_epoch:
@@ -217,7 +219,7 @@ class ReplicaProcess(ServerProcess):
     def session_changed(self, connected: bool) -> None:
         self.handle(ControlSessionChanged(connected))
 
-    def controller_said(self, frame: Assignment | Removal | AlterPartitionAnswer | Welcome | CopyRatesChanged) -> None:
+    def controller_said(self, frame: _Said) -> None:
         match frame:
             case Assignment():
                 self.handle(Assigned(frame))
@@ -230,6 +232,8 @@ class ReplicaProcess(ServerProcess):
                 self.handle(AlterPartitionAnswered(frame))
             case Welcome() | CopyRatesChanged():
                 self.handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
+            case BrokerDisks():
+                pass
             case _:
                 assert_never(frame)
 

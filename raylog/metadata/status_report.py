@@ -1,0 +1,40 @@
+"""The active controller's report on the cluster: the committed image, joined with what only it knows of processes and disks."""
+
+from __future__ import annotations
+
+from raylog.metadata import views
+from raylog.metadata.disk_health import DiskHealth
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.liveness import Liveness
+from raylog.metadata.opened_logs import failures_of, opened_logs
+from raylog.metadata.requests import ClusterStatusReport
+from raylog.metadata.sessions import Sessions
+from raylog.metadata.starts import Starts
+
+
+def status_report(
+    image: MetadataImage,
+    *,
+    sessions: Sessions,
+    liveness: Liveness,
+    starts: Starts,
+    disks: DiskHealth,
+    controller_node: int,
+    controller_epoch: int,
+) -> ClusterStatusReport:
+    def state_of(node_id: int) -> str:
+        if sessions.of_node(node_id) is not None:
+            return "live"
+        if liveness.is_silent(node_id):
+            return "silent"
+        return "starting" if starts.is_starting(node_id) else "dead"
+
+    return views.cluster_status(
+        image,
+        controller_node=controller_node,
+        controller_epoch=controller_epoch,
+        state_of=state_of,
+        failures_of=lambda node_id: failures_of(image, sessions, node_id),
+        logs=opened_logs(image, sessions),
+        failed_disks=disks.reasons(),
+    )
