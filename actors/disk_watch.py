@@ -67,8 +67,9 @@ class DiskWatch:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            trials = [disk.trial(loop.time()) for disk in self._disks.values()]
-            await asyncio.wait({asyncio.create_task(asyncio.sleep(CHECK_S)), *map(asyncio.wrap_future, trials)})
+            for disk in self._disks.values():
+                disk.begin_trial(loop.time())
+            await asyncio.sleep(CHECK_S)
             found = [(each, disk.verdict(loop.time())) for each, disk in sorted(self._disks.items())]
             failed = tuple(FailedDisk(each, reason) for each, reason in found if reason is not None)
             if failed != self._failed:
@@ -85,25 +86,25 @@ class _WatchedDisk:
         self._lock: Future[DiskLock] | None = None
         self._trial: Future[None] | None = None
         self._since_s = 0.0
+        self._verdict: str | None = None
         if locks:
             self._lock = self._thread.submit(once_unlocked, lambda: lock_disk(Path(path)))
             self._lock.add_done_callback(_say_if_not_locked)
 
-    def trial(self, now_s: float) -> Future[None]:
-        """The trial under way, or a new one."""
+    def begin_trial(self, now_s: float) -> None:
+        """A new one, unless the last one is still under way."""
         if self._trial is None or self._trial.done():
             self._trial, self._since_s = self._thread.submit(try_disk, self.path), now_s
-        return self._trial
 
     def verdict(self, now_s: float) -> str | None:
-        """Why it has failed; None if it has not, as far as is known."""
-        assert self._trial is not None
-        if not self._trial.done():
-            return f"it has not answered for {PATIENCE_S:.0f} s" if now_s - self._since_s > PATIENCE_S else None
-        error = self._trial.exception()
-        if error is None or (isinstance(error, OSError) and error.errno in FULL):
-            return None
-        return str(error)
+        """Why it has failed; None if it has not, as far as is known. A trial under way changes nothing until it takes too long."""
+        if self._trial is not None and self._trial.done():
+            error = self._trial.exception()
+            is_full = isinstance(error, OSError) and error.errno in FULL
+            self._verdict = None if error is None or is_full else str(error)
+        elif self._trial is not None and now_s - self._since_s > PATIENCE_S:
+            self._verdict = f"it has not answered for {PATIENCE_S:.0f} s"
+        return self._verdict
 
     def close(self) -> None:
         if self._lock is not None and self._lock.done() and self._lock.exception() is None:

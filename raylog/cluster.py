@@ -33,7 +33,16 @@ from raylog.client.address import ClusterAddress
 from raylog.client.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
 from raylog.errors import ClosedError, ClusterError, DiskError, RayError, RaylogError
-from raylog.placement.disks import Disk, encode_id, format_disk, new_id, open_disk, read_disk, with_controllers
+from raylog.placement.disks import (
+    Disk,
+    disk_path,
+    encode_id,
+    format_disk,
+    new_id,
+    open_disk,
+    read_disk,
+    with_controllers,
+)
 from raylog.placement.local_ray import (
     is_child_of_raylet,
     is_endpoint,
@@ -177,6 +186,7 @@ def init(
     folder: str | Path = DEFAULT_FOLDER,
     *,
     brokers: int = 3,
+    disks: int = 1,
     controllers: int = 1,
     racks: Sequence[str] | None = None,
     name: str = DEFAULT_NAME,
@@ -188,6 +198,7 @@ def init(
     """An embedded cluster of logical brokers on this machine, its data under ``folder``; started if it does not run.
 
     Called again it returns the same cluster; in another process it returns a handle to the cluster that runs on the folder.
+    ``disks`` is how many each broker has: folders ``broker-0``, ``broker-0-disk-1``, …, any of which may be a link to another file system.
     ``controllers`` is 1 or 3: three survive the death of one (each on another broker's disk); it is decided when the cluster first
     starts. ``racks`` gives each broker a rack. ``ray_address``: None takes a Ray that runs on this machine or starts one (loopback only, no
     dashboard, a small object store), "local" always starts one, anything else is Ray's address. A Ray started here prints nothing of
@@ -196,18 +207,18 @@ def init(
     """
     home = Path(folder).expanduser().resolve()
     with _lock:
-        running = _running(home, name, brokers)
+        running = _running(home, name, brokers * disks)
         if running is not None:
             existing = _clusters.get(home)
             return existing if existing is not None and existing.address == running.address else running
-        disks = prepare_disks(home, brokers, racks)
-        homes = quorum_disks(disks, controllers)
-        owns_ray, gcs_address = _ensure_ray(disks, ray_address, log_to_driver)
-        endpoints = _launch(gcs_address, disks, homes, host, timeout_s)
-        disks = [with_controllers(disk, endpoints) for disk in disks]
-        cluster = Cluster(_address(name, disks[0]), folder=home, owns_ray=owns_ray, is_started_here=True)
-        call(cluster.address, RegisterDisks(tuple(_registration(disk, host) for disk in disks)), timeout_s=timeout_s)
-        _await_brokers(cluster, {disk.broker_id for disk in disks}, timeout_s)
+        found = prepare_disks(home, brokers, racks, disks)
+        homes = quorum_disks(found, controllers)
+        owns_ray, gcs_address = _ensure_ray(found, ray_address, log_to_driver)
+        endpoints = _launch(gcs_address, found, homes, host, timeout_s)
+        found = [with_controllers(disk, endpoints) for disk in found]
+        cluster = Cluster(_address(name, found[0]), folder=home, owns_ray=owns_ray, is_started_here=True)
+        call(cluster.address, RegisterDisks(tuple(_registration(disk, host) for disk in found)), timeout_s=timeout_s)
+        _await_brokers(cluster, {disk.broker_id for disk in found}, timeout_s)
         _clusters[home] = cluster
         return cluster
 
@@ -296,13 +307,13 @@ def find(name: str = DEFAULT_NAME, *, folder: str | Path | None = None, ray_addr
     return Cluster(ClusterAddress(name, NAMESPACE, cluster_id, tuple(endpoints), secret))
 
 
-def _running(home: Path, name: str, brokers: int) -> Cluster | None:
-    """The cluster that this process or another one has started on the folder, if it lives and has that many brokers.
+def _running(home: Path, name: str, count: int) -> Cluster | None:
+    """The cluster that this process or another one has started on the folder, if it lives and has that many disks.
 
     What a killed program leaves behind may answer for a moment longer than its Ray lives; it is waited for, not used.
     """
     disks = _existing(home)
-    if len(disks) < brokers or not all(disk.controllers for disk in disks):
+    if len(disks) < count or not all(disk.controllers for disk in disks):
         return None
     cluster = Cluster(_address(name, disks[0]), folder=home)
     try:
@@ -327,8 +338,8 @@ def _existing(home: Path) -> list[Disk]:
     return disks
 
 
-def prepare_disks(home: Path, brokers: int, racks: Sequence[str] | None) -> list[Disk]:
-    """The disks under ``home``: those that are there, and new ones up to the number of brokers asked for."""
+def prepare_disks(home: Path, brokers: int, racks: Sequence[str] | None, disks_each: int = 1) -> list[Disk]:
+    """The disks under ``home``: those that are there, and new ones up to the numbers of brokers, and of disks of each, asked for."""
     if brokers < 1:
         raise ClusterError(f"a cluster has at least one broker, not {brokers}")
     if racks is not None and len(racks) != brokers:
@@ -336,15 +347,17 @@ def prepare_disks(home: Path, brokers: int, racks: Sequence[str] | None) -> list
     disks = _existing(home)
     cluster_id = disks[0].cluster_id if disks else encode_id(new_id())
     secret = disks[0].secret if disks else secrets.token_urlsafe(32)
-    taken = {disk.broker_id for disk in disks}
+    taken = {disk.path for disk in disks}
     for broker_id in range(brokers):
-        if broker_id not in taken:
-            rack = racks[broker_id] if racks is not None else None
-            path = home / f"broker-{broker_id}"
+        rack = next((disk.rack for disk in disks if disk.broker_id == broker_id), racks[broker_id] if racks else None)
+        missing = disks_each - sum(disk.broker_id == broker_id for disk in disks)
+        free = [path for number in range(disks_each) if (path := disk_path(home, broker_id, number)) not in taken]
+        for path in free[: max(0, missing)]:
             disks.append(
                 format_disk(path, cluster_id=cluster_id, broker_id=broker_id, rack=rack, controllers=[], secret=secret)
             )
-    return [open_disk(disk.path, cluster_id=cluster_id) for disk in sorted(disks, key=lambda disk: disk.broker_id)]
+    in_order = sorted(disks, key=lambda disk: (disk.broker_id, len(disk.path.name), disk.path.name))
+    return [open_disk(disk.path, cluster_id=cluster_id) for disk in in_order]
 
 
 def _address(name: str, disk: Disk) -> ClusterAddress:

@@ -38,6 +38,8 @@ def list_(folder: Folder = None, address: Address = None, as_json: AsJson = Fals
                 "draining": broker["draining"],
                 "replicas": sum(broker["id"] in part["replicas"] for part in parts),
                 "leads": sum(part["leader"] == broker["id"] for part in parts),
+                "disks": broker["disks"],
+                "offline_disks": broker["offline_disks"],
             }
         )
     if as_json:
@@ -46,8 +48,10 @@ def list_(folder: Folder = None, address: Address = None, as_json: AsJson = Fals
     rows = []
     for each in brokers:
         state_name = "away" if not each["live"] else "draining" if each["draining"] else "live"
-        rows.append([each["broker"], each["rack"] or "-", state_name, each["replicas"], each["leads"]])
-    print_table(["broker", "rack", "state", "replicas", "leads"], rows)
+        offline = len(each["offline_disks"])
+        disks = f"{len(each['disks'])}, {offline} offline" if offline else str(len(each["disks"]))
+        rows.append([each["broker"], each["rack"] or "-", state_name, each["replicas"], each["leads"], disks])
+    print_table(["broker", "rack", "state", "replicas", "leads", "disks"], rows)
 
 
 @app.command("drain")

@@ -35,6 +35,7 @@ RECONNECT_TIMEOUT_S = 7 * 24 * 3600
 def up(
     folder: Annotated[Path, typer.Argument(help="Where the brokers' disks are, or shall be.")] = DEFAULT_FOLDER,
     brokers: Annotated[int, typer.Option(min=1, help="Logical brokers on this machine.")] = 3,
+    disks: Annotated[int, typer.Option(min=1, help="Disks of each broker: broker-0, broker-0-disk-1, …")] = 1,
     controllers: Annotated[
         int | None, typer.Option(help="1 or 3, when the cluster first starts.", show_default="3 with three brokers")
     ] = None,
@@ -71,10 +72,12 @@ def up(
         return
     with progress_bar(quiet=as_json) as progress:
         task = progress.add_task("Ray", total=3)
-        address = address or running_ray() or _start_ray(folder, brokers, rack)
+        address = address or running_ray() or _start_ray(folder, brokers, rack, disks)
         progress.update(task, advance=1, description="brokers")
         count = controllers if controllers is not None else 3 if brokers >= 3 else 1
-        cluster = init(folder, brokers=brokers, controllers=count, racks=rack, host=host, ray_address=address)
+        cluster = init(
+            folder, brokers=brokers, disks=disks, controllers=count, racks=rack, host=host, ray_address=address
+        )
         progress.update(task, advance=1, description="logs")
         status = await_recovery(cluster, RECOVERY_PATIENCE_S)
         progress.update(task, advance=1)
@@ -197,7 +200,7 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
                 len(own),
                 sum(actor["replicas"] for actor in own),
                 leads,
-                ", ".join(map(str, broker["disks"])),
+                ", ".join(path + " (offline)" * (path in broker["offline_disks"]) for path in broker["disks"]),
             ]
         )
     print_table(["broker", "rack", "state", "processes", "replicas", "leads", "disks"], rows)
@@ -220,6 +223,9 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
         print_text("No topics yet: raylog topics create events --partitions 6 --replication-factor 3")
     if words := recovery_words(state["logs"]):
         print_text("", f"Logs: {words}")
+    for broker in state["brokers"]:
+        for path, reason in broker["offline_disks"].items():
+            notice(f"broker {broker['id']}: the disk {path} is offline: {reason}")
     for actor in state["actors"]:
         for failure in actor["failures"]:
             notice(f"broker {actor['broker']}, process {actor['pid']}: {failure}")
@@ -227,12 +233,12 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
         notice(f"{state['unclean_elections']} unclean elections: acknowledged records may be lost")
 
 
-def _start_ray(folder: Path, brokers: int, racks: list[str] | None) -> str:
+def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: int) -> str:
     """Start a Ray on the loopback interface that outlives this command; its address."""
     from raylog.cluster import OBJECT_STORE_BYTES, RAY_CLUSTERS, prepare_disks
     from raylog.placement.groups import node_resources
 
-    disks = prepare_disks(folder, brokers, racks)
+    disks = prepare_disks(folder, brokers, racks, disks_each)
     port = _free_port(RAY_HEAD_PORT)
     if port != RAY_HEAD_PORT:
         notice(f"port {RAY_HEAD_PORT} is taken: Ray's head listens on {port}")

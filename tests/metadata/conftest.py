@@ -306,12 +306,13 @@ class World:
 
     def start(self, start: StartActor) -> None:
         self.feed(ActorStarted(start.node_id))
-        self.launch(start.node_id)
+        self.launch(start.node_id, directory_id=start.directory_id)
 
-    def launch(self, node: int, *, says_hello: bool = True) -> Process:
+    def launch(self, node: int, *, says_hello: bool = True, directory_id: uuid.UUID | None = None) -> Process:
         """A new process of that node."""
         self.last_incarnation += 1
         process = self.processes[node] = Process(self, node, self.last_incarnation)
+        process.directory_id = directory_id or process.directory_id
         if says_hello:
             process.hello()
             self.run_later()

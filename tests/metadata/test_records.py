@@ -32,7 +32,7 @@ states = st.builds(
     isr=st.lists(i64, max_size=4).map(tuple),
     leader_epoch=i64,
 )
-OF_TYPE = {int: i64, PartitionState: states, Endpoint: st.builds(Endpoint, st.text(), i64)}
+OF_TYPE = {int: i64, int | None: st.none() | i64, PartitionState: states, Endpoint: st.builds(Endpoint, st.text(), i64)}
 
 
 def of(cls):
