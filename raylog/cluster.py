@@ -186,7 +186,7 @@ def init(
     folder: str | Path = DEFAULT_FOLDER,
     *,
     brokers: int = 3,
-    disks: int = 1,
+    disks_per_broker: int = 1,
     controllers: int = 1,
     racks: Sequence[str] | None = None,
     name: str = DEFAULT_NAME,
@@ -198,7 +198,7 @@ def init(
     """An embedded cluster of logical brokers on this machine, its data under ``folder``; started if it does not run.
 
     Called again it returns the same cluster; in another process it returns a handle to the cluster that runs on the folder.
-    ``disks`` is how many each broker has: folders ``broker-0``, ``broker-0-disk-1``, …, any of which may be a link to another file system.
+    A broker with several disks has the folders ``broker-0``, ``broker-0-disk-1``, …, any of which may be a link to another file system.
     ``controllers`` is 1 or 3: three survive the death of one (each on another broker's disk); it is decided when the cluster first
     starts. ``racks`` gives each broker a rack. ``ray_address``: None takes a Ray that runs on this machine or starts one (loopback only, no
     dashboard, a small object store), "local" always starts one, anything else is Ray's address. A Ray started here prints nothing of
@@ -207,11 +207,11 @@ def init(
     """
     home = Path(folder).expanduser().resolve()
     with _lock:
-        running = _running(home, name, brokers * disks)
+        running = _running(home, name, brokers * disks_per_broker)
         if running is not None:
             existing = _clusters.get(home)
             return existing if existing is not None and existing.address == running.address else running
-        found = prepare_disks(home, brokers, racks, disks)
+        found = prepare_disks(home, brokers, racks, disks_per_broker)
         homes = quorum_disks(found, controllers)
         owns_ray, gcs_address = _ensure_ray(found, ray_address, log_to_driver)
         endpoints = _launch(gcs_address, found, homes, host, timeout_s)

@@ -35,7 +35,7 @@ RECONNECT_TIMEOUT_S = 7 * 24 * 3600
 def up(
     folder: Annotated[Path, typer.Argument(help="Where the brokers' disks are, or shall be.")] = DEFAULT_FOLDER,
     brokers: Annotated[int, typer.Option(min=1, help="Logical brokers on this machine.")] = 3,
-    disks: Annotated[int, typer.Option(min=1, help="Disks of each broker: broker-0, broker-0-disk-1, …")] = 1,
+    disks_per_broker: Annotated[int, typer.Option(min=1, help="Folders broker-0, broker-0-disk-1, …")] = 1,
     controllers: Annotated[
         int | None, typer.Option(help="1 or 3, when the cluster first starts.", show_default="3 with three brokers")
     ] = None,
@@ -72,11 +72,17 @@ def up(
         return
     with progress_bar(quiet=as_json) as progress:
         task = progress.add_task("Ray", total=3)
-        address = address or running_ray() or _start_ray(folder, brokers, rack, disks)
+        address = address or running_ray() or _start_ray(folder, brokers, rack, disks_per_broker)
         progress.update(task, advance=1, description="brokers")
         count = controllers if controllers is not None else 3 if brokers >= 3 else 1
         cluster = init(
-            folder, brokers=brokers, disks=disks, controllers=count, racks=rack, host=host, ray_address=address
+            folder,
+            brokers=brokers,
+            disks_per_broker=disks_per_broker,
+            controllers=count,
+            racks=rack,
+            host=host,
+            ray_address=address,
         )
         progress.update(task, advance=1, description="logs")
         status = await_recovery(cluster, RECOVERY_PATIENCE_S)
