@@ -28,7 +28,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import fetch, offsets, produce
+from raylog.actors.apis import fetch, log_dirs, offsets, produce
 from raylog.actors.apis.entities import TopicNames
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
@@ -125,6 +125,7 @@ class ReplicaServer:
                 offsets.LIST_OFFSETS: self._list_offsets,
                 offsets.OFFSET_FOR_LEADER_EPOCH: self._offset_for_leader_epoch,
                 offsets.DELETE_RECORDS: self._delete_records,
+                log_dirs.KEY: self._describe_log_dirs,
                 **self._session.handlers(),
             },
             identity=self._identity,
@@ -137,6 +138,7 @@ class ReplicaServer:
                 offsets.LIST_OFFSETS: offsets.LIST_OFFSETS_VERSIONS,
                 offsets.OFFSET_FOR_LEADER_EPOCH: offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS,
                 offsets.DELETE_RECORDS: offsets.DELETE_RECORDS_VERSIONS,
+                log_dirs.KEY: log_dirs.VERSIONS,
             },
         )
 
@@ -299,6 +301,9 @@ class ReplicaServer:
         token = self._park(request, lambda reply: offsets.delete_records_entity(body, reply, request.version))
         self._handle(offsets.delete_records_event(body, token, self._names))
         self._parked(request, token)
+
+    def _describe_log_dirs(self, request: Request) -> None:
+        request.reply(log_dirs.entity(request.body, request.version, self._host.replicas, self._spec.disk))
 
     # ------------------------------------------------------------------ the controller
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raylog.cli.connection import Address, Folder, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
-from raylog.cli.reassign import Throttle, checked_throttle, named
+from raylog.cli.reassign import Throttle, as_document, checked_throttle, named
 from raylog.errors import ClusterError, error_for
 from raylog.types import TopicPartition
 
@@ -162,6 +162,71 @@ def remove(
     else:
         print_text(f"Broker {broker} is removed: {total} replicas moved")
         print_text("Take its folder away, or the next `raylog up` on it makes it a broker again")
+
+
+@app.command("rebalance")
+def rebalance(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan, as `reassign` takes it; move nothing.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for replicas to move.")] = 3600.0,
+    throttle: Throttle = None,
+    folder: Folder = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Spread bytes and leaders evenly over the live brokers, moving as little as possible: after a broker has come, or topics have grown.
+
+    Brokers that are being drained take nothing and keep what they have. Interrupted or timed out, what has begun goes on;
+    run the command again.
+    """
+    from raylog.client.reassignment_plans import balanced
+
+    limit = checked_throttle(throttle)
+    cluster = find_cluster(folder, address)
+    deadline = time.monotonic() + timeout
+    brokers = cluster.status()["brokers"]
+    racks = {each["id"]: each["rack"] for each in brokers if each["live"] and not each["draining"]}
+    with cluster.admin() as admin:
+        sizes = {key: max(found.values()) for key, found in admin.replica_sizes().items()}
+        plan = balanced(_targets(admin), sizes, racks)
+        if dry_run:
+            print_json(as_document(plan))
+            return
+        before = _bytes_held(admin, racks)
+        if plan:
+            refused = {each: error for each, error in admin.reassign(plan, throttle_bytes=limit).items() if error}
+            if refused:
+                each, error = next(iter(refused.items()))
+                raise error_for(error.code, f"{len(refused)} partitions cannot be moved; {named([each])}: {error}")
+            with progress_bar(quiet=as_json) as progress:
+                task = progress.add_task("moving replicas", total=len(plan))
+
+                def moved() -> bool:
+                    left = len(admin.list_reassignments(plan))
+                    progress.update(task, completed=len(plan) - left)
+                    return left == 0
+
+                _await(moved, deadline, lambda: f"{named(admin.list_reassignments(plan))} are still moving")
+            if limit is not None:
+                admin.clear_throttles({each.topic for each in plan})
+        elected = sum(error is None for error in admin.elect_leaders().values())
+        after = _bytes_held(admin, racks)
+    if as_json:
+        held = [{"broker": each, "bytes_before": before[each], "bytes": after[each]} for each in sorted(racks)]
+        print_json({"moved": as_document(plan)["partitions"], "leaders_moved": elected, "brokers": held})
+    else:
+        print_text(f"{len(plan)} partitions changed their replicas or their order, {elected} leaders moved")
+        print_table(["broker", "bytes before", "bytes"], [[each, before[each], after[each]] for each in sorted(racks)])
+
+
+def _bytes_held(admin: AdminClient, brokers: Iterable[int]) -> dict[int, int]:
+    held = dict.fromkeys(brokers, 0)
+    for found in admin.replica_sizes().values():
+        for broker, size in found.items():
+            if broker in held:
+                held[broker] += size
+    return held
 
 
 def _targets(admin: AdminClient) -> dict[TopicPartition, tuple[int, ...]]:

@@ -306,6 +306,33 @@ class AsyncAdminClient:
         """
         return await verify_topics(self._opened(), topics, patience_s=patience, on_partition=on_partition)
 
+    async def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:
+        """How many bytes each replica has on its broker's disk; those that do not answer are left out."""
+        link = self._opened()
+        views = await link.metadata.refresh(None, timeout_ms=self._config.default_api_timeout_ms)
+        nodes = sorted({node for view in views for part in view.partitions for node in part.replicas})
+        sizes: dict[TopicPartition, dict[int, int]] = {}
+
+        async def ask(node: int) -> None:
+            endpoint = link.metadata.nodes.get(node)
+            if endpoint is None:
+                return
+            try:
+                connection = await link.connections.get(endpoint)
+                reply = await connection.request(
+                    requests.describe_log_dirs(), timeout_ms=self._config.request_timeout_ms
+                )
+            except RaylogError:
+                return
+            for result in reply.results:
+                for topic in result.topics:
+                    for part in topic.partitions:
+                        key = TopicPartition(str(topic.name), int(part.partition_index))
+                        sizes.setdefault(key, {})[broker_of(node)] = int(part.partition_size)
+
+        await asyncio.gather(*map(ask, nodes))
+        return sizes
+
     # -------------------------------------------------------------- operating partitions and brokers
 
     async def elect_leaders(

@@ -256,6 +256,12 @@ def incremental_alter_configs(
     return schema.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
 
 
+def describe_log_dirs() -> Request:
+    """DescribeLogDirs v4: of everything that the asked process holds."""
+    schema = _schema("describe_log_dirs.v4")
+    return schema.DescribeLogDirsRequest(topics=None)
+
+
 def describe_cluster() -> Request:
     """DescribeCluster v1."""
     return _schema("describe_cluster.v1").DescribeClusterRequest(

@@ -384,6 +384,10 @@ class AdminClient:
         listed = [topics] if isinstance(topics, str) else topics
         return self._run(self._client.verify_replicas(listed, patience=patience, on_partition=on_partition))
 
+    def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:
+        """How many bytes each replica has on its broker's disk."""
+        return self._run(self._client.replica_sizes())
+
     def elect_leaders(
         self,
         partitions: Iterable[TopicPartition] | None = None,

@@ -57,7 +57,7 @@ def refused_options() -> str:
 
 
 def kafka_apis() -> str:
-    from raylog.actors.apis import admin, fetch, offsets, operations, produce
+    from raylog.actors.apis import admin, fetch, log_dirs, offsets, operations, produce
 
     served: list[tuple[int, range, str]] = [
         (api.key, api.versions, "controller") for api in (*admin.APIS, *operations.APIS)
@@ -68,6 +68,7 @@ def kafka_apis() -> str:
         (offsets.LIST_OFFSETS, offsets.LIST_OFFSETS_VERSIONS),
         (offsets.OFFSET_FOR_LEADER_EPOCH, offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS),
         (offsets.DELETE_RECORDS, offsets.DELETE_RECORDS_VERSIONS),
+        (log_dirs.KEY, log_dirs.VERSIONS),
     ):
         served.append((key, versions, "replicas"))
     rows = ["| key | API | versions | answered by |", "|---|---|---|---|"]
@@ -97,6 +98,7 @@ KAFKA_NAMES = {
     22: "InitProducerId",
     23: "OffsetForLeaderEpoch",
     32: "DescribeConfigs",
+    35: "DescribeLogDirs",
     37: "CreatePartitions",
     43: "ElectLeaders",
     44: "IncrementalAlterConfigs",

@@ -1,0 +1,72 @@
+"""A broker comes under load, gets its share of bytes and leaders, and goes again; nobody notices."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from operating import Load
+
+from raylog.client.sync import Producer
+from raylog.types import TopicPartition
+
+pytestmark = pytest.mark.core
+
+PARTITIONS = 12
+
+
+def fill(operator, topic, records_of):
+    """Records of 10 kB, ``records_of(partition)`` in each."""
+    with Producer(operator.running.address, acks="all") as producer:
+        for number in range(PARTITIONS):
+            for _ in range(records_of(number)):
+                producer.send(topic, os.urandom(10_000), partition=number)
+        assert producer.flush(60) == 0
+
+
+def bytes_held(operator):
+    held = dict.fromkeys(range(4), 0)
+    for found in operator.admin.replica_sizes().values():
+        for broker, size in found.items():
+            held[broker] += size
+    return held
+
+
+def test_the_sizes_of_replicas_are_those_of_their_files(operator):
+    topic = operator.new_topic((0, 1), (2, 3))
+    with Producer(operator.running.address, acks="all") as producer:
+        for _ in range(20):
+            producer.send(topic, os.urandom(1_000), partition=0)
+        assert producer.flush(30) == 0
+    operator.until(lambda: len({*operator.admin.replica_sizes()[TopicPartition(topic, 0)].values()}) == 1)
+    sizes = operator.admin.replica_sizes()
+    (size,) = {*sizes[TopicPartition(topic, 0)].values()}
+    files = (operator.running.folder / "broker-1" / f"{topic}-0").glob("*.log")
+    assert size == sum(path.stat().st_size for path in files) > 20_000
+    assert sizes[TopicPartition(topic, 1)] == {2: 0, 3: 0}
+
+
+def test_a_broker_that_comes_gets_its_share_under_load_and_goes_again(operator, raylog):
+    before = set(operator.admin.list_topics())
+    for topic in before:
+        operator.admin.delete_topics([topic])
+    topic = operator.new_topic(*((number % 3, (number + 1) % 3) for number in range(PARTITIONS)))
+    fill(operator, topic, lambda number: 10 + number)
+    with Load(operator, topic) as load:
+        operator.until(lambda: len(load.acked) > 50)
+        code, _ = raylog("brokers", "rebalance", "--timeout", "60", "--json")
+        assert code == 0
+        held = bytes_held(operator)
+        mean = sum(held.values()) / 4
+        assert all(abs(size - mean) <= 0.2 * mean for size in held.values()), held
+        leads = [sum(part.leader == broker for part in operator.partitions(topic)) for broker in range(4)]
+        assert max(leads) - min(leads) <= 1, leads
+        assert raylog("brokers", "rebalance", "--json")[1]["moved"] == [], "it is balanced"
+        count = len(load.acked)
+        operator.until(lambda: len(load.acked) > count + 50)
+        assert raylog("brokers", "remove", "3", "--timeout", "60")[0] == 0
+        count = len(load.acked)
+        operator.until(lambda: len(load.acked) > count + 50)
+    assert load.errors == []
+    assert not any(3 in part.replicas for part in operator.partitions(topic))
+    assert {each["broker"] for each in raylog("brokers", "list", "--json")[1]} == {0, 1, 2}
