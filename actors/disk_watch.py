@@ -107,8 +107,8 @@ class _WatchedDisk:
         return self._verdict
 
     def close(self) -> None:
-        if self._lock is not None and self._lock.done() and self._lock.exception() is None:
-            self._lock.result().release()
+        if self._lock is not None:
+            self._lock.add_done_callback(_release)  # it may be on its way
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
@@ -123,6 +123,11 @@ def try_disk(path: str) -> None:
             raise OSError(errno.EIO, "other bytes come back than were written", path)
     finally:
         file.close()
+
+
+def _release(lock: Future[DiskLock]) -> None:
+    if not lock.cancelled() and lock.exception() is None:
+        lock.result().release()
 
 
 def _say_if_not_locked(lock: Future[DiskLock]) -> None:

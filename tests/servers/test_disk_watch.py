@@ -105,7 +105,7 @@ def test_all_disks_of_a_broker_are_locked_until_it_stops(folders):
         watched.assign(_named(folders))
         await _until(lambda: _is_locked(folders[1]))
         await watched.stop()
-        assert not _is_locked(folders[1])
+        await _until(lambda: not _is_locked(folders[1]))
 
     asyncio.run(watch())
 
