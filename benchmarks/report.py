@@ -22,6 +22,22 @@ from harness import Measurement
 RESULTS = Path(__file__).resolve().parent / "results"
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 FAILOVER = "failover"
+STRUCK = """\
+A pause is the longest time between two acknowledgements of the partition around the fault, from detection to the return of what was
+struck; for *metadata changes* the longest time between two committed changes of a topic's config. Both sides have three brokers and
+three controllers, their own defaults (a silent process is dead after 9 s) and the same load; lost is what was acknowledged and not
+read back. The machine was shared: its load, given beside, lengthens pauses.
+
+- *leader process killed*: SIGKILL of the process that leads.
+- *leader's node killed*: SIGKILL of its Ray node's raylet with all that it started. A broker of Kafka is one process: its leader killed
+  is its node killed.
+- *leader silent*: SIGSTOP; connections stay open.
+- *active controller killed*: SIGKILL. raylog's controllers are processes of their own; Kafka's are brokers too (combined mode), so a
+  replica dies with one.
+- *Ray's head killed*: SIGKILL of the GCS process, started again after 3 s. Kafka has nothing like it.
+- Kafka's client is confluent-kafka with its default retries, made to notice early: a request that is unanswered for 2 s is given up,
+  not one for 60 s.
+"""
 
 INTRODUCTION = """\
 # Benchmarks
@@ -76,6 +92,7 @@ def _pauses(result: dict[str, Any]) -> list[str]:
     lines = [
         f"![every pause of every kind, raylog and Apache Kafka]({CHART.name})",
         "",
+        STRUCK,
         "| struck | contestant | runs | p50, ms | p95, ms | max, ms | acked records lost | until; the machine's load |",
         "|---|---|---:|---:|---:|---:|---:|---|",
     ]
