@@ -26,7 +26,7 @@ from producers import ConfluentKafka, RaylogProducer, random_values
 from ray_nodes_cluster import NodesCluster, await_true
 
 RECORD_BYTES = 1000
-RECORDS = 750_000
+RECORDS = 500_000
 LOAD_BYTES_PER_SECOND = 10_000_000
 LOAD_TICK_S = 0.02
 CONFIGS = {"min.insync.replicas": "2"}
