@@ -21,6 +21,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from apache_kafka import VERSION, ApacheKafka
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from harness import Benchmark, arguments, ready_page_cache
 from producers import ConfluentKafka, RaylogProducer, random_values
 from ray_nodes_cluster import NodesCluster, await_true
@@ -83,8 +85,6 @@ class KafkaSide:
         self._kafka = ApacheKafka(3)
 
     def __enter__(self) -> Self:
-        from confluent_kafka.admin import AdminClient
-
         self._kafka.__enter__()
         self._admin = AdminClient(
             {"bootstrap.servers": self._kafka.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 500}
@@ -103,7 +103,13 @@ class KafkaSide:
         self._kafka.delete_topic(topic)
 
     def _part(self, topic: str) -> Any:
-        return self._admin.list_topics(topic, timeout=10).topics[topic].partitions[0]
+        def described() -> Any:
+            try:
+                return self._admin.list_topics(topic, timeout=2).topics[topic].partitions.get(0)
+            except KafkaException:
+                return None
+
+        return await_true(described, "a broker answers")
 
     def follower(self, topic: str) -> int:
         part = self._part(topic)

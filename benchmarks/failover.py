@@ -8,6 +8,7 @@ each kind, every block with a cluster of its own, so that both see the same mach
     python benchmarks/failover.py --quick               # one run of each kind, nothing written
     python benchmarks/failover.py --only raylog --kinds "leader silent" "Ray's head killed"
                                                         # measures these anew and keeps the others' results
+    python benchmarks/failover.py --add --runs 10       # ten more of each
     python benchmarks/report.py                         # then: the page and the chart
 
 One idempotent producer sends paced records with acks=all through everything. At a random moment, with requests in flight,
@@ -192,7 +193,7 @@ Found = dict[str, dict[str, Figures]]
 
 
 def measure(options: argparse.Namespace, contestants: Sequence[str], runs: int) -> Iterator[Found]:
-    """What has been found so far, after each round of blocks. No further round begins once ``--minutes`` are over."""
+    """What has been found so far, after each block. No further round begins once ``--minutes`` are over."""
     found: Found = {name: {} for name in contestants}
     dice = random.Random(options.seed)
     ends_at = time.monotonic() + 60 * options.minutes
@@ -208,9 +209,9 @@ def measure(options: argparse.Namespace, contestants: Sequence[str], runs: int) 
             if wanted:
                 with contestant:
                     Block(contestant, dice).run(wanted, min(BLOCK, left), found[name])
+                yield found
         left -= min(BLOCK, left)
         turn = (turn + 1) % len(contestants)
-        yield found
 
 
 # ------------------------------------------------------------------ results
@@ -221,13 +222,21 @@ def earlier(bench: Benchmark) -> dict[str, dict[str, Measurement]]:
     file = RESULTS / f"{bench.name}.json"
     cases = json.loads(file.read_text())["cases"] if file.exists() else {}
     return {
-        case: {name: Measurement(each["unit"], each["values"], each["notes"]) for name, each in measured.items()}
+        case: {
+            name: Measurement(each["unit"], each["values"], each.get("notes", {})) for name, each in measured.items()
+        }
         for case, measured in cases.items()
     }
 
 
-def record(bench: Benchmark, kept: dict[str, dict[str, Measurement]], found: Found) -> None:
-    """What was measured now, among what is kept."""
+def joined(before: Measurement, now: Measurement) -> Measurement:
+    """The runs of both. Counts and lists add up; the time is that of the later ones."""
+    notes = {name: value if isinstance(value, str) else before.notes[name] + value for name, value in now.notes.items()}
+    return Measurement(now.unit, before.values + now.values, notes)
+
+
+def record(bench: Benchmark, kept: dict[str, dict[str, Measurement]], found: Found, *, add: bool) -> None:
+    """What was measured now, in the place of what is kept of the same, or after it (``add``)."""
     cases: dict[str, dict[str, Measurement]] = {case: dict(measured) for case, measured in kept.items()}
     for name, by_kind in found.items():
         for kind, figures in by_kind.items():
@@ -240,12 +249,12 @@ def record(bench: Benchmark, kept: dict[str, dict[str, Measurement]], found: Fou
                 "refused": figures.refused,
                 "runs": [asdict(run) for run in figures.runs],
             }
-            values = [run.pause_ms for run in figures.runs]
-            cases.setdefault(kind, {})[name] = Measurement("ms", values, notes)
+            now = Measurement("ms", [run.pause_ms for run in figures.runs], notes)
             changes = [run.changes_ms for run in figures.runs if run.changes_ms is not None]
-            if changes:
-                about = {"measured": notes["measured"]}
-                cases.setdefault(kind + CHANGES, {})[name] = Measurement("ms", changes, about)
+            for case, each in ((kind, now), (kind + CHANGES, Measurement("ms", changes))):
+                before = cases.get(case, {}).get(name)
+                if each.values:
+                    cases.setdefault(case, {})[name] = joined(before, each) if add and before else each
     contestants = list(CONTESTANTS)
     bench.cases = {
         case: dict(sorted(cases[case].items(), key=lambda each: contestants.index(each[0])))
@@ -282,6 +291,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=None, help=f"of each kind (default {RUNS})")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="only these")
     parser.add_argument("--only", choices=CONTESTANTS, help="one contestant; the other's results are kept")
+    parser.add_argument("--add", action="store_true", help="add the runs to the file's, instead of replacing those")
     parser.add_argument("--minutes", type=float, default=240, help="begin no further round of blocks after this time")
     parser.add_argument("--seed", type=int, default=1, help="of the moments of the strikes")
     options = arguments(parser)
@@ -300,9 +310,9 @@ def main() -> int:
         quick=options.quick,
     )
     contestants = [options.only] if options.only else list(CONTESTANTS)
-    kept = {} if options.quick else earlier(bench)
+    kept = {} if options.quick else earlier(bench)  # read once: each block's write has all that was found so far
     for found in measure(options, contestants, runs):
-        record(bench, kept, found)
+        record(bench, kept, found, add=options.add)
         judge(bench)
         bench.write()
     return bench.finish()

@@ -27,7 +27,7 @@ from raylog.errors import RaylogError
 from raylog.placement.groups import node_resources
 
 BROKERS = 3
-WAIT_S = 120.0
+WAIT_S = 240.0
 OBJECT_STORE_BYTES = 80 << 20
 KEPT = ("RAY_TMPDIR", "RAY_AUTH_MODE")
 

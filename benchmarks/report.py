@@ -100,7 +100,7 @@ def _pauses(result: dict[str, Any]) -> list[str]:
         for name, each in contestants.items():
             pauses = Measurement(each["unit"], each["values"])
             figures = [f"{value:,.0f}" for value in (pauses.percentile(50), pauses.percentile(95), max(pauses.values))]
-            notes = each["notes"]
+            notes = each.get("notes", {})
             lost = f"{notes['lost']} of {notes['acknowledged']:,}" if "lost" in notes else ""
             when = (
                 f"{notes['measured']}, {min(notes['loads']):.0f} – {max(notes['loads']):.0f}" if "lost" in notes else ""

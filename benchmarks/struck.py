@@ -26,8 +26,9 @@ from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from apache_kafka import ApacheKafka
+from apache_kafka import ApacheKafka, class_archive
 from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import KafkaException
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import (
@@ -205,7 +206,7 @@ class Kafka:
     name: ClassVar = "Apache Kafka"
 
     def __init__(self) -> None:
-        self._kafka = ApacheKafka(3)
+        self._kafka = ApacheKafka(3, jvm_options=[f"-XX:SharedArchiveFile={class_archive()}"])  # back sooner
         self._stopped = threading.Event()
         self.faults: dict[str, Fault] = {
             LEADER: self._kill_leader,
@@ -235,6 +236,7 @@ class Kafka:
                 }
             )
             self._admin = AdminClient({**client, "socket.timeout.ms": 10_000})
+            self._observer = AdminClient({**client, "socket.timeout.ms": 2000})
             threading.Thread(target=self._poll, daemon=True).start()
         except BaseException:
             self._kafka.__exit__(None, None, None)
@@ -299,7 +301,15 @@ class Kafka:
         return int(await_true(lambda: max(0, self._part().leader), "a leader"))
 
     def _part(self) -> Any:
-        return self._admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions[0]
+        """The partition, as soon as a broker describes it."""
+
+        def described() -> Any:
+            try:
+                return self._observer.list_topics(TOPIC, timeout=2).topics[TOPIC].partitions.get(0)
+            except KafkaException:
+                return None
+
+        return await_true(described, "a broker answers")
 
     def _await_whole(self) -> None:
         await_true(
