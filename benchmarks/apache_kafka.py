@@ -103,10 +103,10 @@ def class_archive() -> Path:
     A JVM that the archive was not made by ignores it.
     """
     archive = _CACHE / f"apache-kafka-{VERSION}.jsa"
-    with (libs().parent / "archive.lock").open("w") as lock:
+    _CACHE.mkdir(exist_ok=True)
+    with (_CACHE / "archive.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
-            _CACHE.mkdir(exist_ok=True)
             made = archive.with_suffix(".new")
             with ApacheKafka(1, jvm_options=[f"-XX:ArchiveClassesAtExit={made}"]) as broker:
                 broker.create_topic("archive")
