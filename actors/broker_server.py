@@ -73,6 +73,10 @@ class BrokerServer:
             self._watch = asyncio.create_task(self._await_notice(self._ask_notice))
         return self._endpoint
 
+    async def joined(self) -> None:
+        """Wait until the active controller knows this process."""
+        await self._session.joined()
+
     async def ended(self) -> str:
         """Wait until this server is over of its own; the reason."""
         return await self._over

@@ -97,7 +97,16 @@ class ServerActor:
         """What is left to do on Ray before the process ends."""
 
 
-class PartitionReplicaActor(ServerActor):
+class MemberActor(ServerActor):
+    """One server that keeps a session to the active controller."""
+
+    async def joined(self) -> None:
+        """Wait until the server, which was started, has had its first session."""
+        server: Any = self._server
+        await server.joined()
+
+
+class PartitionReplicaActor(MemberActor):
     """Holds the replicas that the controller assigns to one node id."""
 
     def _build(self, spec: ServerSpec) -> Server:
@@ -108,7 +117,7 @@ class PartitionReplicaActor(ServerActor):
         return ReplicaServer(spec)
 
 
-class BrokerActor(ServerActor):
+class BrokerActor(MemberActor):
     """Holds a broker's disk lock and speaks for the broker; the listener for Kafka clients will live here."""
 
     def _build(self, spec: ServerSpec) -> Server:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,7 @@ from raylog.types import Endpoint
 
 STEWARD_NAME = "raylog:steward"
 STEWARD_PATIENCE_S = 20.0
+JOIN_PATIENCE_S = 30.0
 
 
 def pinned(directory_id: uuid.UUID, *, name: str) -> dict[str, Any]:
@@ -71,13 +73,16 @@ class RayLauncher:
         self._handles: dict[int, Any] = {}  # by node id, the newest: letting it go would not end a detached actor
 
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
-        """Create the actor and wait until it listens; raises what its opening raised, or Ray's error if it died.
+        """Create the actor and wait until it listens and the active controller knows it; raises what its opening raised.
 
-        Blocks as long as Ray has no place for the actor: a disk whose node is away, a head that is away.
+        Raises Ray's error if it died before that; afterwards its session tells. It is waited for ``JOIN_PATIENCE_S`` to be known. Blocks
+        as long as Ray has no place for the actor: a disk whose node is away, a head that is away.
         """
         name = f"raylog:{encode_id(spec.directory_id)}:{spec.node_id}:{spec.incarnation}"
         spec = replace(spec, host=self._host)
         handle = RAY_CLASSES[kind].options(max_restarts=0, **pinned(spec.directory_id, name=name)).remote(spec)
         self._handles[spec.node_id] = handle
         endpoint: Endpoint = ray.get(handle.start.remote())
+        with suppress(ray.exceptions.GetTimeoutError):
+            ray.get(handle.joined.remote(), timeout=JOIN_PATIENCE_S)
         return endpoint

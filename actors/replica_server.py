@@ -152,6 +152,10 @@ class ReplicaServer:
         self._session.start()
         return self._endpoint
 
+    async def joined(self) -> None:
+        """Wait until the active controller knows this process."""
+        await self._session.joined()
+
     async def ended(self) -> str:
         """Wait until this server is over of its own; the reason."""
         assert self._over is not None, "ended() before start()"

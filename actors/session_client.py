@@ -61,6 +61,7 @@ class SessionClient:
         self._endpoint = Endpoint("", -1)  # of the controller at the session's other end
         self._welcomed = False
         self._epochs = ControllerEpochGuard()
+        self._joined = asyncio.Event()  # a controller has said Welcome, once
         self._settled = asyncio.Event()  # the session that was opened last has its Welcome, or has ended
         self._lost = asyncio.Event()
         self._summoned_to: Endpoint | None = None
@@ -71,6 +72,10 @@ class SessionClient:
     def start(self) -> None:
         """Begin to look for the controller."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def joined(self) -> None:
+        """Wait for the first session."""
+        await self._joined.wait()
 
     async def stop(self) -> None:
         """End the session and stop looking."""
@@ -205,6 +210,7 @@ class SessionClient:
             return
         if isinstance(frame, Welcome):
             self._welcomed = True
+            self._joined.set()
             self._settled.set()
             self._beat(session, frame.heartbeat_interval_ms / 1_000)
             self._on_change(True)

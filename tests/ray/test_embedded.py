@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ from ray_clusters import eventually, isr_is_whole, kill, partition_of, pid_of
 
 import raylog
 from raylog import NewTopic, TopicPartition
+from raylog.actors.ray_launcher import RayLauncher
+from raylog.actors.spec import ServerSpec, new_incarnation
+from raylog.placement.disks import encode_id, format_disk
+from raylog.placement.groups import NAMESPACE
+from raylog.types import Endpoint, node_id
 
 pytestmark = pytest.mark.ray
 
@@ -109,6 +115,33 @@ def test_a_killed_broker_process_comes_back(embedded: raylog.Cluster) -> None:
         return bool(now["state"] == "live" and now["pid"] != before["pid"])
 
     eventually(back, "the broker's process started anew")
+
+
+def test_a_process_that_dies_before_the_controller_knows_it_is_a_failed_start(embedded: raylog.Cluster) -> None:
+    assert embedded.folder is not None
+    disk = format_disk(
+        embedded.folder / "alone",
+        cluster_id=embedded.address.cluster_id,
+        broker_id=9,
+        rack=None,
+        controllers=[Endpoint("127.0.0.1", 1)],  # nobody listens there
+        secret="a secret of this test",
+    )
+    spec = ServerSpec(node_id(9, 2), disk.directory_id, str(disk.path), "127.0.0.1", new_incarnation())
+
+    def named() -> Any:
+        try:
+            return ray.get_actor(f"raylog:{encode_id(disk.directory_id)}:{spec.node_id}:{spec.incarnation}", NAMESPACE)
+        except ValueError:
+            return None
+
+    with ThreadPoolExecutor(1) as threads:
+        launched = threads.submit(RayLauncher("127.0.0.1").launch, "replica", spec)
+        actor = eventually(named, "the actor is created")
+        ray.get(actor.start.remote())
+        kill(ray.get(actor.pid.remote()))
+        with pytest.raises(ray.exceptions.RayActorError):
+            launched.result(60)
 
 
 def test_a_killed_controller_comes_back_and_raises_no_leader_epoch(embedded: raylog.Cluster, events: str) -> None:
