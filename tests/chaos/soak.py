@@ -11,7 +11,7 @@ are compared byte for byte. The load has to come to ``RECORDS_PER_SECOND_MIN`` a
 pauses included, no delivery may be given up, and no election be unclean. The report is a table: kind, times, median and worst pause, and
 acknowledged records lost. A pause is the longest time in which a partition acknowledged nothing; it counts once, for the fault that
 struck, or began to be mended, last before the pause began, even if others came upon it and made it longer. The report goes to
-``build/soak/`` as text and JSON. Exit code 1: one of these things does not hold.
+``build/soak/`` as text and JSON, and what the servers logged too unless all of this holds. Exit code 1: it does not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +100,7 @@ class Row:
 
 
 class Soak:
-    """The faults of one run. Every strike has a thread of its own; audits run one at a time."""
+    """The faults of one run. Every strike has a thread of its own; audits run one at a time. The main thread adds nodes."""
 
     def __init__(self, target: Target, load: VerifiableLoad, kinds: list[str], seconds: float) -> None:
         self._target = target
@@ -118,12 +117,17 @@ class Soak:
 
     def run(self) -> None:
         """Strike every ``EVERY_S`` until the time is over, then wait until every fault is mended."""
+        striking = threading.Thread(target=self._strike_on_time, name="schedule")
+        striking.start()
+        self._obey(lambda: not striking.is_alive() and not any(thread.is_alive() for thread in self._threads))
+        striking.join()
+
+    def _strike_on_time(self) -> None:
         begun_at = next_at = time.monotonic()
         while next_at < begun_at + self._seconds:
             self._strike((next_at - begun_at) / self._seconds)
             next_at += EVERY_S
-            self._obey(partial(_is_past, next_at))
-        self._obey(lambda: not any(thread.is_alive() for thread in self._threads))
+            time.sleep(max(0.0, next_at - time.monotonic()))
 
     def _obey(self, enough: Condition) -> None:
         """Carry out what the threads want done in the main thread, until it is enough."""
@@ -216,10 +220,6 @@ class Soak:
             strike.pause_ms = max(strike.pause_ms, 1000 * self._load.ledger.longest_pause_begun(start, end))
 
 
-def _is_past(at: float) -> bool:
-    return time.monotonic() >= at
-
-
 def table(rows: list[Row]) -> str:
     lines = [f"{'kind':<28}{'times':>6}{'median pause':>15}{'worst pause':>14}{'acked lost':>12}"]
     lines += [
@@ -260,7 +260,11 @@ def main() -> int:
                 admin.create_topics([NewTopic("soak", PARTITIONS, 3, configs=configs)])
             target = Target(nodes, "soak", random.Random(options.seed), faults)
             eventually(target.is_whole, "all replicas in sync")
-            return soak(target, kinds, options.minutes * 60, options)
+            code = soak(target, kinds, options.minutes * 60, options)
+            if code:
+                logs = folder / "ray" / "session_latest" / "logs"
+                shutil.copytree(logs, options.output / "logs", dirs_exist_ok=True)
+            return code
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -295,7 +299,7 @@ def soak(target: Target, kinds: list[str], seconds: float, options: argparse.Nam
     errors = [f"{row.kind}: {error}" for row in rows for error in row.errors]
     text = "\n".join(
         [
-            f"{seconds / 60:g} minutes, seed {options.seed}, {len(run.strikes)} faults",
+            f"{seconds / 60:g} minutes on {os.cpu_count()} cores, seed {options.seed}, {len(run.strikes)} faults",
             table(rows),
             load.words(),
             f"Unclean elections: {unclean_elections}. ISR whole again at the end: {'yes' if healed else 'no'}.",
