@@ -51,11 +51,16 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        merged: dict[str, Any] = {}
-        for line in self.stdout.splitlines():
-            if line.startswith("{"):
-                merged |= json.loads(line)
-        return merged
+        return facts_of(self.stdout)
+
+
+def facts_of(output: str) -> dict[str, Any]:
+    """The notes of a program that printed this, merged."""
+    merged: dict[str, Any] = {}
+    for line in output.splitlines():
+        if line.startswith("{"):
+            merged |= json.loads(line)
+    return merged
 
 
 def run_script(
