@@ -56,6 +56,29 @@ def namespace_command() -> list[str] | None:
     return None
 
 
+def processes_marked(marks: Collection[str]) -> list[psutil.Process]:
+    """All processes whose environment, or that of who started them, says one of these of ``MACHINE``."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MACHINE) in marks and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def kill_marked(marks: Collection[str]) -> int:
+    """SIGKILL all of them, until none is left; how many there were at first."""
+    first = 0
+    while processes := processes_marked(marks):
+        first = first or len(processes)
+        for process in processes:
+            _signal(process, signal.SIGKILL)
+        psutil.wait_procs(processes, timeout=0.1)
+    return first
+
+
 @dataclass(slots=True)
 class RayMachines:
     """The head and its nodes by name. Addresses are 127.1.x.y, where x is drawn for each Ray."""
@@ -98,15 +121,7 @@ class RayMachines:
 
     def processes(self, *machines: str) -> list[psutil.Process]:
         """All processes of those machines, or of all of them."""
-        wanted = {self._mark(machine) for machine in machines or (HEAD, *self.disks)}
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MACHINE) in wanted and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return processes_marked({self._mark(machine) for machine in machines or (HEAD, *self.disks)})
 
     def processes_called(self, name: str, machine: str) -> list[psutil.Process]:
         """Those of a machine with that word in their title; Ray's workers are called after their actor's class."""
@@ -167,13 +182,10 @@ class RayMachines:
 
     # ---------------------------------------------------------- going
 
-    def kill(self, *machines: str, spared: Collection[int] = ()) -> None:
-        """SIGKILL every process of those machines (of all, if none is named) but those spared; returns when they are gone."""
+    def kill(self, *machines: str) -> None:
+        """SIGKILL every process of those machines, or of all, if none is named; returns when they are gone."""
         named = machines or (HEAD, *self.disks)
-        while processes := [each for each in self.processes(*named) if each.pid not in spared]:
-            for process in processes:
-                _signal(process, signal.SIGKILL)
-            psutil.wait_procs(processes, timeout=0.1)
+        kill_marked({self._mark(machine) for machine in named})
         for machine in named:
             if machine in self._started:
                 self._started.pop(machine).wait()

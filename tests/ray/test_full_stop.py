@@ -1,0 +1,143 @@
+"""A whole cluster stops and starts: SIGKILL of every process at once under a load, and ``raylog down``; replication factor 1, too.
+
+Everything that was acknowledged is there again, and ``raylog up`` says what recovery did.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray_clusters import PATIENCE_S, eventually, isr_is_whole
+from ray_machines import MACHINE, kill_marked, processes_marked
+
+import raylog
+from raylog import NewTopic
+from raylog.testing.verifiable_load import VerifiableLoad, audit_of
+
+pytestmark = pytest.mark.ray
+
+TOPICS = {"thrice": (2, 3), "once": (2, 1)}  # partitions, replication factor
+LOGS = sum(partitions * factor for partitions, factor in TOPICS.values())
+TORN = b"torn record"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A folder of its own for Ray and the data, and the commands that a user gives there."""
+
+    folder: Path
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def mark(self) -> str:
+        return f"{self.folder}/only"
+
+    def raylog(self, *arguments: object) -> str:
+        """A command that has to work; what it printed."""
+        kept = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAYLOG_FOLDER")}
+        done = subprocess.run(
+            [sys.executable, "-m", "raylog.cli.main", *map(str, arguments)],
+            env=kept | {"RAY_TMPDIR": str(self.folder), MACHINE: self.mark},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    folder = Path(tempfile.mkdtemp(prefix="rl"))
+    made = Home(folder)
+    try:
+        made.raylog("up", made.data)
+        with raylog.connect(folder=made.data).admin() as admin:
+            admin.create_topics(
+                [
+                    NewTopic(name, partitions, factor, configs={"min.insync.replicas": str(min(2, factor))})
+                    for name, (partitions, factor) in TOPICS.items()
+                ]
+            )
+        yield made
+    finally:
+        kill_marked({made.mark})
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def logs_of(home: Home) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(home.raylog("status", "--folder", home.data, "--json"))["logs"]
+    return found
+
+
+def test_everything_killed_at_once_under_a_load_comes_back_whole_and_says_so(home: Home) -> None:
+    cluster = raylog.connect(folder=home.data)
+    eventually(lambda: all(isr_is_whole(cluster, topic) for topic in TOPICS), "all replicas in sync")
+    loads = [
+        VerifiableLoad(cluster.address, topic, partitions=partitions, producers=2, records_per_second=1_000)
+        for topic, (partitions, _) in TOPICS.items()
+    ]
+    with ExitStack() as running:
+        for load in loads:
+            running.enter_context(load)
+        eventually(lambda: all(load.ledger.acknowledged > 1_000 for load in loads), "acknowledged records")
+        killed = kill_marked({home.mark})
+        killed_at = time.monotonic()
+        before = [load.ledger.acknowledged for load in loads]
+        (torn,) = home.data.glob("broker-1/thrice-0/*.log")
+        with torn.open("ab") as log:
+            log.write(TORN)  # what a process leaves that is killed in a write
+        said = home.raylog("up", home.data)
+        assert f"Logs:  recovered {LOGS} logs" in said, said
+        assert f"1 cut an incomplete batch of {len(TORN)} bytes at the tail; {LOGS - 1} whole" in said, said
+        eventually(
+            lambda: all(load.ledger.acknowledged > count for load, count in zip(loads, before, strict=True)),
+            "the same clients go on",
+        )
+        served_at = time.monotonic()
+    print(f"{killed} processes killed at once; their clients went on after {served_at - killed_at:.1f} s. {said}")
+    assert {key: logs_of(home)[key] for key in ("clean", "whole", "suspect", "opening")} == {
+        "clean": 0,
+        "whole": LOGS,
+        "suspect": 0,
+        "opening": 0,
+    }
+    for load in loads:
+        assert not load.ledger.failed, load.words()
+        findings = audit_of(load, cluster.address)
+        assert findings.holds, findings.words()
+
+
+def test_a_clean_stop_and_start_recovers_nothing_and_keeps_everything(home: Home) -> None:
+    cluster = raylog.connect(folder=home.data)
+    eventually(lambda: all(isr_is_whole(cluster, topic) for topic in TOPICS), "all replicas in sync")
+    loads = [
+        VerifiableLoad(cluster.address, topic, partitions=partitions, producers=1, records_per_second=1_000)
+        for topic, (partitions, _) in TOPICS.items()
+    ]
+    for load in loads:
+        with load:
+            eventually(lambda load=load: load.ledger.acknowledged > 500, "acknowledged records")
+    home.raylog("down", home.data)
+    assert not processes_marked({home.mark}), "down leaves nothing running"
+    said = home.raylog("up", home.data)
+    assert f"Logs:  {LOGS} logs as a clean stop left them" in said, said
+    for load in loads:
+        findings = audit_of(load, cluster.address)
+        assert findings.holds and findings.acknowledged == load.ledger.acknowledged, findings.words()
