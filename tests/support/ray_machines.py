@@ -35,6 +35,7 @@ from raylog.placement.groups import node_resources
 MACHINE = "RAYLOG_TEST_MACHINE"
 HEAD = "head"
 RECONNECT_TIMEOUT_S = 7 * 24 * 3600
+RAY_TOOK_TOO_LONG = "timed out during startup"
 HEALTH_CHECK_PERIOD_MS = (
     500  # Ray's head gives up a node that refuses connections after five of these; 3,000 by default
 )
@@ -172,13 +173,18 @@ class RayMachines:
             )
 
     def await_started(self, machine: str) -> None:
+        """Returns when it has joined. Ray gives up a node that takes longer than 30 s, as it may on a busy machine: it is tried again."""
         log = self.folder / f"{machine}.log"
 
         def started() -> bool:
-            assert self._started[machine].poll() is None, f"{machine} did not start: {log.read_text()}"
+            if self._started[machine].poll() is not None:
+                said = log.read_text()
+                assert RAY_TOOK_TOO_LONG in said, f"{machine} did not start: {said}"
+                self.kill(machine)
+                self.spawn(machine)
             return "Ray runtime started" in log.read_text()
 
-        eventually(started, f"Ray on {machine}: {log.read_text()}")
+        eventually(started, f"Ray on {machine}")
 
     # ---------------------------------------------------------- going
 
