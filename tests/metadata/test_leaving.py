@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raylog.metadata.image import MetadataImage
 from raylog.metadata.requests import CreateTopics, DescribeCluster, DrainBroker, NewTopic
 from raylog.metadata.session import NodeLeaving
 from raylog.types import TopicIdPartition, broker_of
@@ -41,6 +42,13 @@ def test_the_next_process_of_the_broker_is_not_draining(world, broker_node):
     assert draining(world) == []
     assert world.state(id).leader == 1, "a return moves nothing by itself"
     assert world.leader(id).alter(id, 0, 1, 2) == 0, "it may join the ISR again"
+
+
+def test_a_snapshot_knows_who_is_leaving(world, broker_node):
+    launch_brokers(world, broker_node)
+    world.processes[broker_node(0)].say(NodeLeaving())
+    image = MetadataImage.of(world.image.records())
+    assert image == world.image and image.is_draining(0)
 
 
 def test_a_new_controller_knows_who_is_leaving(world, broker_node):
