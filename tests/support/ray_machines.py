@@ -156,7 +156,12 @@ class RayMachines:
         home = self.folder / machine
         home.mkdir(exist_ok=True)
         command = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats"]
-        command += [f"--node-ip-address={self.ip(machine)}", f"--temp-dir={home}", "--num-cpus=0", "--include-log-monitor=false"]
+        command += [
+            f"--node-ip-address={self.ip(machine)}",
+            f"--temp-dir={home}",
+            "--num-cpus=0",
+            "--include-log-monitor=false",
+        ]
         command += [f"--object-store-memory={OBJECT_STORE_BYTES}", "--min-worker-port=0", "--max-worker-port=0"]
         environment = self.environment(**{MACHINE: self._mark(machine)})
         if machine == HEAD:
