@@ -139,12 +139,9 @@ class RayMachines:
     # ---------------------------------------------------------- coming
 
     def start_all(self) -> None:
-        """The head, then all nodes at once."""
-        self.start(HEAD)
-        for machine in self.disks:
-            self.spawn(machine)
-        for machine in self.disks:
-            self.await_started(machine)
+        """The head, then the nodes, one by one: Ray gives up a node that shares the machine with too many that start."""
+        for machine in (HEAD, *self.disks):
+            self.start(machine)
 
     def start(self, machine: str) -> None:
         """Start a machine and wait until it has joined."""
