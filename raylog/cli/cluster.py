@@ -257,6 +257,7 @@ def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: 
     environment = os.environ | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S), RAY_CLUSTERS: "0"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
+        _end_with_children(_named_processes(f"127.0.0.1:{port}"))  # what had come up before it failed
         reason = (done.stderr or done.stdout).strip().splitlines()
         raise RayError(f"Ray did not start: {reason[-1] if reason else 'no reason given'}; see `raylog doctor`")
     address = f"127.0.0.1:{port}"
@@ -281,7 +282,16 @@ def _end_ray(folder: Path) -> bool:
                 roots.append(process)
         except psutil.NoSuchProcess:
             continue
-    children = [child for root in roots for child in root.children(recursive=True)]
+    _end_with_children(roots)
+    note.unlink()
+    return bool(roots)
+
+
+def _end_with_children(roots: list[psutil.Process]) -> None:
+    children = []
+    for root in roots:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children += root.children(recursive=True)
     everyone = list({process.pid: process for process in [*roots, *children]}.values())
     for process in everyone:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -290,18 +300,21 @@ def _end_ray(folder: Path) -> bool:
     for process in stubborn:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    note.unlink()
-    return bool(roots)
 
 
 def _ray_processes(address: str) -> dict[int, float]:
-    """The processes of the Ray with that address which name it on their command line: id and time of start."""
+    """The processes of the Ray with that address: id and time of start."""
+    return {process.pid: process.info["create_time"] for process in _named_processes(address)}
+
+
+def _named_processes(address: str) -> list[psutil.Process]:
+    """The processes that name the Ray with that address on their command line."""
     named = (f"--gcs-address={address}", f"--address={address}", f"--gcs_server_port={address.rpartition(':')[2]}")
-    found = {}
-    for process in psutil.process_iter(["cmdline", "create_time"]):
-        if any(word in named for word in process.info["cmdline"] or ()):
-            found[process.pid] = process.info["create_time"]
-    return found
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "create_time"])
+        if any(word in named for word in process.info["cmdline"] or ())
+    ]
 
 
 def _free_port(wanted: int) -> int:
