@@ -241,7 +241,7 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
 
 def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: int) -> str:
     """Start a Ray on the loopback interface that outlives this command; its address."""
-    from raylog.cluster import OBJECT_STORE_BYTES, RAY_CLUSTERS, prepare_disks
+    from raylog.cluster import OBJECT_STORE_BYTES, RAY_CLUSTERS, STARTUPS_AT_ONCE, prepare_disks
     from raylog.placement.groups import node_resources
 
     disks = prepare_disks(folder, brokers, racks, disks_each)
@@ -254,7 +254,11 @@ def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: 
         *(f"--object-store-memory={OBJECT_STORE_BYTES}",),
         f"--resources={json.dumps(node_resources(disk.path for disk in disks))}",
     ]
-    environment = os.environ | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S), RAY_CLUSTERS: "0"}
+    environment = os.environ | {
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S),
+        "RAY_worker_maximum_startup_concurrency": STARTUPS_AT_ONCE,
+        RAY_CLUSTERS: "0",
+    }
     done = subprocess.run(command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         _end_with_children(_named_processes(f"127.0.0.1:{port}"))  # what had come up before it failed
