@@ -28,7 +28,11 @@ from raylog.placement.disks import encode_id, format_disk, new_id, open_disk
 from raylog.placement.groups import group_name
 from raylog.testing.verifiable_load import VerifiableLoad, audit_of
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(560)]  # on a busy machine each start of Ray takes its time
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.slow,
+    pytest.mark.timeout(560),
+]  # on a busy machine each start of Ray takes its time
 
 SESSION_TIMEOUT_S = ControllerConfig().session_timeout_ms / 1000
 HEAD_AWAY_S = float(os.environ.get("RAYLOG_HEAD_AWAY_S", "10"))

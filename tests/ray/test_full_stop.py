@@ -48,12 +48,13 @@ class Home:
         return f"{self.folder}/only"
 
     def up(self) -> str:
-        """``raylog up``. Ray gives up a start that takes longer than 30 s, as it may on a busy machine: it is tried again."""
-        for _ in range(2):
+        """``raylog up``. On a busy machine it may be told by Ray, or find itself, that something takes too long: it is run again."""
+        for _ in range(3):
             done = self._run("up", self.data)
-            if RAY_TOOK_TOO_LONG not in done.stderr:
+            if RAY_TOOK_TOO_LONG in done.stderr:
+                kill_marked({self.mark})
+            elif "does not serve yet" not in done.stderr:
                 break
-            kill_marked({self.mark})
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
