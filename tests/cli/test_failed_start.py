@@ -27,7 +27,7 @@ def test_what_came_up_of_a_ray_that_failed_to_start_is_ended(tmp_path: Path, mon
     monkeypatch.setattr(cluster.subprocess, "run", failed)
     try:
         with pytest.raises(RayError, match="timed out during startup"):
-            cluster._start_ray(tmp_path / "data", 1, None)
+            cluster._start_ray(tmp_path / "data", 1, None, 1)
         assert not psutil.pid_exists(left.pid)
     finally:
         left.kill()
