@@ -3,6 +3,7 @@
 # make check       format, lint, types, layers
 # make LANE        one lane: fast core sim ray conformance spark chaos
 # make bench       the benchmarks, one JSON file and one table each, and docs/benchmarks.md
+# make ray-up      ray up cluster.yaml over SSH, on this machine alone; needs root (outside CI)
 # make soak        random faults on real processes for MINUTES=10, under a load that knows what was acknowledged
 # make bench       the benchmarks, one JSON file and one table each
 
@@ -12,7 +13,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 LANES := fast core sim ray conformance spark chaos
 
-.PHONY: help demo test check format bench soak constraints clean $(LANES)
+.PHONY: help demo test check format bench ray-up soak constraints clean $(LANES)
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -48,6 +49,9 @@ bench: $(INSTALLED)
 	for script in benchmarks/bench_*.py benchmarks/failover.py; do $(BIN)/python "$$script" || missed=1; done; \
 	$(BIN)/python benchmarks/report.py; \
 	exit $$missed
+
+ray-up: $(INSTALLED)
+	@$(BIN)/python tests/launcher/ray_up.py
 
 soak: $(INSTALLED)
 	@$(BIN)/python tests/chaos/soak.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))

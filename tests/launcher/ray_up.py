@@ -6,8 +6,9 @@ loopback interface is all there is. Ray's launcher runs the cluster.yaml of this
 from a third place. Keys are made for the test; nobody's known_hosts, home or Ray is touched.
 
 Shown, in this order: a cluster of two blank disks, replication factor 2 with one replica on each machine; records written on one
-machine and read on the other; ``ray up`` on the running cluster, with and without a restart of Ray, loses nothing; ``ray down`` ends Ray
-on both; ``ray up`` again brings everything back; and a Ray that ran on the machine before is alive afterwards.
+machine and read on the other; ``ray up`` on the running cluster, with and without a restart of Ray, loses nothing; ``ray down`` ends
+Ray on both; ``ray up`` without anything that Ray knew brings everything back from the disks; and a Ray that ran on the machine before
+is alive afterwards.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ BIN = Path(sys.executable).parent
 NAMESPACE = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
 HEAD, WORKER = "127.0.0.2", "127.0.0.3"
 RECORDS = 2_000
-PATIENCE_S = 100.0
+PATIENCE_S = 240.0
 PACKAGES = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client", "rsync": "rsync"}
 SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin"
 
@@ -183,8 +184,12 @@ def inside(folder: Path) -> int:
         ray("down", "--yes", config)
         eventually(lambda: not rays(), "no process of Ray is left on either machine")
         say("`ray down` ended Ray on both machines")
+        shutil.rmtree(folder / "head" / "data" / "ray-gcs")
         ray("up", "--yes", "--no-config-cache", config)
-        check(cluster(folder)["cluster_id"] == first["cluster_id"], "`ray up` again finds the cluster on its disks")
+        check(
+            cluster(folder)["cluster_id"] == first["cluster_id"],
+            "`ray up` after Ray lost all its state finds the cluster on its disks",
+        )
         check(read(folder, WORKER) == values(0, 2 * RECORDS), f"with all {2 * RECORDS} records")
         ray("down", "--yes", config)
         eventually(lambda: not rays(), "no process of Ray is left on either machine")

@@ -94,3 +94,12 @@ def test_a_blank_node_that_joins_later_becomes_a_broker_without_a_command(
     admin.reassign({("t", 0): [3, 0, 1]})
     eventually(lambda: not admin.list_reassignments(), "the reassignment is done")
     assert isr_is_whole(cluster, "t")
+
+
+def test_a_shutdown_ends_every_server_and_what_would_start_them_again(ray_cluster: Any, folders: list[Path]) -> None:
+    down = command("down", "--address", ray_cluster.address)
+    assert down.returncode == 0, down.stderr
+    eventually(lambda: not ray.util.list_named_actors(all_namespaces=True), "every actor has ended for good")
+    status = command("status", "--address", ray_cluster.address)
+    assert status.returncode == 1 and "no cluster runs" in status.stderr
+    assert all(read_disk(folder) is not None for folder in folders)
