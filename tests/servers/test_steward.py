@@ -33,7 +33,6 @@ class Machines:
         self.registered: dict[uuid.UUID, tuple[int, str]] = {}
         self.others: set[int] = set()  # brokers that are registered and away
         self.running: list[str] = []
-        self.ports: dict[str, int] = {}
         self.has_majority = True
         self.work: list[str] = []
 
@@ -102,10 +101,7 @@ class Machines:
 
     def run_controllers(self, homes: Sequence[JoinedDisk]) -> Mapping[uuid.UUID, Endpoint | Exception]:
         self.running = sorted(each.path.name for each in homes)
-        return {
-            each.directory_id: Endpoint(each.host, self.ports.setdefault(each.path.name, 9000 + len(self.ports)))
-            for each in homes
-        }
+        return {each.directory_id: Endpoint(each.host, 8999 + int(each.path.name.removeprefix("m"))) for each in homes}
 
     def broker_ids(self, address: ClusterAddress) -> set[int]:
         self._ask(address)
