@@ -15,6 +15,8 @@ What is checked, per partition::
     an idempotent producer's batches are there in the order of their sequence numbers, none missing, none twice
     a log starts where it did, unless somebody deleted records or retention did
 
+and of a process: it takes no controller's word after that of a newer one.
+
 An unclean election, which the controller counts, ends a history: what came before is forgiven, what the new leader has is the truth.
 """
 
@@ -109,6 +111,7 @@ class Checkers:
     """All histories. ``unclean_elections`` counts what the controller reported."""
 
     def __init__(self) -> None:
+        self._controller_epochs: dict[str, int] = {}  # process → the highest whose word it took
         self.histories: dict[TopicIdPartition, History] = {}
         self.unclean_elections = 0
 
@@ -151,6 +154,13 @@ class Checkers:
         history.decided_end.setdefault(leader_epoch, history.end)
         if leader >= 0:
             self._leads(history, leader_epoch, leader, leader_incarnation)
+
+    def obeyed(self, process: str, controller_epoch: int) -> None:
+        """A process takes a controller's word: never that of an older one than it has heard of."""
+        known = self._controller_epochs.get(process, 0)
+        if controller_epoch < known:
+            raise Violation(f"{process} took the word of controller epoch {controller_epoch} after that of {known}")
+        self._controller_epochs[process] = controller_epoch
 
     def assigned(
         self, id: TopicIdPartition, topic: str, *, leader: int, leader_incarnation: int, leader_epoch: int

@@ -19,6 +19,7 @@ from raylog.testing.processes import Machine, Process
 from raylog.testing.scheduler import Timer
 
 if TYPE_CHECKING:
+    from raylog.testing.simulated_controller import ControllerProcess
     from raylog.testing.simulation import Simulation
 
 Ending = Callable[[], object]
@@ -42,6 +43,9 @@ class Faults:
             "pause the controller": (self._pause_controller, 1.0),
             "kill the controller": (self._kill_controller, 1.5),
             "strike the controller amid its writes": (self._strike_controller, 1.0),
+            "stop the active controller": (self._stop_active, 1.0),
+            "isolate a controller": (self._isolate_controller, 1.5),
+            "replace a controller's disk": (self._replace_controller_disk, 0.5),
             "cut one way": (self._cut_one_way, 2.0),
             "cut both ways": (self._cut_both_ways, 2.0),
             "isolate a machine": (self._isolate, 1.0),
@@ -132,20 +136,50 @@ class Faults:
 
     # ---------------------------------------------------------------- the controller
 
+    def _some_controller(self) -> ControllerProcess | None:
+        """Mostly the active one."""
+        controllers = self.simulation.controllers
+        active = controllers.active()
+        if active is not None and self.scheduler.chance(0.7):
+            return active
+        running = controllers.running()
+        return self.scheduler.rng.choice(running) if running else None
+
     def _pause_controller(self) -> None:
-        controller = self.simulation.controller
+        controller = self._some_controller()
         if controller is not None:
             self._pause(controller)
 
+    def _stop_active(self) -> None:
+        """Long enough for another to be elected; then it wakes up and does not know."""
+        active = self.simulation.controllers.active()
+        if active is not None:
+            active.pause()
+            self._lasting(2_000, 8_000, active.resume)
+
     def _kill_controller(self) -> None:
-        controller = self.simulation.controller
+        controller = self._some_controller()
         if controller is not None:
             controller.kill()
 
     def _strike_controller(self) -> None:
-        controller = self.simulation.controller
+        controller = self._some_controller()
         if controller is not None:
-            controller.machine.arm(controller, operations=self._some_operations(), power=self.scheduler.chance(0.3))
+            controller.machine.arm(controller, operations=self._some_operations(), power=self.scheduler.chance(0.5))
+
+    def _isolate_controller(self) -> None:
+        """From the other controllers: for their ears, its mouth, or both. Everybody else may still reach it."""
+        controller = self._some_controller()
+        if controller is not None:
+            alone = controller.machine
+            others = [machine for machine in self.simulation.controllers.machines if machine is not alone]
+            deaf, mute = self.scheduler.rng.choice(((True, True), (True, False), (False, True)))
+            self._cut([(other, alone) for other in others if deaf] + [(alone, other) for other in others if mute])
+
+    def _replace_controller_disk(self) -> None:
+        place = self.scheduler.rng.choice(self.simulation.controllers.places)
+        if self.simulation.controllers.replace_disk(place):
+            self.simulation.counts["controller disks replaced"] += 1
 
     # ---------------------------------------------------------------- machines
 

@@ -32,9 +32,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """A dial: who are you?"""
+    """A dial: who are you? The controller that asks names its epoch, so that sessions to older ones are given up."""
 
     expect: tuple[int, int]
+    controller_epoch: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,13 @@
-"""The controller actor of a simulated cluster: the shell around the production ``Controller``, ``Quorum`` and ``MetadataLog``.
+"""A controller actor of a simulated cluster: the shell around the production ``Controller``, ``Quorum`` and ``MetadataLog``.
 
 It carries out effects as the real shell does. A write of the quorum's log happens after a random delay, as in a thread, and the
 word that it is durable arrives another delay later; a death may come before, between and (through ``Machine.arm``) in the middle
 of both. Dials are real dials over the simulated network, StartActor really starts a process, after a while, or fails because the
-machine is off.
+machine is off. Where the controllers run and how their quorum talks is ``simulated_quorum``.
 """
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING, assert_never
 
 from raylog.errors import RaylogError
@@ -37,50 +36,39 @@ from raylog.metadata.events import (
     StartActor,
     Ticked,
 )
-from raylog.metadata.image import MetadataImage
 from raylog.metadata.metadata_log import MetadataLog
 from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import QuorumConfig, QuorumWrite, bootstrap_snapshot
+from raylog.metadata.quorum_messages import QuorumConfig, QuorumWrite
 from raylog.metadata.requests import Request
 from raylog.metadata.session import Assignment, FromController, Hello
 from raylog.metadata.session_frames import from_controller, to_frame
 from raylog.placement.planner import plan_replicas
 from raylog.testing.checkers import Violation
 from raylog.testing.messages import Answer, Call, Handshake, HandshakeDone
-from raylog.testing.processes import Machine, Process
+from raylog.testing.processes import Process
 from raylog.testing.scheduler import Timer
 from raylog.testing.simulated_network import End, Link
 from raylog.testing.simulated_servers import ActorSpec
 from raylog.types import CONTROLLER_SLOT, node_id
 
 if TYPE_CHECKING:
+    from raylog.testing.simulated_quorum import Place
     from raylog.testing.simulation import Simulation
 
-CONTROLLER_DISK = uuid.UUID(int=1)
 DIAL_MS = 200
 
 
-def directory_of(machine: Machine) -> str:
-    return f"/{machine.name}/metadata"
-
-
-def format_controller(simulation: Simulation) -> None:
-    """What formatting does, before anything runs."""
-    machine = simulation.controller_machine
-    files = machine.disk.files()
-    MetadataLog.format(files, directory_of(machine), bootstrap_snapshot(simulation.cluster_id, [CONTROLLER_DISK]))
-    files.crash()
-
-
 class ControllerProcess(Process):
-    """A process of the controller; the simulation starts the next one when it has ended."""
+    """A process of a controller; the next one is started at its place when it has ended."""
 
-    def __init__(self, simulation: Simulation, machine: Machine) -> None:
-        super().__init__(f"controller.{simulation.counts['controller starts']}", machine)
+    def __init__(self, simulation: Simulation, place: Place) -> None:
+        super().__init__(f"controller{place.number}.{simulation.counts['controller starts']}", place.machine)
         simulation.counts["controller starts"] += 1
         self.simulation = simulation
+        self.place = place
         self.endpoint = simulation.network.listen(self, self)
         self.controller: Controller | None = None
+        self.checked_index = 0  # of the metadata log: what the simulation has seen of this one
         self._log: MetadataLog | None = None
         self._sessions: dict[int, _ControllerEnd] = {}
         self._tokens: dict[int, tuple[_ControllerEnd, Link, int]] = {}
@@ -90,11 +78,11 @@ class ControllerProcess(Process):
         self.later(1, self._open, "open the metadata log")
 
     def on_end(self) -> None:
-        self.simulation.controller_ended()
+        self.simulation.controllers.ended(self)
 
     def _open(self) -> None:
         try:
-            self._log = MetadataLog.open(self.files, directory_of(self.machine))
+            self._log = MetadataLog.open(self.files, self.place.directory)
         except OSError as error:
             self.simulation.trace(f"{self.name} cannot open its log: {error}")
             self.kill()
@@ -103,7 +91,7 @@ class ControllerProcess(Process):
             raise Violation(f"{self.name} refuses its own log: {error}") from error
         self.simulation.counts["metadata tails cut"] += bool(self._log.cut_bytes)
         quorum = Quorum(
-            CONTROLLER_DISK,
+            self.place.directory_id,
             hard_state=self._log.hard_state,
             snapshot=self._log.snapshot,
             entries=self._log.entries,
@@ -113,7 +101,7 @@ class ControllerProcess(Process):
         )
         self.controller = Controller(
             quorum,
-            controller_node=node_id(0, CONTROLLER_SLOT),
+            controller_node=node_id(self.place.number - 1, CONTROLLER_SLOT),
             config=self.simulation.controller_config,
             plan=plan_replicas,
             new_uuid=self.simulation.new_uuid,
@@ -122,9 +110,21 @@ class ControllerProcess(Process):
 
     # ---------------------------------------------------------------- what the simulation looks at
 
-    def committed_image(self) -> MetadataImage | None:
-        """None in a process that does not serve (yet)."""
-        return self.controller.image if self.controller is not None and self.controller.active is not None else None
+    @property
+    def is_active(self) -> bool:
+        return self.controller is not None and self.controller.active is not None
+
+    @property
+    def term(self) -> int:
+        return self.controller.quorum.term if self.controller is not None else 0
+
+    @property
+    def has_voters(self) -> bool:
+        """Whether it is more than a blank disk."""
+        return self.controller is not None and bool(self.controller.quorum.voters)
+
+    def has_on_disk(self, index: int, term: int) -> bool:
+        return self._log is not None and self._log.holds(index, term)
 
     def check(self) -> None:
         if self.controller is not None:
@@ -133,9 +133,20 @@ class ControllerProcess(Process):
     # ---------------------------------------------------------------- the machine
 
     def handle(self, event: Event) -> None:
-        if self.alive and self.controller is not None:
+        controller = self.controller
+        if self.alive and controller is not None:
             self.simulation.trace_event(self.name, event)
-            self._carry_out(self.controller.handle(event, self.now_ms))
+            was_active, term = controller.active is not None, controller.quorum.term
+            self._carry_out(controller.handle(event, self.now_ms))
+            if was_active and controller.active is None:
+                self._deposed(term)
+
+    def _deposed(self, term: int) -> None:
+        """Fenced is who still took itself for the active one when another was."""
+        self.simulation.counts["controllers deposed"] += 1
+        others = [process for process in self.simulation.controllers.running() if process is not self]
+        if any(process.is_active and process.term > term for process in others):
+            self.simulation.counts["fenced controllers"] += 1
 
     def after_work(self) -> None:
         controller = self.controller
@@ -172,11 +183,12 @@ class ControllerProcess(Process):
                 case StartActor():
                     self._start(effect)
                 case Persist(write):
-                    self.later(self.scheduler.skewed_us(500), lambda w=write: self._store(w), f"{self.name} stores")  # type: ignore[misc]
+                    delay_us = self.scheduler.skewed_us(self.simulation.controllers.store_us)
+                    self.later(delay_us, lambda w=write: self._store(w), f"{self.name} stores")  # type: ignore[misc]
                 case Notice(text):
                     self.simulation.trace(f"{self.name} notices: {text}")
-                case SendQuorum():
-                    raise AssertionError(f"a sole voter has nobody to send {effect} to")
+                case SendQuorum(to, message):
+                    self.simulation.controllers.post(self, to, message)
                 case _:
                     assert_never(effect)
 
@@ -321,7 +333,10 @@ class _Dialing:
 
     def opened(self, link: Link) -> None:
         self.was_opened = True
-        link.send(self.process, Handshake((self.dial.node_id, self.dial.incarnation)))
+        controller = self.process.controller
+        assert controller is not None
+        expect = (self.dial.node_id, self.dial.incarnation)
+        link.send(self.process, Handshake(expect, controller.controller_epoch))
 
     def refused(self, link: Link) -> None:
         self._finish(DialOutcome.REFUSED)

@@ -31,7 +31,7 @@ from raylog.metadata.session import (
     ReplicaStatus,
     Welcome,
 )
-from raylog.metadata.session_frames import from_actor, to_frame
+from raylog.metadata.session_frames import ControllerEpochGuard, from_actor, to_frame
 from raylog.replication.events import (
     AlterPartitionAnswered,
     Assigned,
@@ -107,7 +107,9 @@ class ServerProcess(Process):
         self.session: Link | None = None
         self.has_said_hello = False
         self.is_welcome = False
-        self.controller_epoch = -1
+        self.controller_epochs = ControllerEpochGuard()
+        self._controller_at = simulation.scheduler.between(0, 100)  # which address is tried next
+        self._attempts = 0  # since a session was welcome
         self.later(1, self.open_session, "start")
 
     # ---------------------------------------------------------------- for subclasses
@@ -134,8 +136,13 @@ class ServerProcess(Process):
     # ---------------------------------------------------------------- the control session, as SessionClient keeps it
 
     def open_session(self) -> None:
-        link = self.session = self.simulation.network.connect(self, self.simulation.controller_endpoint(), self)
-        self.later(2_000_000, lambda: self._lose(link) if not self.is_welcome else None, f"{self.name} waits no more")
+        endpoints = self.simulation.controllers.endpoints
+        self._attempts += 1
+        link = self.session = self.simulation.network.connect(
+            self, endpoints[self._controller_at % len(endpoints)], self
+        )
+        patience_us = self.scheduler.rng.choice((300_000, 2_000_000))
+        self.later(patience_us, lambda: self._lose(link) if not self.is_welcome else None, f"{self.name} waits no more")
 
     def opened(self, link: Link) -> None:
         hello = Hello(self.identity, self.endpoint, self.machine.boot_id, self.statuses(), None, self.spec.incarnation)
@@ -152,16 +159,18 @@ class ServerProcess(Process):
         assert isinstance(message, _Said | Exit), message
         if link is not self.session:
             return
-        if message.controller_epoch < self.controller_epoch:
+        if not self.controller_epochs.accepts(message):
+            self.simulation.counts["frames of fenced controllers"] += 1
             self._lose(link)
             return
-        self.controller_epoch = message.controller_epoch
+        self.simulation.checkers.obeyed(self.name, message.controller_epoch)
         if isinstance(message, Exit):
             self.simulation.trace(f"{self.name} is told to exit: {message.reason}")
             self.exit()
             return
         if isinstance(message, Welcome):
             self.is_welcome = True
+            self._attempts = 0
             self._beat(link, message.heartbeat_interval_ms)
             self.session_changed(True)
         self.controller_said(message)
@@ -188,7 +197,17 @@ class ServerProcess(Process):
         was_welcome, self.is_welcome = self.is_welcome, False
         if was_welcome:
             self.session_changed(False)
-        self.later(self.scheduler.between(5_000, 300_000), self.open_session, f"{self.name} reconnects")
+        else:
+            self._controller_at += 1
+        round_is_over = self._attempts % len(self.simulation.controllers.endpoints) == 0
+        delay_us = self.scheduler.between(5_000, 300_000) if round_is_over else 1_000
+        self.later(delay_us, self.open_session, f"{self.name} reconnects")
+
+    def dialed(self, controller_epoch: int) -> None:
+        """A newer controller than that of the session is there: the session is over, though nothing else may say so."""
+        if self.session is not None and self.is_welcome and controller_epoch > self.controller_epochs.highest_epoch:
+            self._controller_at += 1
+            self._lose(self.session)
 
     def _beat(self, link: Link, interval_ms: int) -> None:
         if link is self.session:
@@ -452,8 +471,9 @@ class _ServerEnd:
         self.link = link
         mine = (self.server.spec.node_id, self.server.spec.incarnation)
         match message:
-            case Handshake(expect) if expect == mine:
+            case Handshake(expect, controller_epoch) if expect == mine:
                 link.send(self.server, HandshakeDone())
+                self.server.dialed(controller_epoch)
                 return
             case Call(_, expect, _) if expect in (None, mine) and self.server.serve(self, message):
                 return

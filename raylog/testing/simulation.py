@@ -40,8 +40,9 @@ from raylog.testing.checkers import Checkers, ReplicaMemory, Violation
 from raylog.testing.faults import Faults
 from raylog.testing.processes import Machine, Process
 from raylog.testing.scheduler import Scheduler
-from raylog.testing.simulated_controller import ControllerProcess, format_controller
+from raylog.testing.simulated_controller import ControllerProcess
 from raylog.testing.simulated_network import Network
+from raylog.testing.simulated_quorum import Controllers
 from raylog.testing.simulated_servers import ActorSpec, BrokerProcess, ReplicaProcess, ServerProcess
 from raylog.testing.workload import Consumer, Producer
 from raylog.types import Endpoint, TopicIdPartition
@@ -49,6 +50,7 @@ from raylog.types import Endpoint, TopicIdPartition
 EVENTS = 2_000
 HEALING_MS = 120_000
 EVERYTHING_EVERY = 100
+THREE_CONTROLLERS = 0.65  # the share of runs with three; the others have one
 
 
 class Simulation:
@@ -87,28 +89,28 @@ class Simulation:
         )
         brokers = rng.choice((3, 3, 3, 4))
         self.machines = [self._machine(f"b{number}") for number in range(1, brokers + 1)]
-        shares_a_machine = rng.random() < 0.5
-        self.controller_machine = self.machines[0] if shares_a_machine else self._machine("c")
+        self.broker_machines = list(self.machines)
+        controller_count = 3 if rng.random() < THREE_CONTROLLERS else 1
+        controller_machines = self.machines[:controller_count]
+        if rng.random() < 0.5:
+            controller_machines = [self._machine(f"c{number}") for number in range(1, controller_count + 1)]
+            self.machines += controller_machines
         self.client_machine = Machine("clients", self.scheduler, wall_offset_ms=0)
         self.network.add_machine(self.client_machine)
-        if not shares_a_machine:
-            self.machines.append(self.controller_machine)
         self.all_machines = [*self.machines, self.client_machine]
-        self.broker_machines = self.machines[:brokers]
         self.directory_ids = [self.new_uuid() for _ in self.broker_machines]
-        self.controller: ControllerProcess | None = None
-        self._controller_endpoint = Endpoint(self.controller_machine.name, 1)
         self._incarnations = 0
         self._memories: dict[tuple[int, TopicIdPartition], ReplicaMemory] = {}
         self._states: dict[TopicIdPartition, PartitionState] = {}
+        self._committed_index = 0  # of the metadata log: ``_states`` is what all entries up to it fold to
         self._producer_ids: set[int] = set()
         self.deleted_topics: set[uuid.UUID] = set()
         self._healing = False
         self._person_due_ms = 0
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
-        format_controller(self)
-        self.start_controller()
+        self.controllers = Controllers(self, controller_machines)
+        self.controllers.start()
         self.faults = Faults(self)
         self.administration = Administration(self)
 
@@ -135,8 +137,7 @@ class Simulation:
 
     def _light(self, machine: Machine) -> None:
         machine.turn_on()
-        if machine is self.controller_machine:
-            self._start_controller_later()
+        self.controllers.start_later(machine)
 
     def new_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self.scheduler.rng.getrandbits(128), version=4)
@@ -144,24 +145,6 @@ class Simulation:
     def new_incarnation(self) -> int:
         self._incarnations += 1
         return self._incarnations
-
-    def controller_endpoint(self) -> Endpoint:
-        """Where the disks' ``meta.properties`` say that the controller listens: the last one that was started."""
-        return self._controller_endpoint
-
-    def start_controller(self) -> None:
-        if self.controller is None and self.controller_machine.is_on:
-            self.trace("the controller starts")
-            self.controller = ControllerProcess(self, self.controller_machine)
-            self._controller_endpoint = self.controller.endpoint
-
-    def controller_ended(self) -> None:
-        self.controller = None
-        self.counts["controller ends"] += 1
-        self._start_controller_later()
-
-    def _start_controller_later(self) -> None:
-        self.scheduler.after_ms(self.scheduler.between(50, 1_000), self.start_controller, "the controller restarts")
 
     def start_actor(self, machine: Machine, spec: ActorSpec, *, is_broker: bool) -> None:
         self.counts["server starts"] += 1
@@ -279,10 +262,16 @@ class Simulation:
             memory.log = None
 
     def check_controller(self, process: ControllerProcess) -> None:
-        """Every partition whose committed state is another than before."""
-        image = process.committed_image()
-        if image is None:
+        """The quorum's promises, and every partition whose committed state is another than before: seen in whoever knows first."""
+        controller = process.controller
+        if controller is None:
             return
+        self.controllers.checker.check(process, controller.quorum)
+        index = controller.quorum.delivered_index
+        if index < self._committed_index or index == process.checked_index:
+            return
+        self._committed_index = process.checked_index = index
+        image = controller.image
         states = self._states
         for topic_id, topic in image.topics.items():
             for partition, state in topic.partitions.items():
@@ -370,8 +359,8 @@ class Simulation:
             for replica in process.host.replicas.values():
                 if replica.log is not None:
                     replica.log.check()
-        if self.controller is not None:
-            self.controller.check()
+        for controller in self.controllers.running():
+            controller.check()
 
     # ---------------------------------------------------------------- running
 
@@ -419,9 +408,10 @@ class Simulation:
         self._compare()
 
     def _partitions(self) -> list[tuple[TopicIdPartition, str, PartitionState]]:
-        image = self.controller.committed_image() if self.controller is not None else None
-        if image is None:
+        active = self.controllers.active()
+        if active is None or active.controller is None:
             return []
+        image = active.controller.image
         return [
             (TopicIdPartition(topic_id, partition), topic.name, state)
             for topic_id, topic in image.topics.items()
@@ -437,7 +427,7 @@ class Simulation:
                 process.kill()
 
     def _unready(self) -> str | None:
-        if self.controller is None or self.controller.committed_image() is None:
+        if self.controllers.active() is None:
             return "no active controller"
         for id, topic, state in self._partitions():
             if state.leader < 0 or len(state.isr) != len(state.replicas):

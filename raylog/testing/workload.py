@@ -57,6 +57,7 @@ DUPLICATE = ErrorCode.duplicate_sequence_number.value
 OUT_OF_RANGE = ErrorCode.offset_out_of_range.value
 RETRIABLE = frozenset(code.value for code in ErrorCode if code.retriable)
 UNKNOWN_TOPIC = (ErrorCode.unknown_topic_or_partition.value, ErrorCode.unknown_topic_id.value)
+NOT_CONTROLLER = ErrorCode.not_controller.value
 IN_FLIGHT_MAX = 5
 REQUEST_TIMEOUT_MS = 3_000
 
@@ -77,6 +78,7 @@ class Client(Process):
         self.checkers = simulation.checkers
         self.leader: Leader | None = None
         self._finding = False
+        self._controller_at = 0
         self._callers: dict[Endpoint, Caller] = {}
 
     def ask(self, endpoint: Endpoint, request: object, on_reply: OnReply, *, timeout_ms: int | None = None) -> None:
@@ -89,7 +91,16 @@ class Client(Process):
         return caller
 
     def ask_controller(self, request: Request, on_reply: OnReply) -> None:
-        self.ask(self.simulation.controller_endpoint(), request, on_reply)
+        """Of the controller that answered last; the next time of another one if this one is not active, or silent."""
+        endpoints = self.simulation.controllers.endpoints
+        at = self._controller_at
+
+        def answered(reply: object | None) -> None:
+            if (reply is None or getattr(reply, "error", 0) == NOT_CONTROLLER) and at == self._controller_at:
+                self._controller_at += 1
+            on_reply(reply)
+
+        self.ask(endpoints[at % len(endpoints)], request, answered)
 
     def find_leader(self, topic: str, id: TopicIdPartition, *, newer_than: int) -> None:
         """Learn of a leader; ``leader_found`` is called when there is one."""
