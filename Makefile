@@ -2,18 +2,19 @@
 # make test        every lane of tests, each within its time budget
 # make check       format, lint, types, layers
 # make LANE        one lane: fast core sim ray conformance spark chaos
+# make sim SEED=7  replays one seed of the simulator and prints its trace; make sim SEEDS=500 runs many (EVENTS=n for longer runs)
+# make mutations   patches faults into the machines, hunts each with up to 500 seeds, writes tests/sim/mutations.md
 # make bench       the benchmarks, one JSON file and one table each, and docs/benchmarks.md
 # make ray-up      ray up cluster.yaml over SSH, on this machine alone; needs root (outside CI)
 # make soak        random faults on real processes for MINUTES=10, under a load that knows what was acknowledged
-# make bench       the benchmarks, one JSON file and one table each
 
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-LANES := fast core sim ray conformance spark chaos
+LANES := fast core ray conformance spark chaos
 
-.PHONY: help demo test check format bench ray-up soak constraints clean $(LANES)
+.PHONY: help demo test check format bench ray-up soak constraints clean sim mutations $(LANES)
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -33,6 +34,18 @@ test: $(INSTALLED)
 
 $(LANES): $(INSTALLED)
 	@$(BIN)/python .ci/lanes.py $@
+
+sim: $(INSTALLED)
+ifdef SEED
+	@$(BIN)/python -m raylog.testing.replay --seed $(SEED) $(if $(EVENTS),--events $(EVENTS)) --trace
+else ifdef SEEDS
+	@$(BIN)/python -m raylog.testing.replay --seeds $(SEEDS) $(if $(EVENTS),--events $(EVENTS)) --keep-going
+else
+	@$(BIN)/python .ci/lanes.py sim
+endif
+
+mutations: $(INSTALLED)
+	@$(BIN)/python tests/sim/hunts.py
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -45,7 +45,7 @@ class Faults:
             "strike the controller amid its writes": (self._strike_controller, 1.0),
             "stop the active controller": (self._stop_active, 1.0),
             "isolate a controller": (self._isolate_controller, 1.5),
-            "replace a controller's disk": (self._replace_controller_disk, 0.5),
+            "replace a controller's disk": (self._replace_controller_disk, 1.5),
             "cut one way": (self._cut_one_way, 2.0),
             "cut both ways": (self._cut_both_ways, 2.0),
             "isolate a machine": (self._isolate, 1.0),
@@ -56,6 +56,8 @@ class Faults:
             "fail a disk": (self._sicken_disk, 0.6),
             "fill a disk": (self._fill_disk, 0.4),
             "write back": (self._write_back, 2.0),
+            "flap an isr": (self._flap_isr, 2.0),
+            "set a clock": (self._set_clock, 0.7),
         }
         self.mixture = {
             name: (strike, weight * rng.uniform(0.3, 2.0))
@@ -64,6 +66,7 @@ class Faults:
         }
         self.quiet_us = rng.choice((100_000, 300_000, 300_000, 1_000_000))
         self._endings: dict[int, Ending] = {}
+        self._stopped = False
         self._numbers = 0
         self._timer: Timer | None = None
 
@@ -72,6 +75,7 @@ class Faults:
 
     def stop(self) -> None:
         """No more faults, and an end to those that last."""
+        self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
         for number in sorted(self._endings):
@@ -177,8 +181,9 @@ class Faults:
             self._cut([(other, alone) for other in others if deaf] + [(alone, other) for other in others if mute])
 
     def _replace_controller_disk(self) -> None:
-        place = self.scheduler.rng.choice(self.simulation.controllers.places)
-        if self.simulation.controllers.replace_disk(place):
+        """Of the active one often: then the others have to elect without it, while it comes back blank."""
+        controller = self._some_controller()
+        if controller is not None and self.simulation.controllers.replace_disk(controller.place):
             self.simulation.counts["controller disks replaced"] += 1
 
     # ---------------------------------------------------------------- machines
@@ -263,6 +268,32 @@ class Faults:
         name = self.scheduler.rng.choice(self.simulation.machines).name
         slow_machines[name] = self.scheduler.rng.choice((30, 300, 2_000))
         self._lasting(100, 5_000, lambda: slow_machines.pop(name, None))
+
+    def _flap_isr(self) -> None:
+        """A follower's way to its leader is cut, healed and cut again, each time for longer than the lag that an ISR bears."""
+        leaders = self.simulation.leaders()
+        if not leaders:
+            return
+        leader = self.scheduler.rng.choice(leaders).machine
+        follower = self.scheduler.rng.choice([each for each in self.simulation.broker_machines if each is not leader])
+        lag_ms = self.simulation.host_config.replica_lag_time_max_ms
+        way = [(follower, leader) if self.scheduler.chance(0.5) else (leader, follower)]
+
+        def flap(times: int) -> None:
+            self.simulation.network.cut(*way[0])
+            self._lasting(lag_ms, 2 * lag_ms, lambda: self.simulation.network.heal(way))
+            if times > 1:
+                pause_ms = 2 * lag_ms + self.scheduler.between(100, 2_000)
+                self.scheduler.after_ms(pause_ms, lambda: flap(times - 1) if not self._stopped else None, "flap")
+
+        flap(self.scheduler.between(1, 3))
+
+    # ---------------------------------------------------------------- clocks
+
+    def _set_clock(self) -> None:
+        """Somebody sets the wall clock of a machine, forth or back. Nothing but timestamps and retention may ask it."""
+        machine = self.scheduler.rng.choice(self.simulation.machines)
+        machine.wall_offset_ms = self.scheduler.between(-60_000, 60_000)
 
     # ---------------------------------------------------------------- disks
 

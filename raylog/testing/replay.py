@@ -1,18 +1,36 @@
 """Runs seeds of the simulator: ``python -m raylog.testing.replay --seed N [--events N] [--trace]``, or many with ``--seeds N``.
 
-``--trace`` prints every step of the run. A run that breaks a promise prints what broke, the last lines of its trace, and the
-command that repeats it, and exits with 1.
+``--trace`` prints every step of the run. A run that breaks a promise prints what broke and the command that repeats it; at the end
+stand the counts of what the runs went through, the seeds that failed, and the seeds per second. Exits with 1 if one failed.
+
+Many seeds run in ``--processes`` processes; a run is what its seed makes it wherever it runs, and results come in the order of the seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.pool import Pool
 
 from raylog.testing.simulation import EVENTS, Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One seed's run. ``failure`` is the traceback of what broke, its last line ``broke``; both None if nothing did."""
+
+    seed: int
+    events: int
+    counts: Counter[str]
+    failure: str | None
+    broke: str | None
 
 
 def command(seed: int, events: int) -> str:
@@ -20,15 +38,33 @@ def command(seed: int, events: int) -> str:
     return f"python -m raylog.testing.replay --seed {seed} --events {events} --trace"
 
 
-def run_seed(seed: int, *, events: int = EVENTS, tracing: bool = False) -> tuple[Simulation | None, str | None]:
-    """(the simulation, None), or (None or it, what broke)."""
-    simulation = None
+def run_seed(seed: int, *, events: int = EVENTS, tracing: bool = False) -> Outcome:
+    simulation = Simulation(seed, events=events, tracing=tracing, on_line=print if tracing else None)
+    failure = broke = None
     try:
-        simulation = Simulation(seed, events=events, tracing=tracing, on_line=print if tracing else None)
         simulation.run()
-    except (AssertionError, Exception):
-        return simulation, traceback.format_exc()
-    return simulation, None
+    except (AssertionError, Exception) as error:
+        failure = traceback.format_exc()
+        broke = f"{type(error).__name__}: {error}"
+    counts = Counter(simulation.counts)
+    counts["unclean elections"] += simulation.checkers.unclean_elections
+    counts["events"] += simulation.scheduler.steps
+    counts["seeds"] += 1
+    return Outcome(seed, events, counts, failure, broke)
+
+
+def _run_one(work: tuple[int, int]) -> Outcome:
+    return run_seed(work[0], events=work[1])
+
+
+def pool(processes: int, prepare: Callable[..., None] | None = None, *arguments: object) -> Pool:
+    """Processes that have nothing of this one; ``prepare(*arguments)`` runs first in each, and has to be importable."""
+    return multiprocessing.get_context("spawn").Pool(processes, prepare, arguments)
+
+
+def run_seeds(work: Iterable[tuple[int, int]], processes: Pool) -> Iterator[Outcome]:
+    """The outcomes of (seed, events), in the order of ``work``."""
+    return processes.imap(_run_one, work)
 
 
 def main() -> int:
@@ -36,31 +72,44 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the (first) seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from the first on")
     parser.add_argument("--events", type=int, default=EVENTS, help="events of trouble before the healing")
-    parser.add_argument("--trace", action="store_true", help="print every step")
+    parser.add_argument("--trace", action="store_true", help="print every step; one process")
     parser.add_argument("--keep-going", action="store_true", help="go on after a seed that fails")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many run at the same time")
     arguments = parser.parse_args()
     counts: Counter[str] = Counter()
     failed: list[int] = []
+    seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     start = time.perf_counter()
-    for seed in range(arguments.seed, arguments.seed + arguments.seeds):
-        simulation, failure = run_seed(seed, events=arguments.events, tracing=arguments.trace)
-        if simulation is not None:
-            counts.update(simulation.counts)
-            counts["events"] += simulation.scheduler.steps
-        if failure is not None:
-            failed.append(seed)
-            lines = failure.rstrip().splitlines()
-            print(f"seed {seed} failed at event {simulation.scheduler.steps if simulation else 0}: {lines[-1]}")
-            if not arguments.keep_going:
-                print(failure)
-            print(f"    {command(seed, arguments.events)}", flush=True)
-            if not arguments.keep_going:
-                break
+    if arguments.trace or arguments.processes == 1 or len(seeds) == 1:
+        _sum_up(
+            (run_seed(seed, events=arguments.events, tracing=arguments.trace) for seed in seeds),
+            counts,
+            failed,
+            keep_going=arguments.keep_going,
+        )
+    else:
+        with pool(arguments.processes) as processes:
+            work = ((seed, arguments.events) for seed in seeds)
+            _sum_up(run_seeds(work, processes), counts, failed, keep_going=arguments.keep_going)
     seconds = time.perf_counter() - start
     for name, count in sorted(counts.items()):
         print(f"{count:9d}  {name}")
-    print(f"{arguments.seeds} seeds in {seconds:.1f} s ({arguments.seeds / seconds:.2f} per second); failed: {failed}")
+    done = counts["seeds"]
+    print(f"{done} seeds in {seconds:.1f} s ({done / seconds:.2f} per second); failed: {failed}")
     return 1 if failed else 0
+
+
+def _sum_up(outcomes: Iterable[Outcome], counts: Counter[str], failed: list[int], *, keep_going: bool) -> None:
+    for outcome in outcomes:
+        counts.update(outcome.counts)
+        if outcome.failure is not None:
+            failed.append(outcome.seed)
+            print(f"seed {outcome.seed} failed at event {outcome.counts['events']}: {outcome.broke}")
+            if not keep_going:
+                print(outcome.failure)
+            print(f"    {command(outcome.seed, outcome.events)}", flush=True)
+            if not keep_going:
+                break
 
 
 if __name__ == "__main__":

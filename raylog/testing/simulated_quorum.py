@@ -7,7 +7,7 @@ for that), where a control session is a link that can only break, stall or be sl
 ``QuorumChecker`` judges what all members did together, after each event of one::
 
     one member leads a term, and holds everything that was committed before
-    a voter votes once a term, whatever happened to its process
+    a voter votes once a term, whatever happened to its process; a blank member never votes
     an index has one committed entry for ever, in every member
     what a member hands out as committed is on the disks of a majority of the voters: at most a minority of running voters lacks it
 
@@ -109,11 +109,14 @@ class Controllers:
         self._start_later(process.place)
 
     def replace_disk(self, place: Place) -> bool:
-        """The metadata of one place are gone for good; False if the others could not do without it."""
+        """The metadata of one place are gone for good. False, and nothing is done, while another lacks anything that was committed.
+
+        The new disk goes by the directory id of the old one, so it is a voter again as soon as it has a leader's snapshot.
+        """
         others = [other for other in self.places if other is not place]
         if len(others) < 2 or not place.machine.is_on:
             return False
-        if any(other.process is None or not other.process.has_voters for other in others):
+        if not all(other.process is not None and self.checker.holds_all(other.process) for other in others):
             return False
         if place.process is not None:
             place.process.kill()
@@ -129,8 +132,8 @@ class Controllers:
 
     def post(self, sender: ControllerProcess, to: uuid.UUID, message: Message) -> None:
         """Send a message of the quorum, which may come to nothing."""
-        if isinstance(message, VoteReply) and message.granted and not message.pre_vote:
-            self.checker.voted(message.term, sender.place.directory_id, to)
+        if isinstance(message, VoteReply) and message.granted:
+            self.checker.voted(sender, message, to)
         place = next(place for place in self.places if place.directory_id == to)
         event = QuorumMessage(sender.place.directory_id, message)
         for _ in range(2 if self.scheduler.chance(self.doubling) else 1):
@@ -160,10 +163,17 @@ class QuorumChecker:
         self._committed: dict[int, tuple[int, bytes]] = {}  # index → (term, data)
         self._handed_out: dict[str, int] = {}  # process → the last index that was checked
 
-    def voted(self, term: int, voter: uuid.UUID, candidate: uuid.UUID) -> None:
-        known = self._votes.setdefault((term, voter), candidate)
-        if known != candidate:
-            raise Violation(f"voter {voter.int} voted for {known.int} and for {candidate.int} in term {term}")
+    def holds_all(self, process: ControllerProcess) -> bool:
+        """Whether everything that was ever handed out as committed is on its disk."""
+        last = max(self._committed, default=0)
+        return last > 0 and process.has_voters and process.has_on_disk(last, self._committed[last][0])
+
+    def voted(self, sender: ControllerProcess, reply: VoteReply, to: uuid.UUID) -> None:
+        if not sender.has_voters:
+            raise Violation(f"{sender.name} is blank and grants a vote: {reply}")
+        voter = sender.place.directory_id
+        if not reply.pre_vote and self._votes.setdefault((reply.term, voter), to) != to:
+            raise Violation(f"{sender.name} votes for {to.int} in term {reply.term}, and has voted for another")
 
     def forgot(self, voter: uuid.UUID) -> None:
         """Its disk was replaced: nobody holds it to the votes it gave before."""

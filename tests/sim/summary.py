@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
-from raylog.testing.simulation import Simulation
-
-counts: Counter[str] = Counter()
+counts: dict[str, float] = Counter()
 further: list[str] = []
 
 
-def add(simulation: Simulation) -> None:
-    counts.update(simulation.counts)
-    counts["seeds"] += 1
-    counts["events"] += simulation.scheduler.steps
-    counts["unclean elections"] += simulation.checkers.unclean_elections
+def add(counted: Mapping[str, int]) -> None:
+    for name, count in counted.items():
+        counts[name] += count
 
 
 def lines() -> list[str]:
     if not counts:
         return further
-    listed = [f"{count:9,d}  {name}" for name, count in sorted(counts.items()) if count]
+    seconds = counts.pop("seconds", 0)
+    listed = [f"{count:9,.0f}  {name}" for name, count in sorted(counts.items()) if count]
+    if seconds:
+        listed.append(f"{counts['seeds'] / seconds:.1f} seeds per second")
     return ["simulator: what the runs went through", *listed, *further]
