@@ -49,7 +49,7 @@ class Faults:
             "cut one way": (self._cut_one_way, 2.0),
             "cut both ways": (self._cut_both_ways, 2.0),
             "isolate a machine": (self._isolate, 1.0),
-            "delay last words": (self._last_words, 1.5),
+            "delay last words": (self._last_words, 3.0),
             "break links": (self._break_links, 3.0),
             "slow the network": (self._slow_network, 0.7),
             "slow a machine": (self._slow_machine, 1.5),
@@ -155,11 +155,30 @@ class Faults:
             self._pause(controller)
 
     def _stop_active(self) -> None:
-        """Long enough for another to be elected; then it wakes up and does not know."""
+        """Long enough for another to be elected; then it wakes up and does not know.
+
+        Often it is deaf to the others for longer than it sleeps, while sessions to its successor break and look around.
+        """
         active = self.simulation.controllers.active()
-        if active is not None:
-            active.pause()
-            self._lasting(2_000, 8_000, active.resume)
+        if active is None:
+            return
+        sleep_ms = self.scheduler.between(2_000, 6_000)
+        active.pause()
+        self._lasting(sleep_ms, sleep_ms, active.resume)
+        if self.scheduler.chance(0.7):
+            self.simulation.controllers.go_deaf(active.place)
+            self._lasting(
+                sleep_ms + 200, sleep_ms + 1_500, lambda: self.simulation.controllers.hear_again(active.place)
+            )
+            before_ms = sleep_ms - self.scheduler.between(0, 300)
+            self.scheduler.after_ms(before_ms, lambda: self._break_sessions(active), "sessions break")
+
+    def _break_sessions(self, sleeper: ControllerProcess) -> None:
+        active = self.simulation.controllers.active()
+        if active is not None and active is not sleeper and not self._stopped:
+            for link in list(active.links.values()):
+                if self.scheduler.chance(0.8):
+                    link.break_off()
 
     def _kill_controller(self) -> None:
         controller = self._some_controller()
@@ -232,13 +251,32 @@ class Faults:
         self._cut([(first, second), (second, first)])
 
     def _last_words(self) -> None:
-        """What a machine said just before its power went arrives when it is back: from a process that is no more."""
-        speaker, listener = self.scheduler.rng.sample(self.simulation.broker_machines, 2)
-        self._cut([(speaker, listener)])
+        """What a machine said just before its power went arrives when it is back: from a process that is no more.
+
+        Mostly it was said to a leader, and arrives just when a new process of the machine is at work.
+        """
+        leaders = self.simulation.leaders()
+        brokers = self.simulation.broker_machines
+        listener = self.scheduler.rng.choice([process.machine for process in leaders] or brokers)
+        speaker = self.scheduler.rng.choice([machine for machine in brokers if machine is not listener])
+        way = [(speaker, listener)]
+        self._cut(way)
 
         def fall_silent() -> None:
             if speaker.is_on and self.simulation.network.is_cut(speaker, listener):
                 speaker.lose_power()
+                look()
+
+        def look() -> None:
+            if not self.simulation.network.is_cut(speaker, listener):
+                return
+            if any(
+                process.machine is speaker and process.is_welcome for process in self.simulation.replica_processes()
+            ):
+                delay_ms = self.scheduler.between(0, 100)
+                self.scheduler.after_ms(delay_ms, lambda: self.simulation.network.heal(way), "last words arrive")
+            else:
+                self.scheduler.after_ms(50, look, "last words wait")
 
         self.scheduler.after_ms(self.scheduler.between(5, 300), fall_silent, "last words")
 

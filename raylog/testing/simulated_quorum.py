@@ -42,6 +42,7 @@ class Place:
     directory_id: uuid.UUID
     endpoint: Endpoint
     process: ControllerProcess | None = None
+    is_deaf: bool = False  # the quorum's messages do not arrive; everybody else's do
 
     @property
     def directory(self) -> str:
@@ -130,6 +131,13 @@ class Controllers:
 
     # ---------------------------------------------------------------- messages
 
+    def go_deaf(self, place: Place) -> None:
+        """The links from the other controllers to this one are dead."""
+        place.is_deaf = True
+
+    def hear_again(self, place: Place) -> None:
+        place.is_deaf = False
+
     def post(self, sender: ControllerProcess, to: uuid.UUID, message: Message) -> None:
         """Send a message of the quorum, which may come to nothing."""
         if isinstance(message, VoteReply) and message.granted:
@@ -142,6 +150,8 @@ class Controllers:
 
     def _carry(self, origin: Machine, place: Place, event: QuorumMessage) -> None:
         def arrive() -> None:
+            if place.is_deaf:
+                return
             if self.simulation.network.is_cut(origin, place.machine):
                 if self.scheduler.chance(0.3):  # a late word, perhaps of a term that is over by then
                     self.scheduler.after_us(self.scheduler.skewed_us(300_000), arrive, "late quorum message")

@@ -197,7 +197,7 @@ class ServerProcess(Process):
         was_welcome, self.is_welcome = self.is_welcome, False
         if was_welcome:
             self.session_changed(False)
-        else:
+        if not was_welcome or self.scheduler.chance(0.5):
             self._controller_at += 1
         round_is_over = self._attempts % len(self.simulation.controllers.endpoints) == 0
         delay_us = self.scheduler.between(5_000, 300_000) if round_is_over else 1_000

@@ -47,7 +47,7 @@ from raylog.testing.simulated_servers import ActorSpec, BrokerProcess, ReplicaPr
 from raylog.testing.workload import Consumer, Producer
 from raylog.types import Endpoint, TopicIdPartition
 
-EVENTS = 2_000
+EVENTS = 4_000
 HEALING_MS = 120_000
 EVERYTHING_EVERY = 100
 THREE_CONTROLLERS = 0.65  # the share of runs with three; the others have one
