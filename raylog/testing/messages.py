@@ -32,10 +32,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """A dial: who are you? The controller that asks names its epoch, so that sessions to older ones are given up."""
+    """A dial: who are you? It is also the summons of the controller that asks: its epoch, and where it listens."""
 
     expect: tuple[int, int]
     controller_epoch: int
+    controller: Endpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -336,7 +336,7 @@ class _Dialing:
         controller = self.process.controller
         assert controller is not None
         expect = (self.dial.node_id, self.dial.incarnation)
-        link.send(self.process, Handshake(expect, controller.controller_epoch))
+        link.send(self.process, Handshake(expect, controller.controller_epoch, self.process.endpoint))
 
     def refused(self, link: Link) -> None:
         self._finish(DialOutcome.REFUSED)

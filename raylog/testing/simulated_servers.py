@@ -68,7 +68,7 @@ from raylog.testing.messages import Answer, Call, Caller, Handshake, HandshakeDo
 from raylog.testing.processes import Machine, Process
 from raylog.testing.scheduler import Timer
 from raylog.testing.simulated_network import End, Link
-from raylog.types import TopicIdPartition, broker_of
+from raylog.types import Endpoint, TopicIdPartition, broker_of
 
 if TYPE_CHECKING:
     from raylog.testing.simulation import Simulation
@@ -110,6 +110,7 @@ class ServerProcess(Process):
         self.controller_epochs = ControllerEpochGuard()
         self._controller_at = simulation.scheduler.between(0, 100)  # which address is tried next
         self._attempts = 0  # since a session was welcome
+        self._summoned_to: Endpoint | None = None
         self.later(1, self.open_session, "start")
 
     # ---------------------------------------------------------------- for subclasses
@@ -138,9 +139,8 @@ class ServerProcess(Process):
     def open_session(self) -> None:
         endpoints = self.simulation.controllers.endpoints
         self._attempts += 1
-        link = self.session = self.simulation.network.connect(
-            self, endpoints[self._controller_at % len(endpoints)], self
-        )
+        endpoint, self._summoned_to = self._summoned_to or endpoints[self._controller_at % len(endpoints)], None
+        link = self.session = self.simulation.network.connect(self, endpoint, self)
         patience_us = self.scheduler.rng.choice((300_000, 2_000_000))
         self.later(patience_us, lambda: self._lose(link) if not self.is_welcome else None, f"{self.name} waits no more")
 
@@ -199,14 +199,18 @@ class ServerProcess(Process):
             self.session_changed(False)
         if not was_welcome or self.scheduler.chance(0.5):
             self._controller_at += 1
-        round_is_over = self._attempts % len(self.simulation.controllers.endpoints) == 0
+        round_is_over = self._attempts % len(self.simulation.controllers.endpoints) == 0 and self._summoned_to is None
         delay_us = self.scheduler.between(5_000, 300_000) if round_is_over else 1_000
         self.later(delay_us, self.open_session, f"{self.name} reconnects")
 
-    def dialed(self, controller_epoch: int) -> None:
-        """A newer controller than that of the session is there: the session is over, though nothing else may say so."""
-        if self.session is not None and self.is_welcome and controller_epoch > self.controller_epochs.highest_epoch:
-            self._controller_at += 1
+    def summoned(self, controller_epoch: int, endpoint: Endpoint) -> None:
+        """The active controller of that epoch says where it is: nothing hangs on an older one that keeps its links open."""
+        known = self.controller_epochs.highest_epoch
+        if controller_epoch < known or (controller_epoch == known and self.is_welcome):
+            return
+        self.controller_epochs.highest_epoch = controller_epoch
+        self._summoned_to = endpoint
+        if self.session is not None:
             self._lose(self.session)
 
     def _beat(self, link: Link, interval_ms: int) -> None:
@@ -471,9 +475,9 @@ class _ServerEnd:
         self.link = link
         mine = (self.server.spec.node_id, self.server.spec.incarnation)
         match message:
-            case Handshake(expect, controller_epoch) if expect == mine:
+            case Handshake(expect, controller_epoch, controller) if expect == mine:
                 link.send(self.server, HandshakeDone())
-                self.server.dialed(controller_epoch)
+                self.server.summoned(controller_epoch, controller)
                 return
             case Call(_, expect, _) if expect in (None, mine) and self.server.serve(self, message):
                 return
