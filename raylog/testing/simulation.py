@@ -301,11 +301,6 @@ class Simulation:
             self.counts["isr expansions"] += len(state.isr) > len(known.isr)
             self._count_reassignment(known, state)
             self.counts["elections from the elr"] += state.leader in known.elr and state.leader != known.leader
-            self.counts["reassignments"] += bool(state.adding or state.removing) and not (
-                known.adding or known.removing
-            )
-            if known.adding and not state.adding:
-                self.counts["cancelled reassignments"] += not set(known.adding) & set(state.brokers)
         self.trace(
             f"decided {topic}-{id.partition}: leader {state.leader} epoch {state.leader_epoch}/{state.partition_epoch} "
             f"isr {state.isr} elr {state.elr} unclean {state.unclean_elections}"
