@@ -60,7 +60,8 @@ class Administration:
         self.is_quiet = self.scheduler.chance(0.3)  # a run without changes after the first topics
         self._replication_factors: dict[str, int] = {}
         self._stopped = False
-        self._drained: set[int] = set()
+        self._drained: set[int] = set()  # by what was wished last
+        self._draining: set[int] = set()  # a request is on its way
         self._reassigned: list[tuple[str, int]] = []
 
     def start(self) -> None:
@@ -142,7 +143,7 @@ class Administration:
             "segment.index.bytes": "480",
             "index.interval.bytes": "200",
             "file.delete.delay.ms": "1000",
-            "min.insync.replicas": str(rng.choice((1, 2, 2))),
+            "min.insync.replicas": str(rng.choice((1, 2, 2, factor))),
             "segment.bytes": str(rng.choice((600, 2_000, 20_000))),
         }
         if chance(0.3):
@@ -285,10 +286,18 @@ class Administration:
     def _drain_broker(self, broker: int, is_draining: bool) -> None:
         self.simulation.trace(f"{'drain' if is_draining else 'undrain'} broker {broker}")
         (self._drained.add if is_draining else self._drained.discard)(broker)
+        if broker not in self._draining:
+            self._ask_to_drain(broker)
+
+    def _ask_to_drain(self, broker: int) -> None:
+        """One request at a time: what is asked again and again until it is answered may overtake what was wished later."""
+        is_draining = broker in self._drained
+        self._draining.add(broker)
 
         def answered(reply: object) -> None:
-            if is_draining and self._stopped:  # it came through late, after what was to end it
-                self._drain_broker(broker, False)
+            self._draining.discard(broker)
+            if (broker in self._drained) != is_draining:
+                self._ask_to_drain(broker)
 
         self.administrator.request(DrainBroker(broker, is_draining), answered)
 

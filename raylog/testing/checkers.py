@@ -8,6 +8,8 @@ What is checked, per partition::
 
     one replica and one incarnation lead an epoch; the epochs a process is told never go back, nor those that were committed
     a replica's high watermark stays within its log and never goes back within an epoch (except below an unclean election's leader)
+    it does not rise at a leader whose ISR is smaller than the minimum, as the controller said both
+    what a leader counts a follower to have, that follower has
     what is below any high watermark (``History.batches``) is the same, batch by batch, wherever it is seen again: below every other high
         watermark, in the whole log of every later leader, in what consumers read
     who joins the ISR holds all that is below any high watermark
@@ -76,6 +78,9 @@ class ReplicaMemory:
     is_leader: bool = False
     partition_epoch: int = -1
     log: Log | None = None
+    counted: dict[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  # a leader's followers: broker → (incarnation, end)
     verified_end: int = -1  # everything from the log start to here was compared with the history
 
 
@@ -99,6 +104,7 @@ class History:
     decided_end: dict[int, int] = field(default_factory=dict)  # epoch → ``end`` when it was decided
     newest_epoch: int = -1
     newest_partition_epoch: int = -1
+    in_sync: dict[int, tuple[int, int]] = field(default_factory=dict)  # partition epoch → (size of the ISR, minimum)
     deletable_end: int = 0  # records below may be gone: a deletion was asked for
     retention: bool = False
     stamps_time: bool = False  # LogAppendTime: the leader changes what the CRC covers
@@ -163,10 +169,20 @@ class Checkers:
         self._controller_epochs[process] = controller_epoch
 
     def assigned(
-        self, id: TopicIdPartition, topic: str, *, leader: int, leader_incarnation: int, leader_epoch: int
+        self,
+        id: TopicIdPartition,
+        topic: str,
+        *,
+        leader: int,
+        leader_incarnation: int,
+        leader_epoch: int,
+        partition_epoch: int,
+        isr_size: int,
+        min_isr: int,
     ) -> None:
         """What a controller tells a replica."""
         history = self.history(id, topic)
+        history.in_sync[partition_epoch] = (isr_size, min_isr)
         if leader_epoch > history.newest_epoch:
             history.newest_epoch = leader_epoch
             history.decided_end.setdefault(leader_epoch, history.end)
@@ -220,6 +236,13 @@ class Checkers:
             raise history.fail(f"{who}: its epochs went back from {memory.leader_epoch}/{memory.partition_epoch}")
         if leader_epoch > history.newest_epoch:
             raise history.fail(f"{who}: no such epoch was committed, the newest is {history.newest_epoch}")
+        if is_leader and memory.is_leader and partition_epoch == memory.partition_epoch:
+            isr_size, min_isr = history.in_sync[partition_epoch]
+            if isr_size < min_isr and high_watermark > memory.high_watermark:
+                raise history.fail(
+                    f"{who}: the high watermark rose {memory.high_watermark} -> {high_watermark} with {isr_size} in sync "
+                    f"of {min_isr} needed"
+                )
         loses_to_unclean = history.generation > 0 and not is_leader  # its leader's log is the truth
         if leader_epoch == memory.leader_epoch and high_watermark < memory.high_watermark and not loses_to_unclean:
             raise history.fail(f"{who}: the high watermark went back {memory.high_watermark} -> {high_watermark}")
@@ -243,6 +266,14 @@ class Checkers:
             self._holds_all(history, log, leader_epoch, who)
             memory.verified_end = min(high_watermark, max(history.end, start))
         self._verify(history, memory, log, who)
+
+    def counts(self, memory: ReplicaMemory, id: TopicIdPartition, broker: int, end: int, follower: Log) -> None:
+        """A leader counts the follower ``broker`` to have all below ``end`` in its process that lives."""
+        if follower.log_end_offset < end:
+            raise self.history(id).fail(
+                f"the leader of epoch {memory.leader_epoch} counts broker {broker} to have {end}; its log ends at "
+                f"{follower.log_end_offset}"
+            )
 
     def _holds_all(self, history: History, log: Log, leader_epoch: int, who: str) -> None:
         """A leader's log has all that was ever below a high watermark.

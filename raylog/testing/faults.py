@@ -15,11 +15,13 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from raylog.replication.replica import Role
 from raylog.testing.processes import Machine, Process
 from raylog.testing.scheduler import Timer
 
 if TYPE_CHECKING:
     from raylog.testing.simulated_controller import ControllerProcess
+    from raylog.testing.simulated_servers import ReplicaProcess
     from raylog.testing.simulation import Simulation
 
 Ending = Callable[[], object]
@@ -35,6 +37,7 @@ class Faults:
         kinds: dict[str, tuple[Callable[[], None], float]] = {
             "kill a server": (self._kill_server, 3.0),
             "kill a leader": (self._kill_leader, 3.0),
+            "kill replicas in turn": (self._kill_in_turn, 1.5),
             "strike a server amid its writes": (self._strike_server, 3.0),
             "cut the power": (self._power_loss, 2.0),
             "cut the power amid writes": (self._power_strike, 1.5),
@@ -43,7 +46,7 @@ class Faults:
             "pause the controller": (self._pause_controller, 1.0),
             "kill the controller": (self._kill_controller, 1.5),
             "strike the controller amid its writes": (self._strike_controller, 1.0),
-            "stop the active controller": (self._stop_active, 1.0),
+            "stop the active controller": (self._stop_active, 2.5),
             "isolate a controller": (self._isolate_controller, 1.5),
             "replace a controller's disk": (self._replace_controller_disk, 1.5),
             "cut one way": (self._cut_one_way, 2.0),
@@ -59,6 +62,9 @@ class Faults:
             "flap an isr": (self._flap_isr, 2.0),
             "set a clock": (self._set_clock, 0.7),
         }
+        if len(simulation.controllers.places) == 1:
+            for name in ("stop the active controller", "isolate a controller", "replace a controller's disk"):
+                del kinds[name]
         self.mixture = {
             name: (strike, weight * rng.uniform(0.3, 2.0))
             for name, (strike, weight) in kinds.items()
@@ -78,8 +84,8 @@ class Faults:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        for number in sorted(self._endings):
-            self._end(number)
+        while self._endings:
+            self._end(min(self._endings))
 
     def _arm(self) -> None:
         self._timer = self.scheduler.after_us(self.scheduler.skewed_us(self.quiet_us), self._strike, "fault")
@@ -93,12 +99,13 @@ class Faults:
             self.mixture[name][0]()
         self._arm()
 
-    def _lasting(self, low_ms: int, high_ms: int, ending: Ending) -> None:
-        """The fault ends after a while, or with ``stop``."""
+    def _lasting(self, low_ms: int, high_ms: int, ending: Ending) -> int:
+        """The fault ends after a while, or with ``stop``, or with ``_end`` of the number returned."""
         self._numbers += 1
         number = self._numbers
         self._endings[number] = ending
         self.scheduler.after_ms(self.scheduler.between(low_ms, high_ms), lambda: self._end(number), "fault ends")
+        return number
 
     def _end(self, number: int) -> None:
         ending = self._endings.pop(number, None)
@@ -120,6 +127,24 @@ class Faults:
         leaders = self.simulation.leaders()
         if leaders:
             self.scheduler.rng.choice(leaders).kill()
+
+    def _kill_in_turn(self) -> None:
+        """The replicas of one partition die one after another, its leader last: who is back first may lack what came between."""
+        leaders = self.simulation.leaders()
+        if not leaders:
+            return
+        rng = self.scheduler.rng
+        leader = rng.choice(leaders)
+        id = rng.choice([id for id, replica in leader.host.replicas.items() if replica.role is Role.LEADER])
+        holders = [process for process in self.simulation.replica_processes() if id in process.host.replicas]
+        victims = [process for process in holders if process is not leader]
+        rng.shuffle(victims)
+        gap_ms, delay_ms = rng.choice((30, 100, 300, 1_000)), 0
+        for victim in [*victims, leader]:
+            self.scheduler.after_ms(
+                delay_ms, victim.lose_power if self.scheduler.chance(0.2) else victim.kill, "in turn"
+            )
+            delay_ms += self.scheduler.between(1, 2 * gap_ms)
 
     def _strike_server(self) -> None:
         server = self._some_server()
@@ -155,23 +180,37 @@ class Faults:
             self._pause(controller)
 
     def _stop_active(self) -> None:
-        """Long enough for another to be elected; then it wakes up and does not know.
+        """Until another one is active; then it wakes up and does not know.
 
         Often it is deaf to the others for longer than it sleeps, while sessions to its successor break and look around.
         """
         active = self.simulation.controllers.active()
         if active is None:
             return
-        sleep_ms = self.scheduler.between(2_000, 6_000)
         active.pause()
-        self._lasting(sleep_ms, sleep_ms, active.resume)
-        if self.scheduler.chance(0.7):
+        deaf = self.scheduler.chance(0.7)
+        if deaf:
             self.simulation.controllers.go_deaf(active.place)
-            self._lasting(
-                sleep_ms + 200, sleep_ms + 1_500, lambda: self.simulation.controllers.hear_again(active.place)
+
+        def wake() -> None:
+            if deaf:
+                self._lasting(200, 1_500, lambda: self.simulation.controllers.hear_again(active.place))
+                self._break_sessions(active)
+            self.scheduler.after_ms(
+                self.scheduler.between(0, 300) if deaf else 0, active.resume, "the sleeper wakes up"
             )
-            before_ms = sleep_ms - self.scheduler.between(0, 300)
-            self.scheduler.after_ms(before_ms, lambda: self._break_sessions(active), "sessions break")
+
+        number = self._lasting(2_000, 8_000, wake)
+
+        def look() -> None:
+            successor = self.simulation.controllers.active()
+            if number in self._endings and active.alive:
+                if successor is not None and successor is not active:
+                    self.scheduler.after_ms(self.scheduler.between(0, 1_000), lambda: self._end(number), "wake up")
+                else:
+                    self.scheduler.after_ms(200, look, "sleeping")
+
+        look()
 
     def _break_sessions(self, sleeper: ControllerProcess) -> None:
         active = self.simulation.controllers.active()
@@ -253,32 +292,49 @@ class Faults:
     def _last_words(self) -> None:
         """What a machine said just before its power went arrives when it is back: from a process that is no more.
 
-        Mostly it was said to a leader, and arrives just when a new process of the machine is at work.
+        Mostly it was said to a leader, and arrives just when a new process of the machine follows it. Often the processes end before their
+        machine does, so that the controller hears of it at once.
         """
         leaders = self.simulation.leaders()
-        brokers = self.simulation.broker_machines
-        listener = self.scheduler.rng.choice([process.machine for process in leaders] or brokers)
-        speaker = self.scheduler.rng.choice([machine for machine in brokers if machine is not listener])
+        if not leaders:
+            return
+        leader = self.scheduler.rng.choice(leaders)
+        listener = leader.machine
+        followers = [
+            broker
+            for replica in leader.host.replicas.values()
+            if replica.leader is not None
+            for broker in replica.leader.followers
+        ]
+        brokers = range(1, len(self.simulation.broker_machines) + 1)
+        others = [broker for broker in followers or brokers if broker != leader.host.context.broker_id]
+        speaker = self.simulation.machine_of(self.scheduler.rng.choice(others))
+        network = self.simulation.network
         way = [(speaker, listener)]
-        self._cut(way)
+        network.cut(speaker, listener)
+        number = self._lasting(8_000, 12_000, lambda: network.heal(way))
+
+        def speakers() -> list[ReplicaProcess]:
+            return [process for process in self.simulation.replica_processes() if process.machine is speaker]
 
         def fall_silent() -> None:
-            if speaker.is_on and self.simulation.network.is_cut(speaker, listener):
+            if speaker.is_on and number in self._endings:
+                if self.scheduler.chance(0.7):
+                    for process in speakers():
+                        process.kill()
                 speaker.lose_power()
                 look()
 
         def look() -> None:
-            if not self.simulation.network.is_cut(speaker, listener):
-                return
-            if any(
-                process.machine is speaker and process.is_welcome for process in self.simulation.replica_processes()
-            ):
-                delay_ms = self.scheduler.between(0, 100)
-                self.scheduler.after_ms(delay_ms, lambda: self.simulation.network.heal(way), "last words arrive")
-            else:
-                self.scheduler.after_ms(50, look, "last words wait")
+            if number in self._endings:
+                if any(replica.role is Role.FOLLOWER for each in speakers() for replica in each.host.replicas.values()):
+                    self.scheduler.after_ms(
+                        self.scheduler.between(0, 50), lambda: self._end(number), "last words arrive"
+                    )
+                else:
+                    self.scheduler.after_ms(50, look, "last words wait")
 
-        self.scheduler.after_ms(self.scheduler.between(5, 300), fall_silent, "last words")
+        self.scheduler.after_ms(self.scheduler.between(5, 700), fall_silent, "last words")
 
     def _isolate(self) -> None:
         alone = self.scheduler.rng.choice(self.simulation.all_machines)

@@ -162,6 +162,11 @@ class Process:
         for work in inbox:
             self.run(work)
 
+    def lose_power(self) -> None:
+        """With everything else on its machine."""
+        if self.alive:
+            self.machine.lose_power()
+
     def kill(self) -> None:
         self.end(silently=False)
 

@@ -24,13 +24,17 @@ from raylog.testing.simulation import EVENTS, Simulation
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One seed's run. ``failure`` is the traceback of what broke, its last line ``broke``; both None if nothing did."""
+    """One seed's run. ``failure`` is the traceback of what broke, its last line ``broke``; both None if nothing did.
+
+    ``by_checker``: a checker or an assertion of the machines' own said so; anything else is an error in the code that ran.
+    """
 
     seed: int
     events: int
     counts: Counter[str]
     failure: str | None
     broke: str | None
+    by_checker: bool = False
 
 
 def command(seed: int, events: int) -> str:
@@ -41,16 +45,18 @@ def command(seed: int, events: int) -> str:
 def run_seed(seed: int, *, events: int = EVENTS, tracing: bool = False) -> Outcome:
     simulation = Simulation(seed, events=events, tracing=tracing, on_line=print if tracing else None)
     failure = broke = None
+    by_checker = False
     try:
         simulation.run()
-    except (AssertionError, Exception) as error:
+    except Exception as error:
         failure = traceback.format_exc()
+        by_checker = isinstance(error, AssertionError)  # a Violation is one
         broke = f"{type(error).__name__}: {error}"
     counts = Counter(simulation.counts)
     counts["unclean elections"] += simulation.checkers.unclean_elections
     counts["events"] += simulation.scheduler.steps
     counts["seeds"] += 1
-    return Outcome(seed, events, counts, failure, broke)
+    return Outcome(seed, events, counts, failure, broke, by_checker)
 
 
 def _run_one(work: tuple[int, int]) -> Outcome:

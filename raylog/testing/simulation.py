@@ -6,7 +6,8 @@ asks for progress at the end. What runs in it is production code:
 (``scheduler``), connections (``simulated_network``), processes and power (``processes``), disks (``simulated_files``), threads
 (an effect's result comes after a random delay).
 
-A run has two parts. *Trouble*: clients work, faults strike (``faults``), topics come and go (``administration``), for ``events`` events.
+A run starts with the set-up of the cluster, which faults disturb in every fourth. Then it has two parts. *Trouble*: clients work,
+faults strike (``faults``), topics come and go (``administration``), for ``events`` events.
 *Healing*: no more faults; the cluster has to bring every partition back to a leader and a whole ISR, acknowledge everything that producers
 still hold, let them produce anew, and end with byte-identical replicas. Anything broken raises ``Violation`` (or the AssertionError of a
 machine's own ``check``).
@@ -34,11 +35,12 @@ from raylog.metadata.records import PartitionState
 from raylog.metadata.requests import ElectionType
 from raylog.metadata.session import Assignment, Condition
 from raylog.replication.context import HostConfig
+from raylog.replication.leader import Leader
 from raylog.replication.replica import Replica, Role
 from raylog.testing.administration import Administration
 from raylog.testing.checkers import Checkers, ReplicaMemory, Violation
 from raylog.testing.faults import Faults
-from raylog.testing.processes import Machine, Process
+from raylog.testing.processes import Machine
 from raylog.testing.scheduler import Scheduler
 from raylog.testing.simulated_controller import ControllerProcess
 from raylog.testing.simulated_network import Network
@@ -48,6 +50,7 @@ from raylog.testing.workload import Consumer, Producer
 from raylog.types import Endpoint, TopicIdPartition
 
 EVENTS = 4_000
+SET_UP_EVENTS_MAX = 1_000
 HEALING_MS = 120_000
 EVERYTHING_EVERY = 100
 THREE_CONTROLLERS = 0.65  # the share of runs with three; the others have one
@@ -106,6 +109,7 @@ class Simulation:
         self._producer_ids: set[int] = set()
         self.deleted_topics: set[uuid.UUID] = set()
         self._healing = False
+        self._is_set_up_in_trouble = rng.random() < 0.25
         self._person_due_ms = 0
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
@@ -163,7 +167,14 @@ class Simulation:
     def replica_processes(self) -> list[ReplicaProcess]:
         return [process for process in self.servers() if isinstance(process, ReplicaProcess)]
 
-    def leaders(self) -> list[Process]:
+    def process_of(self, broker: int, incarnation: int) -> ReplicaProcess | None:
+        """The process of that incarnation on a broker's machine, while it lives."""
+        for process in self.machine_of(broker).processes:
+            if isinstance(process, ReplicaProcess) and process.spec.incarnation == incarnation:
+                return process
+        return None
+
+    def leaders(self) -> list[ReplicaProcess]:
         return [
             process
             for process in self.replica_processes()
@@ -239,9 +250,24 @@ class Simulation:
             leader_epoch=assignment.leader_epoch,
             partition_epoch=assignment.partition_epoch,
         )
+        if replica.leader is not None:
+            self._check_counted(memory, id, replica.leader)
         if memory.is_leader and (not was_leader or epoch != memory.leader_epoch):
             self.counts["elections"] += 1
             self.trace(f"{process.name} leads {log.where} in epoch {memory.leader_epoch} from {log.log_end_offset}")
+
+    def _check_counted(self, memory: ReplicaMemory, id: TopicIdPartition, leader: Leader) -> None:
+        for broker, progress in leader.followers.items():
+            counted = (progress.incarnation, progress.log_end_offset)
+            if progress.log_end_offset < 0 or memory.counted.get(broker) == counted:
+                continue
+            memory.counted[broker] = counted
+            process = self.process_of(broker, progress.incarnation)
+            replica = process.host.replicas.get(id) if process is not None else None
+            if replica is None or replica.log is None or replica.role is not Role.FOLLOWER:
+                continue
+            if replica.assignment.leader_epoch == leader.leader_epoch:
+                self.checkers.counts(memory, id, broker, progress.log_end_offset, replica.log)
 
     def _check_failed(self, process: ReplicaProcess, id: TopicIdPartition, replica: Replica) -> None:
         """A replica that failed may have moved its high watermark, and acknowledged by it, in that same event."""
@@ -293,6 +319,9 @@ class Simulation:
             leader=assignment.leader,
             leader_incarnation=leader.incarnation if leader is not None else 0,
             leader_epoch=assignment.leader_epoch,
+            partition_epoch=assignment.partition_epoch,
+            isr_size=len(assignment.isr),
+            min_isr=assignment.min_isr,
         )
 
     def _decided(self, id: TopicIdPartition, topic: str, known: PartitionState | None, state: PartitionState) -> None:
@@ -366,8 +395,14 @@ class Simulation:
 
     def run(self) -> None:
         self.administration.start()
-        self.faults.start()
-        while self.scheduler.steps < self.events:
+        if self._is_set_up_in_trouble:
+            self.faults.start()
+        while not self.counts["elections"] and self.scheduler.steps < SET_UP_EVENTS_MAX:
+            self._step()
+        if not self._is_set_up_in_trouble:
+            self.faults.start()
+        end = self.scheduler.steps + self.events
+        while self.scheduler.steps < end:
             self._step()
         self._heal()
 

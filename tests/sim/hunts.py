@@ -40,11 +40,12 @@ def patch(name: str) -> None:
 
 
 def hunt(name: str, seeds_max: int) -> Catch:
-    """Until the first seed that breaks, in the order of the seeds."""
+    """Until the first seed that breaks, in the order of the seeds. What breaks otherwise than by a checker no longer fits the code."""
     with pool(PROCESSES, patch, name) as processes:
         work = ((seed, EVENTS) for seed in range(FIRST_SEED, FIRST_SEED + seeds_max))
         for count, outcome in enumerate(run_seeds(work, processes), start=1):
             if outcome.broke is not None:
+                assert outcome.by_checker, f"{name}: {outcome.failure}"
                 return Catch(count, outcome.broke)
     return Catch(seeds_max, None)
 
