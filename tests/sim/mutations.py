@@ -40,7 +40,7 @@ def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
         self.replica.flushing.truncated()
 
     patch.setattr(Follower, "__init__", cut_first)
-    patch.setattr(Follower, "next_request", lambda self: replace(ask(self), last_fetched_epoch=-1))
+    patch.setattr(Follower, "next_request", lambda self, *rest: replace(ask(self, *rest), last_fetched_epoch=-1))
 
 
 def acknowledge_before_the_isr_has_it(patch: pytest.MonkeyPatch) -> None:
@@ -132,8 +132,8 @@ def send_the_next_fetch_before_the_append(patch: pytest.MonkeyPatch) -> None:
     """Its offset is where the log will end, and promises what is not there yet."""
     ask = Follower.next_request
 
-    def early(self: Follower) -> Any:
-        request = ask(self)
+    def early(self: Follower, *rest: Any) -> Any:
+        request = ask(self, *rest)
         return replace(request, fetch_offset=max(request.fetch_offset, self.log.high_watermark + 1))
 
     patch.setattr(Follower, "next_request", early)
