@@ -58,6 +58,7 @@ class Administration:
         self.topics: dict[str, TopicView] = {}
         self.known: set[TopicIdPartition] = set()
         self.is_quiet = self.scheduler.chance(0.3)  # a run without changes after the first topics
+        self._brokers = range(1, len(simulation.broker_machines) + 1)  # those that take replicas
         self._replication_factors: dict[str, int] = {}
         self._stopped = False
         self._drained: set[int] = set()  # by what was wished last
@@ -65,14 +66,21 @@ class Administration:
         self._reassigned: list[tuple[str, int]] = []
 
     def start(self) -> None:
-        for machine, directory_id, broker_id in zip(
-            self.simulation.broker_machines, self.simulation.directory_ids, range(1, 100), strict=False
-        ):
-            request = RegisterDisk(
-                self.simulation.cluster_id, broker_id, directory_id, f"/{machine.name}", f"rack{broker_id % 2}"
-            )
-            self.administrator.request(request, self._registered)
-        self._to_register = len(self.simulation.broker_machines)
+        self._to_register = len(self.simulation.brokers)
+        for broker in self.simulation.brokers:
+            self.register_disk(broker, self._registered if broker in self._brokers else self._keep_empty(broker))
+
+    def _keep_empty(self, broker: int) -> Callable[[object], None]:
+        """What is drained from the start gets replicas only while all others are down; it counts as registered when it is drained."""
+        self._drained.add(broker)
+        return lambda reply: self._ask_to_drain(broker, self._registered)
+
+    def register_disk(self, broker: int, on_reply: Callable[[object], None] = lambda reply: None) -> None:
+        """The disk that the broker has now."""
+        simulation = self.simulation
+        directory_id, path = simulation.directory_ids[broker], f"/{simulation.machine_of(broker).name}"
+        request = RegisterDisk(simulation.cluster_id, broker, directory_id, path, f"rack{broker % 2}")
+        self.administrator.request(request, on_reply)
 
     def stop(self) -> None:
         """Nothing changes any more, and what stands in the way of whole ISRs ends."""
@@ -260,7 +268,7 @@ class Administration:
             return
         name = rng.choice(sorted(self.topics))
         partition = rng.choice(self.topics[name].partitions).partition
-        brokers = list(range(1, len(self.simulation.broker_machines) + 1))
+        brokers = list(self._brokers)
         rng.shuffle(brokers)
         target = PartitionTarget(name, partition, tuple(brokers[: rng.choice((1, 2, 2, 3, 3))]))
         self.simulation.trace(f"reassign {target}")
@@ -278,10 +286,11 @@ class Administration:
 
     def _drain(self) -> None:
         """A broker is emptied of leaders before somebody touches its machine; a drained one returns."""
-        if self._drained and self.scheduler.chance(0.7):
-            self._drain_broker(self.scheduler.rng.choice(sorted(self._drained)), False)
+        drained = sorted(self._drained.intersection(self._brokers))
+        if drained and self.scheduler.chance(0.7):
+            self._drain_broker(self.scheduler.rng.choice(drained), False)
         else:
-            self._drain_broker(self.scheduler.between(1, len(self.simulation.broker_machines)), True)
+            self._drain_broker(self.scheduler.rng.choice(self._brokers), True)
 
     def _drain_broker(self, broker: int, is_draining: bool) -> None:
         self.simulation.trace(f"{'drain' if is_draining else 'undrain'} broker {broker}")
@@ -289,12 +298,13 @@ class Administration:
         if broker not in self._draining:
             self._ask_to_drain(broker)
 
-    def _ask_to_drain(self, broker: int) -> None:
+    def _ask_to_drain(self, broker: int, on_reply: Callable[[object], None] = lambda reply: None) -> None:
         """One request at a time: what is asked again and again until it is answered may overtake what was wished later."""
         is_draining = broker in self._drained
         self._draining.add(broker)
 
         def answered(reply: object) -> None:
+            on_reply(reply)
             self._draining.discard(broker)
             if (broker in self._drained) != is_draining:
                 self._ask_to_drain(broker)
@@ -345,7 +355,7 @@ class Administration:
                 DescribeTopics(topic_ids=(unknown,)),
                 DescribeConfigs((ConfigQuery(ResourceType.TOPIC, "nobody"), ConfigQuery(ResourceType.BROKER, "77"))),
                 RegisterDisk("another cluster", 1, unknown, "/elsewhere"),
-                RegisterDisk(self.simulation.cluster_id, 2, self.simulation.directory_ids[0], "/moved"),
+                RegisterDisk(self.simulation.cluster_id, 2, self.simulation.directory_ids[1], "/moved"),
                 ElectLeaders(ElectionType.PREFERRED, (("nobody", 0),)),
                 AlterReassignments((PartitionTarget("nobody", 0, (1,)), PartitionTarget(name, 0, (77,)))),
                 AlterReassignments((PartitionTarget(name, 0, (1, 2, 3)),), allow_replication_factor_change=False),

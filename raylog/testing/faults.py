@@ -239,10 +239,28 @@ class Faults:
             self._cut([(other, alone) for other in others if deaf] + [(alone, other) for other in others if mute])
 
     def _replace_controller_disk(self) -> None:
-        """Of the active one often: then the others have to elect without it, while it comes back blank."""
+        """Of the active one often: then the others have to elect without it. It comes back blank, and is admitted by records.
+
+        Sometimes another one is cut off before, so that only one of the three holds all that is committed.
+        """
         controller = self._some_controller()
-        if controller is not None and self.simulation.controllers.replace_disk(controller.place):
-            self.simulation.counts["controller disks replaced"] += 1
+        if controller is None:
+            return
+        controllers = self.simulation.controllers
+        delay_ms = 0
+        if self.scheduler.chance(0.5):
+            laggard = self.scheduler.rng.choice(
+                [place for place in controllers.places if place is not controller.place]
+            )
+            controllers.go_deaf(laggard)
+            self._lasting(500, 3_000, lambda: controllers.hear_again(laggard))
+            delay_ms = self.scheduler.between(50, 500)
+
+        def replace_disk() -> None:
+            if not self._stopped and controllers.replace_disk(controller.place):
+                self.simulation.counts["controller disks replaced"] += 1
+
+        self.scheduler.after_ms(delay_ms, replace_disk, "replace a disk")
 
     # ---------------------------------------------------------------- machines
 
@@ -347,6 +365,7 @@ class Faults:
         for link in links:
             if self.scheduler.chance(share):
                 link.break_off()
+        self.simulation.controllers.break_links(share)
 
     def _slow_network(self) -> None:
         network = self.simulation.network

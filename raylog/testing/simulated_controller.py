@@ -8,6 +8,7 @@ machine is off. Where the controllers run and how their quorum talks is ``simula
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, assert_never
 
 from raylog.errors import RaylogError
@@ -23,6 +24,8 @@ from raylog.metadata.events import (
     Effect,
     Event,
     Notice,
+    PeerJoined,
+    PeerLeft,
     Persist,
     Persisted,
     Reply,
@@ -66,6 +69,8 @@ class ControllerProcess(Process):
         simulation.counts["controller starts"] += 1
         self.simulation = simulation
         self.place = place
+        self.identity = place.directory_id
+        self.peers: dict[uuid.UUID, ControllerProcess] = {}  # the other controllers that it has a link to
         self.endpoint = simulation.network.listen(self, self)
         self.controller: Controller | None = None
         self.checked_index = 0  # of the metadata log: what the simulation has seen of this one
@@ -91,7 +96,7 @@ class ControllerProcess(Process):
             raise Violation(f"{self.name} refuses its own log: {error}") from error
         self.simulation.counts["metadata tails cut"] += bool(self._log.cut_bytes)
         quorum = Quorum(
-            self.place.directory_id,
+            self.identity,
             hard_state=self._log.hard_state,
             snapshot=self._log.snapshot,
             entries=self._log.entries,
@@ -101,12 +106,32 @@ class ControllerProcess(Process):
         )
         self.controller = Controller(
             quorum,
-            controller_node=node_id(self.place.number - 1, CONTROLLER_SLOT),
+            controller_node=node_id(self.place.broker_id, CONTROLLER_SLOT),
             config=self.simulation.controller_config,
             plan=plan_replicas,
             new_uuid=self.simulation.new_uuid,
         )
         self._carry_out(self.controller.start(self.now_ms))
+        self.simulation.controllers.introduce(self)
+
+    # ---------------------------------------------------------------- links to other controllers, as QuorumLinks keeps them
+
+    def joined(self, other: ControllerProcess) -> None:
+        """A link to it is open. If there was one to an older process of that disk, that one is dead."""
+        known = self.peers.get(other.identity)
+        if known is not other:
+            if known is not None:
+                self.handle(PeerLeft(other.identity, is_dead=True))
+            self.peers[other.identity] = other
+            self.handle(PeerJoined(other.identity))
+
+    def left(self, other: ControllerProcess, *, is_dead: bool) -> None:
+        """The link to it has ended; ``is_dead``: and its port refuses another."""
+        if self.peers.get(other.identity) is other:
+            del self.peers[other.identity]
+            self.handle(PeerLeft(other.identity, is_dead=False))
+        if is_dead and other.identity not in self.peers:
+            self.handle(PeerLeft(other.identity, is_dead=True))
 
     # ---------------------------------------------------------------- what the simulation looks at
 
@@ -122,6 +147,13 @@ class ControllerProcess(Process):
     def has_voters(self) -> bool:
         """Whether it is more than a blank disk."""
         return self.controller is not None and bool(self.controller.quorum.voters)
+
+    @property
+    def voters(self) -> tuple[uuid.UUID, ...]:
+        return self.controller.quorum.voters if self.controller is not None else ()
+
+    def knows(self, other: ControllerProcess) -> bool:
+        return self.peers.get(other.identity) is other
 
     def has_on_disk(self, index: int, term: int) -> bool:
         return self._log is not None and self._log.holds(index, term)
@@ -259,8 +291,10 @@ class ControllerProcess(Process):
 
         def start() -> None:
             machine = self.simulation.machine_of(effect.broker_id)
-            if not machine.is_on or self.scheduler.chance(0.02):
-                self.run(lambda: self.handle(ActorStartFailed(effect.node_id, f"{machine.name} is off")))
+            has_disk = self.simulation.directory_ids[effect.broker_id] == effect.directory_id
+            if not machine.is_on or not has_disk or self.scheduler.chance(0.02):
+                failed = ActorStartFailed(effect.node_id, f"{machine.name} is off, or has another disk")
+                self.run(lambda: self.handle(failed))
                 return
             incarnation = self.simulation.new_incarnation()
             spec = ActorSpec(effect.node_id, effect.directory_id, effect.path, incarnation)

@@ -216,6 +216,13 @@ class SimulatedDisk:
         """Throw everything out of the page cache that could be read again."""
         _evict(self.root)
 
+    def wipe(self, path: str) -> None:
+        """Another disk is in its place: an empty folder, for good. Views made before are dead, as after a crash of their processes."""
+        directory = self.directory(path)
+        directory.entries.clear()
+        directory.sync()
+        self._used_bytes = _used(self.root)
+
     def flush_everything(self) -> None:
         """The operating system writes all back on its own, as it does after a while."""
         _flush(self.root)

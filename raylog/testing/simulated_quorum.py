@@ -11,7 +11,9 @@ for that), where a control session is a link that can only break, stall or be sl
     an index has one committed entry for ever, in every member
     what a member hands out as committed is on the disks of a majority of the voters: at most a minority of running voters lacks it
 
-A replaced disk is blank: its member follows and, knowing no voters, neither votes nor stands for election.
+A replaced disk is blank and has another id: its member follows and, knowing no voters, neither votes nor stands for election, until the
+active controller takes it in by a record. Links between controllers (``joined``, ``left``) say who can be reached and who has died; as
+hints they are sometimes late, and sometimes wrong.
 """
 
 from __future__ import annotations
@@ -38,11 +40,20 @@ class Place:
     """Where a controller runs. ``endpoint``: where the last one that was started there listens."""
 
     number: int
-    machine: Machine
-    directory_id: uuid.UUID
+    broker_id: int
+    simulation: Simulation
     endpoint: Endpoint
     process: ControllerProcess | None = None
     is_deaf: bool = False  # the quorum's messages do not arrive; everybody else's do
+
+    @property
+    def machine(self) -> Machine:
+        return self.simulation.machine_of(self.broker_id)
+
+    @property
+    def directory_id(self) -> uuid.UUID:
+        """Of the disk that is there now."""
+        return self.simulation.directory_ids[self.broker_id]
 
     @property
     def directory(self) -> str:
@@ -52,13 +63,13 @@ class Place:
 class Controllers:
     """One place or three. ``start`` formats their disks and starts a process at each."""
 
-    def __init__(self, simulation: Simulation, machines: list[Machine]) -> None:
+    def __init__(self, simulation: Simulation, brokers: list[int]) -> None:
         self.simulation = simulation
         self.scheduler = simulation.scheduler
-        self.machines = machines
+        self.machines = [simulation.machine_of(broker) for broker in brokers]
         self.places = [
-            Place(number, machine, uuid.UUID(int=number), Endpoint(machine.name, 1))
-            for number, machine in enumerate(machines, start=1)
+            Place(number, broker, simulation, Endpoint(simulation.machine_of(broker).name, 1))
+            for number, broker in enumerate(brokers, start=1)
         ]
         self.checker = QuorumChecker(self)
         rng = self.scheduler.rng
@@ -99,6 +110,7 @@ class Controllers:
         for place in self.places:
             if place.machine is machine:
                 self._start_later(place)
+        self._mourn(machine)
 
     def _start_later(self, place: Place) -> None:
         delay_ms = self.scheduler.between(50, 1_000)
@@ -106,28 +118,100 @@ class Controllers:
 
     def ended(self, process: ControllerProcess) -> None:
         process.place.process = None
+        if process.machine.is_on:
+            self._mourn(process.machine)
         self.simulation.counts["controller ends"] += 1
         self._start_later(process.place)
 
     def replace_disk(self, place: Place) -> bool:
-        """The metadata of one place are gone for good. False, and nothing is done, while another lacks anything that was committed.
+        """The disk of one place is lost for good, all replicas on it too, and a blank one with an id of its own is in its place.
 
-        The new disk goes by the directory id of the old one, so it is a voter again as soon as it has a leader's snapshot.
+        False, and nothing is done, unless all voters' disks are there, as far as anybody knows: a majority must keep what was committed.
+        The others may lag, sleep or be cut off.
         """
-        others = [other for other in self.places if other is not place]
-        if len(others) < 2 or not place.machine.is_on:
+        voting = [process for process in self.running() if process.has_voters]
+        if len(self.places) < 3 or 2 * len(voting) <= len(self.places) or not place.machine.is_on:
             return False
-        if not all(other.process is not None and self.checker.holds_all(other.process) for other in others):
+        if any(process.voters != self._directory_ids() for process in voting):
             return False
-        if place.process is not None:
-            place.process.kill()
-        files = place.machine.disk.files()
-        for name in files.list_directory(place.directory):
-            files.remove(f"{place.directory}/{name}")
-        files.sync_directory(place.directory)
-        files.crash()
-        self.checker.forgot(place.directory_id)
+        for process in list(place.machine.processes):
+            process.kill()
+        place.machine.disk.wipe(f"/{place.machine.name}")
+        self.simulation.directory_ids[place.broker_id] = self.simulation.new_uuid()
+        self.simulation.trace(f"{place.machine.name} has a blank disk {place.directory_id}")
+        self.simulation.administration.register_disk(place.broker_id)
         return True
+
+    def _directory_ids(self) -> tuple[uuid.UUID, ...]:
+        return tuple(sorted(place.directory_id for place in self.places))
+
+    def incomplete(self) -> str | None:
+        """What is missing of a quorum of all disks that are there."""
+        active = self.active()
+        if active is None:
+            return "no active controller"
+        if active.voters != self._directory_ids():
+            return f"the voters are {active.voters}, the disks {self._directory_ids()}"
+        return None
+
+    # ---------------------------------------------------------------- links
+
+    def introduce(self, process: ControllerProcess) -> None:
+        """It has read its log, and dials the others."""
+        for other in self.running():
+            if other is not process:
+                self._dial(process, other)
+
+    def _dial(self, process: ControllerProcess, other: ControllerProcess) -> None:
+        def answer() -> None:
+            if not process.alive or not other.alive or (process.knows(other) and other.knows(process)):
+                return
+            if self._is_cut(process, other) or other.controller is None:
+                self.scheduler.after_us(self.scheduler.skewed_us(200_000), answer, "dial a controller again")
+                return
+            process.run(lambda: process.joined(other))
+            other.run(lambda: other.joined(process))
+
+        delay_us = 2 * self.simulation.network.delay_us(process.machine, other.machine)
+        self.scheduler.after_us(delay_us, answer, "dial a controller")
+
+    def _is_cut(self, process: ControllerProcess, other: ControllerProcess) -> bool:
+        network = self.simulation.network
+        return network.is_cut(process.machine, other.machine) or network.is_cut(other.machine, process.machine)
+
+    def _break(self, process: ControllerProcess, other: ControllerProcess, *, is_dead: bool) -> None:
+        """``process`` hears that its link to ``other`` has ended, and dials whoever is there now."""
+
+        def heard() -> None:
+            if not process.alive:
+                return
+            if self._is_cut(process, other):
+                self.scheduler.after_us(self.scheduler.skewed_us(200_000), heard, "a link is stalled")
+                return
+            process.run(lambda: process.left(other, is_dead=is_dead))
+            successor = other.place.process
+            if successor is not None and successor.controller is not None:
+                self._dial(process, successor)
+
+        delay_us = self.simulation.network.delay_us(process.machine, other.machine)
+        self.scheduler.after_us(delay_us, heard, "a link ends")
+
+    def _mourn(self, machine: Machine) -> None:
+        """Links to dead processes of a machine end, its ports refuse; a machine without power says nothing."""
+        for process in self.running():
+            for other in list(process.peers.values()):
+                if other.machine is machine and not other.alive:
+                    self._break(process, other, is_dead=False)
+                    self._break(process, other, is_dead=True)
+
+    def break_links(self, share: float) -> None:
+        """A fault. What one hears of it is sometimes wrong: that the other is dead."""
+        for process in self.running():
+            for other in list(process.peers.values()):
+                if self.scheduler.chance(share):
+                    is_dead = self.scheduler.chance(0.1)
+                    self._break(process, other, is_dead=is_dead)
+                    self._break(other, process, is_dead=is_dead)
 
     # ---------------------------------------------------------------- messages
 
@@ -142,8 +226,10 @@ class Controllers:
         """Send a message of the quorum, which may come to nothing."""
         if isinstance(message, VoteReply) and message.granted:
             self.checker.voted(sender, message, to)
-        place = next(place for place in self.places if place.directory_id == to)
-        event = QuorumMessage(sender.place.directory_id, message)
+        place = next((place for place in self.places if place.directory_id == to), None)
+        if place is None:
+            return  # to a disk that is lost
+        event = QuorumMessage(sender.identity, message)
         for _ in range(2 if self.scheduler.chance(self.doubling) else 1):
             if not self.scheduler.chance(self.loss):
                 self._carry(sender.machine, place, event)
@@ -173,22 +259,12 @@ class QuorumChecker:
         self._committed: dict[int, tuple[int, bytes]] = {}  # index → (term, data)
         self._handed_out: dict[str, int] = {}  # process → the last index that was checked
 
-    def holds_all(self, process: ControllerProcess) -> bool:
-        """Whether everything that was ever handed out as committed is on its disk."""
-        last = max(self._committed, default=0)
-        return last > 0 and process.has_voters and process.has_on_disk(last, self._committed[last][0])
-
     def voted(self, sender: ControllerProcess, reply: VoteReply, to: uuid.UUID) -> None:
         if not sender.has_voters:
             raise Violation(f"{sender.name} is blank and grants a vote: {reply}")
-        voter = sender.place.directory_id
+        voter = sender.identity
         if not reply.pre_vote and self._votes.setdefault((reply.term, voter), to) != to:
             raise Violation(f"{sender.name} votes for {to.int} in term {reply.term}, and has voted for another")
-
-    def forgot(self, voter: uuid.UUID) -> None:
-        """Its disk was replaced: nobody holds it to the votes it gave before."""
-        for key in [key for key in self._votes if key[1] == voter]:
-            del self._votes[key]
 
     def check(self, process: ControllerProcess, quorum: Quorum) -> None:
         if quorum.is_leader and self._leaders.get(quorum.term) != quorum.identity:
@@ -214,7 +290,7 @@ class QuorumChecker:
             lacking = [
                 other.name
                 for other in self._controllers.running()
-                if other.place.directory_id in quorum.voters and not other.has_on_disk(index, entry.term)
+                if other.identity in quorum.voters and not other.has_on_disk(index, entry.term)
             ]
             if 2 * len(lacking) >= len(quorum.voters):
                 raise Violation(f"{name} hands out entry {index} of term {entry.term}, which is not on {lacking}")

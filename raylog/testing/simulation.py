@@ -53,6 +53,7 @@ EVENTS = 4_000
 SET_UP_EVENTS_MAX = 1_000
 HEALING_MS = 120_000
 EVERYTHING_EVERY = 100
+EMPTY_BROKERS = 10  # brokers of larger ids have a controller and no replicas
 THREE_CONTROLLERS = 0.65  # the share of runs with three; the others have one
 
 
@@ -93,15 +94,17 @@ class Simulation:
         brokers = rng.choice((3, 3, 3, 4))
         self.machines = [self._machine(f"b{number}") for number in range(1, brokers + 1)]
         self.broker_machines = list(self.machines)
+        self.brokers = dict(enumerate(self.broker_machines, start=1))
         controller_count = 3 if rng.random() < THREE_CONTROLLERS else 1
-        controller_machines = self.machines[:controller_count]
+        controller_brokers = list(self.brokers)[:controller_count]
         if rng.random() < 0.5:
-            controller_machines = [self._machine(f"c{number}") for number in range(1, controller_count + 1)]
-            self.machines += controller_machines
+            controller_brokers = [EMPTY_BROKERS + number for number in range(1, controller_count + 1)]
+            self.brokers |= {broker: self._machine(f"c{broker - EMPTY_BROKERS}") for broker in controller_brokers}
+            self.machines = list(self.brokers.values())
         self.client_machine = Machine("clients", self.scheduler, wall_offset_ms=0)
         self.network.add_machine(self.client_machine)
         self.all_machines = [*self.machines, self.client_machine]
-        self.directory_ids = [self.new_uuid() for _ in self.broker_machines]
+        self.directory_ids = {broker: self.new_uuid() for broker in self.brokers}
         self._incarnations = 0
         self._memories: dict[tuple[int, TopicIdPartition], ReplicaMemory] = {}
         self._states: dict[TopicIdPartition, PartitionState] = {}
@@ -113,7 +116,7 @@ class Simulation:
         self._person_due_ms = 0
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
-        self.controllers = Controllers(self, controller_machines)
+        self.controllers = Controllers(self, controller_brokers)
         self.controllers.start()
         self.faults = Faults(self)
         self.administration = Administration(self)
@@ -155,7 +158,7 @@ class Simulation:
         (BrokerProcess if is_broker else ReplicaProcess)(self, machine, spec)
 
     def machine_of(self, broker_id: int) -> Machine:
-        return self.broker_machines[broker_id - 1]
+        return self.brokers[broker_id]
 
     # ---------------------------------------------------------------- views
 
@@ -462,8 +465,9 @@ class Simulation:
                 process.kill()
 
     def _unready(self) -> str | None:
-        if self.controllers.active() is None:
-            return "no active controller"
+        reason = self.controllers.incomplete()
+        if reason is not None:
+            return reason
         for id, topic, state in self._partitions():
             if state.leader < 0 or len(state.isr) != len(state.replicas):
                 if (
