@@ -48,7 +48,7 @@ class Faults:
             "strike the controller amid its writes": (self._strike_controller, 1.0),
             "stop the active controller": (self._stop_active, 2.5),
             "isolate a controller": (self._isolate_controller, 1.5),
-            "replace a controller's disk": (self._replace_controller_disk, 1.5),
+            "replace a controller's disk": (self._replace_controller_disk, 2.5),
             "cut one way": (self._cut_one_way, 2.0),
             "cut both ways": (self._cut_both_ways, 2.0),
             "isolate a machine": (self._isolate, 1.0),
@@ -247,6 +247,9 @@ class Faults:
         if controller is None:
             return
         controllers = self.simulation.controllers
+        if self.scheduler.chance(0.4):
+            self.simulation.counts["controllers without metadata"] += controllers.lose_metadata(controller.place)
+            return
         delay_ms = 0
         if self.scheduler.chance(0.5):
             laggard = self.scheduler.rng.choice(

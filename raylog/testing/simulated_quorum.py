@@ -142,6 +142,23 @@ class Controllers:
         self.simulation.administration.register_disk(place.broker_id)
         return True
 
+    def lose_metadata(self, place: Place) -> bool:
+        """Somebody deletes the folder of the metadata: the disk keeps its id, and its voter is blank.
+
+        It votes again when it has a leader's snapshot, so False, and nothing is done, while another lacks anything that was committed.
+        """
+        others = [other for other in self.places if other is not place]
+        if len(others) < 2 or not place.machine.is_on:
+            return False
+        if not all(other.process is not None and self.checker.holds_all(other.process) for other in others):
+            return False
+        if place.process is not None:
+            place.process.kill()
+        place.machine.disk.wipe(place.directory)
+        self.simulation.trace(f"{place.machine.name} has lost its metadata")
+        self.checker.forgot(place.directory_id)
+        return True
+
     def _directory_ids(self) -> tuple[uuid.UUID, ...]:
         return tuple(sorted(place.directory_id for place in self.places))
 
@@ -259,12 +276,22 @@ class QuorumChecker:
         self._committed: dict[int, tuple[int, bytes]] = {}  # index → (term, data)
         self._handed_out: dict[str, int] = {}  # process → the last index that was checked
 
+    def holds_all(self, process: ControllerProcess) -> bool:
+        """Whether everything that was ever handed out as committed is on its disk."""
+        last = max(self._committed, default=0)
+        return last > 0 and process.has_voters and process.has_on_disk(last, self._committed[last][0])
+
     def voted(self, sender: ControllerProcess, reply: VoteReply, to: uuid.UUID) -> None:
         if not sender.has_voters:
             raise Violation(f"{sender.name} is blank and grants a vote: {reply}")
         voter = sender.identity
         if not reply.pre_vote and self._votes.setdefault((reply.term, voter), to) != to:
             raise Violation(f"{sender.name} votes for {to.int} in term {reply.term}, and has voted for another")
+
+    def forgot(self, voter: uuid.UUID) -> None:
+        """Its metadata are gone: nobody holds it to the votes it gave before."""
+        for key in [key for key in self._votes if key[1] == voter]:
+            del self._votes[key]
 
     def check(self, process: ControllerProcess, quorum: Quorum) -> None:
         if quorum.is_leader and self._leaders.get(quorum.term) != quorum.identity:
