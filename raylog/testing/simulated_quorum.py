@@ -148,7 +148,7 @@ class Controllers:
         It votes again when it has a leader's snapshot, so False, and nothing is done, while another lacks anything that was committed.
         """
         others = [other for other in self.places if other is not place]
-        if len(others) < 2 or not place.machine.is_on:
+        if len(others) < 2 or not place.machine.is_on or place.machine.disk.lookup(place.directory) is None:
             return False
         if not all(other.process is not None and self.checker.holds_all(other.process) for other in others):
             return False
