@@ -205,9 +205,12 @@ class Controllers:
             if self._is_cut(process, other):
                 self.scheduler.after_us(self.scheduler.skewed_us(200_000), heard, "a link is stalled")
                 return
-            process.run(lambda: process.left(other, is_dead=is_dead))
+            process.run(dial_again)
+
+        def dial_again() -> None:
+            process.left(other, is_dead=is_dead)
             successor = other.place.process
-            if successor is not None and successor.controller is not None:
+            if successor is not None:
                 self._dial(process, successor)
 
         delay_us = self.simulation.network.delay_us(process.machine, other.machine)
