@@ -44,6 +44,7 @@ class Place:
     simulation: Simulation
     endpoint: Endpoint
     process: ControllerProcess | None = None
+    is_blank: bool = False  # its voter, or the one that was here before, has lost what it knew
     is_deaf: bool = False  # the quorum's messages do not arrive; everybody else's do
 
     @property
@@ -126,9 +127,11 @@ class Controllers:
     def replace_disk(self, place: Place) -> bool:
         """The disk of one place is lost for good, all replicas on it too, and a blank one with an id of its own is in its place.
 
-        False, and nothing is done, unless all voters' disks are there, as far as anybody knows: a majority must keep what was committed.
-        The others may lag, sleep or be cut off.
+        False, and nothing is done, unless all voters' disks are there and know their voters: a majority must keep what was committed. The
+        others may lag, sleep or be cut off.
         """
+        if any(each.is_blank for each in self.places):
+            return False
         voting = [process for process in self.running() if process.has_voters]
         if len(self.places) < 3 or 2 * len(voting) <= len(self.places) or not place.machine.is_on:
             return False
@@ -137,6 +140,7 @@ class Controllers:
         for process in list(place.machine.processes):
             process.kill()
         place.machine.disk.wipe(f"/{place.machine.name}")
+        place.is_blank = True
         self.simulation.directory_ids[place.broker_id] = self.simulation.new_uuid()
         self.simulation.trace(f"{place.machine.name} has a blank disk {place.directory_id}")
         self.simulation.administration.register_disk(place.broker_id)
@@ -155,6 +159,7 @@ class Controllers:
         if place.process is not None:
             place.process.kill()
         place.machine.disk.wipe(place.directory)
+        place.is_blank = True
         self.simulation.trace(f"{place.machine.name} has lost its metadata")
         self.checker.forgot(place.directory_id)
         return True
@@ -297,6 +302,8 @@ class QuorumChecker:
             del self._votes[key]
 
     def check(self, process: ControllerProcess, quorum: Quorum) -> None:
+        if quorum.voters:
+            process.place.is_blank = False
         if quorum.is_leader and self._leaders.get(quorum.term) != quorum.identity:
             self._leads(process.name, quorum)
         first = self._handed_out.get(process.name, quorum.log.snapshot.last_index) + 1
