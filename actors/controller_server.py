@@ -34,7 +34,7 @@ from raylog.actors.apis import admin, operations
 from raylog.actors.apis.api import Api
 from raylog.actors.controller_status import cluster_status, quorum_status
 from raylog.actors.patience import once_unlocked
-from raylog.actors.quorum_disks import METADATA_FOLDER
+from raylog.actors.quorum_disks import METADATA_FOLDER, refuse_lost_metadata
 from raylog.actors.quorum_links import QuorumLinks
 from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.errors import KafkaError, RaylogError, error_for
@@ -120,7 +120,9 @@ class ControllerServer:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
         self._stopping = False
-        self._published_to = -1  # how many disks were known when the address was last written to all of them
+        self._published_to: tuple[int, tuple[uuid.UUID, ...]] | None = (
+            None  # disks, voters when the address was last written
+        )
         self._links = QuorumLinks(
             Path(spec.disk),
             self._disk.directory_id,
@@ -214,6 +216,7 @@ class ControllerServer:
             self._over.set_result(reason)
 
     def _open_log(self) -> MetadataLog:
+        refuse_lost_metadata(self._disk)
         folder = os.path.join(self._spec.disk, METADATA_FOLDER)
         return once_unlocked(lambda: MetadataLog.open(DiskFiles(), folder))
 
@@ -227,7 +230,8 @@ class ControllerServer:
         """Write the own address to every disk that is known, the own one first."""
         home = Path(self._spec.disk)
         known = self._controller.image.disks.values()
-        self._published_to = len(known)
+        voters = self._controller.quorum.voters
+        self._published_to = (len(known), voters)
         for path in [home, *sorted({Path(disk.path) for disk in known} - {home})]:
             try:
                 controller_moved(
@@ -235,7 +239,7 @@ class ControllerServer:
                     home=home,
                     old=self._disk.controller_endpoint,
                     new=self._endpoint,
-                    is_alone=self._controller.quorum.voters == (self._disk.directory_id,),
+                    is_alone=voters == (self._disk.directory_id,) and not self._links.peers(),
                 )
             except RaylogError as error:
                 logger.debug("the controller's address is not written to %s: %s", path, error)
@@ -247,7 +251,7 @@ class ControllerServer:
             return
         self._run(self._controller.handle(event, _now_ms()))
         self._set_timer()
-        if len(self._controller.image.disks) != self._published_to:
+        if (len(self._controller.image.disks), self._controller.quorum.voters) != self._published_to:
             self._publish_address()
 
     def _set_timer(self) -> None:

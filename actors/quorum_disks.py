@@ -3,7 +3,7 @@
 A new cluster's metadata begins as one bootstrap snapshot (cluster id, voters), the same on every first voter's disk. That happens once:
 only while no disk says where a controller listens, which each does from the first start on. Afterwards a disk without
 metadata is *blank*: a controller on it follows and does not vote, until it is admitted by a record. So a voter's disk that was lost and
-replaced cannot vote for a log that it has never seen.
+replaced cannot vote for a log that it has never seen, and one controller becomes three while it serves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from raylog.errors import ClusterError, DiskError
 from raylog.log.disk_files import DiskFiles
-from raylog.metadata.metadata_log import MetadataLog
+from raylog.metadata.metadata_log import LOG_NAME, MetadataLog
 from raylog.metadata.quorum_messages import BLANK, bootstrap_snapshot
 from raylog.placement.disks import METADATA_FOLDER as METADATA_FOLDER
 from raylog.placement.disks import Disk
@@ -21,27 +21,42 @@ from raylog.placement.disks import Disk
 CONTROLLER_COUNTS = (1, 3)
 
 
-def quorum_disks(disks: Sequence[Disk], controllers: int) -> list[Disk]:
+def quorum_disks(disks: Sequence[Disk], controllers: int | None) -> list[Disk]:
     """The disks whose controllers run, formatted on the cluster's first start with that many voters: on the first disks, one per broker.
 
-    A cluster that has run before keeps its number of controllers; one whose voters' disks were replaced gets controllers on
-    blank disks in their place. Raises ClusterError for an impossible number, DiskError where the metadata is missing altogether.
+    A cluster that has run before keeps its number of controllers (None: that, or one), or grows from one to three. One that grows, or
+    whose voters' disks were replaced, gets controllers on blank disks. Raises ClusterError for an impossible number, DiskError
+    where the metadata is missing altogether.
     """
-    if controllers not in CONTROLLER_COUNTS:
+    if controllers is not None and controllers not in CONTROLLER_COUNTS:
         raise ClusterError(f"a cluster has one controller or three, not {controllers}")
     holders = [disk for disk in disks if _has_metadata(disk)]
+    for disk in disks if holders else ():
+        refuse_lost_metadata(disk)
     has_run = any(disk.controllers for disk in disks)
     if not has_run:
-        return _format(disks, holders, controllers)
+        return _format(disks, [disk for disk in disks if _is_formatted(disk)], controllers or 1)
     if not holders:
         paths = ", ".join(str(disk.path) for disk in disks)
         raise DiskError(
             f"none of {paths} holds the metadata of cluster {disks[0].cluster_id}, which has run before: bring back the disk "
             f"with the folder {METADATA_FOLDER}"
         )
-    count = max(len(holders), max(len(disk.controllers) for disk in disks))
+    count = max(len(holders), max(len(disk.controllers) for disk in disks), controllers or 1)
     blank = [disk for disk in _one_per_broker(disks) if disk.broker_id not in {each.broker_id for each in holders}]
+    if len(holders) + len(blank) < (controllers or 1):
+        raise _too_few_brokers(controllers, len(holders) + len(blank))
     return holders + blank[: count - len(holders)]
+
+
+def refuse_lost_metadata(disk: Disk) -> None:
+    """DiskError for a disk on which a controller has run and whose metadata is gone: it may be a voter, and would vote although it has
+    forgotten for whom it did, and which entries it has promised to keep."""
+    if disk.controller_endpoint is not None and not _has_metadata(disk):
+        raise DiskError(
+            f"{disk.path} held a controller's metadata, and {METADATA_FOLDER} in it is gone: bring it back, or move the whole folder "
+            f"{disk.path} away; with three controllers a blank disk takes its place"
+        )
 
 
 def _format(disks: Sequence[Disk], holders: list[Disk], controllers: int) -> list[Disk]:
@@ -50,14 +65,16 @@ def _format(disks: Sequence[Disk], holders: list[Disk], controllers: int) -> lis
         voters = _read_voters(holders[0])
         chosen = [disk for disk in disks if disk.directory_id in voters] or chosen
     if len(chosen) < controllers and not holders:
-        raise ClusterError(
-            f"{controllers} controllers need as many brokers, there are {len(chosen)}: start more brokers"
-        )
+        raise _too_few_brokers(controllers, len(chosen))
     snapshot = bootstrap_snapshot(chosen[0].cluster_id, [disk.directory_id for disk in chosen])
     for disk in chosen:
         if disk not in holders:
             MetadataLog.format(DiskFiles(), str(disk.path / METADATA_FOLDER), snapshot)
     return chosen
+
+
+def _too_few_brokers(controllers: int | None, brokers: int) -> ClusterError:
+    return ClusterError(f"{controllers} controllers need as many brokers, there are {brokers}: start more brokers")
 
 
 def _one_per_broker(disks: Sequence[Disk]) -> list[Disk]:
@@ -68,6 +85,10 @@ def _one_per_broker(disks: Sequence[Disk]) -> list[Disk]:
 
 
 def _has_metadata(disk: Disk) -> bool:
+    return _is_formatted(disk) or (disk.path / METADATA_FOLDER / LOG_NAME).exists()
+
+
+def _is_formatted(disk: Disk) -> bool:
     folder: Path = disk.path / METADATA_FOLDER
     return folder.is_dir() and any(folder.glob("*.checkpoint"))
 

@@ -187,7 +187,7 @@ def init(
     *,
     brokers: int = 3,
     disks_per_broker: int = 1,
-    controllers: int = 1,
+    controllers: int | None = None,
     racks: Sequence[str] | None = None,
     name: str = DEFAULT_NAME,
     host: str = "127.0.0.1",
@@ -199,26 +199,32 @@ def init(
 
     Called again it returns the same cluster; in another process it returns a handle to the cluster that runs on the folder.
     A broker with several disks has the folders ``broker-0``, ``broker-0-disk-1``, …, any of which may be a link to another file system.
-    ``controllers`` is 1 or 3: three survive the death of one (each on another broker's disk); it is decided when the cluster first
-    starts. ``racks`` gives each broker a rack. ``ray_address``: None takes a Ray that runs on this machine or starts one (loopback only, no
-    dashboard, a small object store), "local" always starts one, anything else is Ray's address. A Ray started here prints nothing of
+    ``controllers`` is 1 or 3: three survive the death of one (each on another broker's disk). None is what the cluster has, 1 for a new
+    one; a cluster of one controller that is given 3 grows, running or not, and never back. ``racks`` gives each broker a rack.
+    ``ray_address``: None takes a Ray that runs on this machine or starts one (loopback only, no dashboard, a small object store),
+    "local" always starts one, anything else is Ray's address. A Ray started here prints nothing of
     its workers unless ``log_to_driver``. Raises DiskError for a folder that can't be used, RayError for a Ray that
     can't, ClusterError when it does not serve within ``timeout_s`` seconds.
     """
     home = Path(folder).expanduser().resolve()
     with _lock:
         running = _running(home, name, brokers * disks_per_broker)
-        if running is not None:
-            existing = _clusters.get(home)
+        existing = _clusters.get(home)
+        if running is not None and len(running.address.bootstrap) >= (controllers or 1):
             return existing if existing is not None and existing.address == running.address else running
         found = prepare_disks(home, brokers, racks, disks_per_broker)
         homes = quorum_disks(found, controllers)
         owns_ray, gcs_address = _ensure_ray(found, ray_address, log_to_driver)
         endpoints = _launch(gcs_address, found, homes, host, timeout_s)
         found = [with_controllers(disk, endpoints) for disk in found]
-        cluster = Cluster(_address(name, found[0]), folder=home, owns_ray=owns_ray, is_started_here=True)
+        if running is not None:
+            owns_ray, is_started_here = (existing._owns_ray, existing._is_started_here) if existing else (False, False)
+        else:
+            is_started_here = True
+        cluster = Cluster(_address(name, found[0]), folder=home, owns_ray=owns_ray, is_started_here=is_started_here)
         call(cluster.address, RegisterDisks(tuple(_registration(disk, host) for disk in found)), timeout_s=timeout_s)
         _await_brokers(cluster, {disk.broker_id for disk in found}, timeout_s)
+        _await_voters(cluster, len(homes), timeout_s)
         _clusters[home] = cluster
         return cluster
 
@@ -336,6 +342,11 @@ def _existing(home: Path) -> list[Disk]:
             f"{home} holds disks of {len(foreign)} clusters ({', '.join(sorted(foreign))}): keep one cluster's"
         )
     return disks
+
+
+def has_run(folder: str | Path) -> bool:
+    """Whether a cluster has been started on the disks under ``folder``."""
+    return any(disk.controllers for disk in _existing(Path(folder).expanduser().resolve()))
 
 
 def prepare_disks(home: Path, brokers: int, racks: Sequence[str] | None, disks_each: int = 1) -> list[Disk]:
@@ -565,4 +576,19 @@ def _await_brokers(cluster: Cluster, wanted: set[int], timeout_s: float) -> None
     raise ClusterError(
         f"after {timeout_s:.0f} s broker {', '.join(map(str, sorted(missing)))} does not serve yet: "
         "see Ray's logs of the BrokerActor, or `raylog doctor`"
+    )
+
+
+def _await_voters(cluster: Cluster, count: int, timeout_s: float) -> None:
+    """Wait until all controllers that were started vote: one on a blank disk has to catch up first."""
+    deadline = time.monotonic() + timeout_s
+    quorum: dict[str, Any] = {"voters": []}
+    while time.monotonic() < deadline:
+        quorum = cluster.quorum(timeout_s=timeout_s)
+        if len(quorum["voters"]) >= count and all(voter["reachable"] for voter in quorum["voters"]):
+            return
+        time.sleep(0.1)
+    there = sorted(voter["broker"] for voter in quorum["voters"] if voter["reachable"])
+    raise ClusterError(
+        f"after {timeout_s:.0f} s {len(there)} of {count} controllers vote, those of the brokers {there}: see `raylog quorum status`"
     )

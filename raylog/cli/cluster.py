@@ -37,7 +37,10 @@ def up(
     brokers: Annotated[int, typer.Option(min=1, help="Logical brokers on this machine.")] = 3,
     disks_per_broker: Annotated[int, typer.Option(min=1, help="Folders broker-0, broker-0-disk-1, …")] = 1,
     controllers: Annotated[
-        int | None, typer.Option(help="1 or 3, when the cluster first starts.", show_default="3 with three brokers")
+        int | None,
+        typer.Option(
+            help="1 or 3; one can become three later.", show_default="what it has; 3 for a new one of three brokers"
+        ),
     ] = None,
     rack: Annotated[
         list[str] | None, typer.Option(help="A broker's rack, once per broker.", show_default=False)
@@ -63,7 +66,7 @@ def up(
     --resources="$(raylog node resources FOLDER…)". Then the command returns at once and says what is missing: nodes may join before
     and after it, also later ones, which become brokers.
     """
-    from raylog.cluster import init
+    from raylog.cluster import has_run, init
 
     if disks is not None:
         if folder != DEFAULT_FOLDER or rack:
@@ -74,12 +77,13 @@ def up(
         task = progress.add_task("Ray", total=3)
         address = address or running_ray() or _start_ray(folder, brokers, rack, disks_per_broker)
         progress.update(task, advance=1, description="brokers")
-        count = controllers if controllers is not None else 3 if brokers >= 3 else 1
+        if controllers is None and not has_run(folder):
+            controllers = 3 if brokers >= 3 else 1
         cluster = init(
             folder,
             brokers=brokers,
             disks_per_broker=disks_per_broker,
-            controllers=count,
+            controllers=controllers,
             racks=rack,
             host=host,
             ray_address=address,

@@ -18,7 +18,7 @@ decided and not committed is forgotten with the ActiveController: the image is t
 
 A voter whose disk was lost and replaced gives its place to the blank disk of the same broker: once that one's controller follows and has
 caught up, while the old voter can't be reached and all others can, the active controller takes the old one out by a record and the new one
-in by the next.
+in by the next. A sole voter becomes one of three, by two records, once blank disks of two other brokers follow and have caught up.
 
 The controller epoch is the quorum's term. A snapshot of the image replaces the log when ``snapshot_bytes`` of entries have been
 folded since the last.
@@ -205,25 +205,31 @@ class Controller:
         reachable = self._peers | {self.quorum.identity}
         lost = [voter for voter in voters if voter not in reachable]
         matches = self.quorum.match_indexes()
-        for newcomer in sorted(self._peers.difference(voters)):
-            disk = self._image.disks.get(newcomer)
-            if disk is None or matches.get(newcomer, 0) < self.quorum.commit_index:
-                continue
-            replaced = [voter for voter in lost if self._broker_of(voter) == disk.broker_id]
-            if replaced and lost == replaced[:1]:
-                wanted = [voter for voter in voters if voter != replaced[0]]
-            elif not lost and len(voters) == 2:  # the lost one has gone already
+        ready = {
+            newcomer: disk.broker_id
+            for newcomer in sorted(self._peers.difference(voters))
+            if (disk := self._image.disks.get(newcomer)) is not None
+            and matches.get(newcomer, 0) >= self.quorum.commit_index
+        }
+        taken = {self._broker_of(voter) for voter in voters}
+        elsewhere = {broker: newcomer for newcomer, broker in ready.items() if broker not in taken}
+        for newcomer, broker_id in ready.items():
+            if len(lost) == 1 and self._broker_of(lost[0]) == broker_id:
+                wanted = [voter for voter in voters if voter != lost[0]]
+                why = f"the disk {newcomer} of broker {broker_id} is there in the place of {lost[0]}, which is lost"
+            elif not lost and newcomer in elsewhere.values() and len(voters) == 2:
                 wanted = [*voters, newcomer]
+                why = f"the disk {newcomer} of broker {broker_id} is the third"
+            elif newcomer in elsewhere.values() and len(voters) == 1 and len(elsewhere) >= 2:
+                wanted = [*voters, newcomer]
+                why = f"the disk {newcomer} of broker {broker_id} is the second, and a third is ready"
             else:
                 continue
             try:
                 self.quorum.propose_voters(wanted, now_ms)
             except (NotLeader, VoterChangeRefused):
                 return
-            gone = f", {replaced[0]} is lost" if replaced else ""
-            self._effects.append(
-                Notice(f"voters change: the disk {newcomer} of broker {disk.broker_id} replaces a lost one{gone}")
-            )
+            self._effects.append(Notice(f"voters change: {why}"))
             return
 
     def _broker_of(self, directory_id: uuid.UUID) -> int | None:

@@ -47,6 +47,8 @@ class InProcessLauncher:
         self._loop = loop
         self.build: dict[str, Build] = {"replica": ReplicaServer, "broker": BrokerServer}
         self.servers: dict[int, Any] = {}
+        self._succeeded: list[Any] = []  # by another of their node: a controller that died had begun to start them
+        self._is_over = False
 
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
         """Called in a thread, as with Ray; returns when the server listens."""
@@ -54,10 +56,19 @@ class InProcessLauncher:
         async def start() -> Endpoint:
             server = self.build[kind](spec)
             endpoint: Endpoint = await server.start()
+            if spec.node_id in self.servers:
+                self._succeeded.append(self.servers[spec.node_id])
             self.servers[spec.node_id] = server
+            if self._is_over:
+                await server.stop()
             return endpoint
 
         return asyncio.run_coroutine_threadsafe(start(), self._loop).result()
+
+    async def end(self) -> None:
+        """Stop all servers, and whichever is being started now."""
+        self._is_over = True
+        await asyncio.gather(*(server.stop() for server in [*self.servers.values(), *self._succeeded]))
 
 
 class LoopThread:
@@ -90,7 +101,7 @@ class LoopThread:
 class InProcessCluster:
     """What ``cluster`` yields. ``address`` is what client handles are built from."""
 
-    def __init__(self, folder: Path, brokers: int, controllers: int = 1, disks: int = 1) -> None:
+    def __init__(self, folder: Path, brokers: int, controllers: int | None = None, disks: int = 1) -> None:
         self.folder = folder
         self._disks = _format(folder, brokers, disks)
         self._homes = {disk.broker_id: disk for disk in quorum_disks(self._disks, controllers)}
@@ -196,11 +207,7 @@ class InProcessCluster:
         ]  # all at once: else the last would take over what the first leaves
         for stopped in ending:
             stopped.result(30)
-
-        async def end() -> None:
-            await asyncio.gather(*(server.stop() for server in self.launcher.servers.values()))
-
-        self.run(end())
+        self.run(self.launcher.end())
         for each in {*self._loops.values(), self._servers}:
             each.end()
 

@@ -34,15 +34,17 @@ BROKERS = {A: 0, B: 1, C: 2, D: 2}
 class Controllers:
     """Controllers that hear each other at once, whose disks write at once; nobody launches anything."""
 
-    def __init__(self) -> None:
+    def __init__(self, voters: tuple[uuid.UUID, ...] = (A, B, C)) -> None:
         self.now_ms = 0
+        self.formatted = voters
+        self.deaf: set[uuid.UUID] = set()  # nothing that is said to them arrives
         self.members: dict[uuid.UUID, Controller] = {}
         self.queue: deque[tuple[uuid.UUID, uuid.UUID, Any]] = deque()
         self.replies: list[Any] = []
-        for member in (A, B, C):
+        for member in voters:
             self.start(member, blank=False)
-        for one in (A, B, C):
-            for other in (A, B, C):
+        for one in voters:
+            for other in voters:
                 if one != other:
                     self.handle(one, PeerJoined(other))
 
@@ -50,7 +52,7 @@ class Controllers:
         quorum = Quorum(
             member,
             hard_state=HardState(),
-            snapshot=BLANK if blank else bootstrap_snapshot("c", (A, B, C)),
+            snapshot=BLANK if blank else bootstrap_snapshot("c", self.formatted),
             entries=(),
             config=QuorumConfig(),
             draw_election_timeout_ms=lambda: 1_000 + 100 * BROKERS[member],
@@ -86,7 +88,7 @@ class Controllers:
         while True:
             while self.queue:
                 sender, to, message = self.queue.popleft()
-                if to in self.members and sender in self.members:
+                if to in self.members and sender in self.members and to not in self.deaf:
                     self.handle(to, QuorumMessage(sender, message))
             due = [(at, member) for member, each in self.members.items() if (at := each.next_deadline_ms()) is not None]
             if not due or min(due)[0] > end_ms:
@@ -143,6 +145,52 @@ def test_the_disk_in_the_place_of_a_lost_voter_becomes_one(controllers: Controll
     controllers.advance(5_000)
     controllers.register(A)
     assert any(each.active for each in controllers.members.values()), "the new voter counts"
+
+
+def test_nobody_loses_their_place_before_the_disk_that_takes_it_has_caught_up(controllers: Controllers) -> None:
+    controllers.deaf.add(D)
+    replace_c(controllers)
+    controllers.register(D)
+    controllers.advance(3_000)
+    assert controllers.voters() - {()} == {(A, B, C)}, (
+        "a majority of two needs both, and nobody is ready to be the third"
+    )
+    controllers.deaf.clear()
+    controllers.advance(3_000)
+    assert controllers.voters() == {(A, B, D)}
+
+
+def test_one_controller_becomes_three_when_two_more_are_ready() -> None:
+    one = Controllers(voters=(A,))
+    for disk in (A, B, C):
+        one.register(disk)
+    one.start(B, blank=True)
+    one.join(B)
+    one.advance(3_000)
+    assert one.members[A].quorum.voters == (A,), "of two controllers none may be away"
+    one.deaf.add(C)
+    one.start(C, blank=True)
+    one.join(C)
+    one.advance(3_000)
+    assert one.members[A].quorum.voters == (A,), "the third has not caught up"
+    one.deaf.clear()
+    one.advance(3_000)
+    assert one.voters() == {(A, B, C)}
+    one.lose(A)
+    one.advance(5_000)
+    one.register(B)
+    assert [member for member, each in one.members.items() if each.active] != []
+
+
+def test_two_controllers_of_one_broker_are_no_second_and_third(controllers: Controllers) -> None:
+    one = Controllers(voters=(A,))
+    for disk in (A, C, D):
+        one.register(disk)
+    for disk in (C, D):
+        one.start(disk, blank=True)
+        one.join(disk)
+    one.advance(3_000)
+    assert one.members[A].quorum.voters == (A,)
 
 
 def test_a_voter_that_can_be_reached_keeps_its_place(controllers: Controllers) -> None:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
 
+from raylog.actors.controller_server import ControllerServer
 from raylog.actors.quorum_disks import METADATA_FOLDER, quorum_disks
+from raylog.actors.spec import ServerSpec
 from raylog.errors import ClusterError, DiskError
 from raylog.log.disk_files import DiskFiles
 from raylog.metadata.metadata_log import MetadataLog
 from raylog.metadata.quorum_messages import BLANK, Snapshot
-from raylog.placement.disks import Disk, format_disk, with_controllers
+from raylog.placement.disks import Disk, controller_moved, format_disk, with_controllers
 from raylog.types import Endpoint
+
+
+class Nobody:
+    def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
+        raise AssertionError("nobody is started")
+
 
 HERE = [Endpoint("127.0.0.1", port) for port in (1, 2, 3)]
 
@@ -72,10 +81,35 @@ def test_metadata_that_is_lost_is_not_made_anew(disks: list[Disk]) -> None:
         quorum_disks(disks, 1)
 
 
-def test_a_cluster_keeps_its_number_of_controllers(disks: list[Disk]) -> None:
-    quorum_disks(disks, 1)
-    disks = [with_controllers(disk, HERE[:1]) for disk in disks]
-    assert brokers(quorum_disks(disks, 3)) == [0]
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_cluster_keeps_its_number_of_controllers_or_grows(disks: list[Disk], first: int) -> None:
+    quorum_disks(disks, first)
+    disks = [with_controllers(disk, HERE[:first]) for disk in disks]
+    assert brokers(quorum_disks(disks, None)) == list(range(first))
+    assert brokers(quorum_disks(disks, 1)) == list(range(first)), "it does not shrink"
+    assert brokers(quorum_disks(disks, 3)) == [0, 1, 2]
+    assert [snapshot_on(disk) != BLANK for disk in disks] == [broker < first for broker in range(4)]
+    with pytest.raises(ClusterError, match="3 controllers need as many brokers, there are 2"):
+        quorum_disks(disks[:2], 3) if first == 1 else quorum_disks(disks[2:], 3)
+
+
+def test_a_voter_that_has_forgotten_everything_is_refused_as_it_would_vote(disks: list[Disk]) -> None:
+    chosen = quorum_disks(disks, 3)
+    disks = [
+        controller_moved(with_controllers(disk, HERE), home=disk.path, old=None, new=HERE[0], is_alone=False)
+        if disk in chosen
+        else disk
+        for disk in disks
+    ]
+    shutil.rmtree(disks[1].path / METADATA_FOLDER)
+    with pytest.raises(DiskError, match=r"move the whole folder .*broker-1 away"):
+        quorum_disks(disks, None)
+    server = ControllerServer(
+        ServerSpec(1 << 16 | 1, disks[1].directory_id, str(disks[1].path), "127.0.0.1", 1), launcher=Nobody()
+    )
+    with pytest.raises(DiskError, match=r"move the whole folder .*broker-1 away"):
+        asyncio.run(server.start())
+    assert not (disks[1].path / METADATA_FOLDER).exists()
 
 
 def test_controllers_are_on_different_brokers(tmp_path: Path) -> None:

@@ -221,6 +221,24 @@ def test_the_disk_that_replaces_a_lost_voters_is_admitted(tmp_path: Path) -> Non
             assert admin.list_topics() == ["t"]
 
 
+def test_one_controller_becomes_three_when_the_cluster_starts_with_them(tmp_path: Path) -> None:
+    with cluster(brokers=3, controllers=1, folder=tmp_path) as running:
+        create(running, "t")
+        running.await_true(lambda: len(running.controller.live_nodes()) == 6)
+    with cluster(brokers=3, controllers=3, folder=tmp_path) as running:
+        disks = tuple(sorted(disk.directory_id for disk in running._disks))
+        running.await_true(lambda: {each._controller.quorum.voters for each in running.controllers.values()} == {disks})
+        former = running.active
+        running.crash_controller(former)
+        running.await_true(lambda: running.active >= 0)
+        create(running, "u")
+        with AdminClient(running.address) as admin:
+            assert sorted(admin.list_topics()) == ["t", "u"]
+        running.await_true(lambda: len(running.controller.live_nodes()) == 9)
+    with cluster(brokers=3, folder=tmp_path) as running:
+        assert sorted(running.controllers) == [0, 1, 2]
+
+
 def test_a_cluster_of_three_controllers_ends_whole_and_is_not_started_anew(three: Any) -> None:
     running = three.running
     three.make_topic()
