@@ -445,6 +445,8 @@ class ControllerServer:
             is_active=self.is_active,
             endpoint_of=self._endpoint_of,
             linked=self._links.peers(),
+            now_ms=_now_ms(),
+            unix_ms=time.time_ns() // 1_000_000,
         )
         request.reply(private.QuorumDescription(status))
 

@@ -112,12 +112,18 @@ def quorum_status(
     is_active: bool,
     endpoint_of: Callable[[uuid.UUID], Endpoint | None],
     linked: list[uuid.UUID],
+    now_ms: int,
+    unix_ms: int,
 ) -> dict[str, Any]:
     """The quorum under Kafka's names (``kafka-metadata-quorum``); -1 where only the leader knows and this is not it.
 
-    ``endpoint_of`` and ``linked`` say where the others are and who of them can be reached from here.
+    ``endpoint_of`` and ``linked`` say where the others are and who of them can be reached from here; ``now_ms`` is the time of the
+    quorum's clock, ``unix_ms`` the same moment of everybody's.
     """
     matches = quorum.match_indexes()
+    times = quorum.reply_times()
+    if matches:
+        times[quorum.identity] = (now_ms, now_ms)
 
     def broker(member: uuid.UUID | None) -> int:
         disk = image.disks.get(member) if member is not None else None
@@ -125,21 +131,29 @@ def quorum_status(
             return int(disk.broker_id)
         return broker_id if member == quorum.identity else -1
 
+    def unix(at_ms: int) -> int:
+        return unix_ms - (now_ms - at_ms) if at_ms >= 0 else -1
+
     def view(member: uuid.UUID) -> dict[str, Any]:
         end = matches.get(member, -1)
         endpoint = endpoint_of(member)
+        heard_ms, caught_up_ms = times.get(member, (-1, -1))
         return {
             "broker": broker(member),
             "directory_id": encode_id(member),
             "endpoint": str(endpoint) if endpoint is not None else None,
             "log_end_offset": end,
             "lag": quorum.last_index - end if end >= 0 else -1,
+            "last_fetch_timestamp": unix(heard_ms),
+            "last_caught_up_timestamp": unix(caught_up_ms),
             "reachable": member == quorum.identity or member in linked,
         }
 
     voters = [view(member) for member in quorum.voters]
     observers = [view(member) for member in sorted({*linked, quorum.identity} - set(quorum.voters))]
     lags = [each["lag"] for each in voters if each["lag"] >= 0]
+    slowest = min(voters, key=lambda each: int(each["log_end_offset"]), default=None)
+    caught_up = slowest["last_caught_up_timestamp"] if slowest is not None else -1
     return {
         "cluster_id": quorum.cluster_id,
         "leader_id": broker(quorum.leader) if quorum.leader is not None else -1,
@@ -147,6 +161,7 @@ def quorum_status(
         "high_watermark": quorum.commit_index,
         "log_end_offset": quorum.last_index,
         "max_follower_lag": max(lags) if is_active and lags else -1,
+        "max_follower_lag_time_ms": unix_ms - caught_up if is_active and caught_up >= 0 else -1,
         "voters": voters,
         "observers": observers,
         "told_by": {"broker": broker_id, "role": quorum.role.value, "is_active": is_active, "pid": os.getpid()},

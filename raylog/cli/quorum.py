@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -33,30 +33,69 @@ def status(folder: Folder = None, address: Address = None, as_json: AsJson = Fal
         raise typer.Exit(1)
 
 
-def _print(quorum: dict[str, Any]) -> None:
-    told_by = quorum["told_by"]
+@app.command("describe")
+def describe(
+    status: Annotated[bool, typer.Option("--status", help="Who leads, how far, who votes.")] = False,
+    replication: Annotated[bool, typer.Option("--replication", help="How far each controller is.")] = False,
+    folder: Folder = None,
+    address: Address = None,
+) -> None:
+    """Print what `kafka-metadata-quorum describe` prints, and nothing else."""
+    if status == replication:
+        raise typer.BadParameter("give one of --status and --replication")
+    quorum = find_cluster(folder, address, must_serve=False).quorum()
+    if status:
+        print_text(*_status_lines(quorum))
+        return
+    columns = ("NodeId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
+    print_text("\t".join(columns))
+    for member, role in _members(quorum):
+        values = (
+            member["broker"],
+            member["log_end_offset"],
+            member["lag"],
+            member["last_fetch_timestamp"],
+            member["last_caught_up_timestamp"],
+            role,
+        )
+        print_text("\t".join(map(str, values)))
+
+
+def _status_lines(quorum: dict[str, Any]) -> list[str]:
     lines = {
         "ClusterId": quorum["cluster_id"],
         "LeaderId": quorum["leader_id"],
         "LeaderEpoch": quorum["leader_epoch"],
         "HighWatermark": quorum["high_watermark"],
         "MaxFollowerLag": quorum["max_follower_lag"],
+        "MaxFollowerLagTimeMs": quorum["max_follower_lag_time_ms"],
         "CurrentVoters": [voter["broker"] for voter in quorum["voters"]],
         "CurrentObservers": [observer["broker"] for observer in quorum["observers"]],
     }
-    print_text(*(f"{name + ':':24}{value}" for name, value in lines.items()), "")
+    return [f"{name + ':':24}{value}" for name, value in lines.items()]
+
+
+def _members(quorum: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """The leader first, as Kafka has it."""
+    voters = [(each, "Leader" if each["broker"] == quorum["leader_id"] else "Follower") for each in quorum["voters"]]
+    voters.sort(key=lambda member: member[1] != "Leader")
+    return voters + [(each, "Observer") for each in quorum["observers"]]
+
+
+def _print(quorum: dict[str, Any]) -> None:
+    told_by = quorum["told_by"]
+    print_text(*_status_lines(quorum), "")
     rows = [
         [
             member["broker"],
             member["log_end_offset"],
             member["lag"],
-            "Observer" if is_observer else "Leader" if member["broker"] == quorum["leader_id"] else "Follower",
+            role,
             "yes" if member["reachable"] else "no",
             member["endpoint"] or "-",
             member["directory_id"],
         ]
-        for members, is_observer in ((quorum["voters"], False), (quorum["observers"], True))
-        for member in members
+        for member, role in _members(quorum)
     ]
     print_table(["NodeId", "LogEndOffset", "Lag", "Status", "Reachable", "Endpoint", "DirectoryId"], rows)
     if not told_by["is_active"]:

@@ -21,14 +21,12 @@ Roles: what each answers, and where it can go::
     CANDIDATE     has raised the term and voted for itself                              → LEADER with a majority; FOLLOWER
     LEADER        appends, replicates, commits; steps down when it hears no majority    → FOLLOWER
 
-- A leader's term begins with an entry of its own (LEADER). Entries of older terms are committed only through it, and nothing may be
-  served before: ``has_committed_in_term``.
+- A leader's term begins with an entry of its own (LEADER). Entries of older terms are committed only through it; nothing is served before.
 - Who heard a leader within the election timeout grants no vote and no pre-vote, so a node that was cut off cannot depose it.
 - A leader whose process is known to have ended (``peer_lost``) is forgotten at once, and the next election comes soon; if it fails, another
-  in twice the time, and so on up to the ordinary timeout: disks may be slower than the hurry. It is a hint: where it is wrong, it costs an
-  election, never an entry.
-- ``confirm_leadership`` gives a ticket that is settled (``Ready.confirmed_round``) when a majority has answered the leader after
-  the ticket was drawn. Tickets of a leader that steps down are never settled.
+  in twice the time, and so on up to the ordinary one: disks may be slow. A wrong hint costs an election, never an entry.
+- ``confirm_leadership`` gives a ticket that is settled (``Ready.confirmed_round``) when a majority has answered the leader since then.
+  Tickets of a leader that steps down are never settled.
 - Voters change one at a time by an entry that counts from its append. Observers are sent everything and count for nothing. A machine
   without voters (``BLANK``) follows and does not vote.
 
@@ -141,6 +139,10 @@ class Quorum:
             return {}
         followers = {peer: progress.match_index for peer, progress in sorted(self._progress.items())}
         return followers | {self.identity: self.log.persisted_index}
+
+    def reply_times(self) -> dict[uuid.UUID, tuple[int, int]]:
+        """For a leader: when each other member last replied, and last had everything (-1: never). Empty for others."""
+        return {peer: (progress.heard_ms, progress.caught_up_ms) for peer, progress in sorted(self._progress.items())}
 
     def next_deadline_ms(self) -> int | None:
         """When ``tick`` has something to do; None: not until a message comes."""
@@ -411,6 +413,7 @@ class Quorum:
         if message.rejected_index is None:
             advanced = message.match_index > progress.match_index
             progress.matched(message.match_index)
+            progress.replied(self.log.last_index, now_ms)
             if advanced:
                 self._maybe_commit(now_ms)
         elif message.rejected_index == 0 and progress.state is not ProgressState.SNAPSHOT:

@@ -25,6 +25,7 @@ class ProgressState(Enum):
 class Progress:
     next_index: int
     heard_ms: int  # the last reply
+    caught_up_ms: int = -1  # the last reply by which it had everything; -1: none
     match_index: int = 0
     acked_round: int = 0
     state: ProgressState = ProgressState.PROBE
@@ -42,6 +43,11 @@ class Progress:
         ):
             self.state = ProgressState.REPLICATE
             self.next_index = self.match_index + 1
+
+    def replied(self, last_index: int, now_ms: int) -> None:
+        """Note when, after ``matched``; the leader's log ends at ``last_index``."""
+        if self.match_index >= last_index:
+            self.caught_up_ms = now_ms
 
     def rejected(self, rejected_index: int, hint_index: int) -> bool:
         """The append behind ``rejected_index`` did not match; False for news that is too old to matter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,3 +171,18 @@ def test_the_quorum_is_shown_in_kafkas_words(run: Runner) -> None:
     assert shown["CurrentObservers"].strip() == "[]" and shown["MaxFollowerLag"].strip() == "0"
     assert int(shown["HighWatermark"]) <= quorum["high_watermark"] == quorum["voters"][0]["log_end_offset"]
     assert quorum["told_by"]["is_active"]
+
+
+def test_the_quorum_is_described_as_kafkas_tool_does(run: Runner) -> None:
+    lines = dict(line.split(":", 1) for line in run.ok("quorum", "describe", "--status").splitlines())
+    assert list(lines) == [
+        "ClusterId", "LeaderId", "LeaderEpoch", "HighWatermark", "MaxFollowerLag", "MaxFollowerLagTimeMs",
+        "CurrentVoters", "CurrentObservers",
+    ]  # fmt: skip
+    assert lines["MaxFollowerLagTimeMs"].strip() == "0" and lines["CurrentVoters"].strip() == "[0]"
+    header, row = run.ok("quorum", "describe", "--replication").splitlines()
+    assert header == "NodeId\tLogEndOffset\tLag\tLastFetchTimestamp\tLastCaughtUpTimestamp\tStatus"
+    values = row.split("\t")
+    assert values[0] == "0" and values[2] == "0" and values[5] == "Leader"
+    assert abs(int(values[3]) - time.time() * 1000) < 60_000
+    assert run("quorum", "describe").exit_code != 0
