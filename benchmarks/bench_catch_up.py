@@ -243,7 +243,7 @@ def main() -> int:
             "records": records,
             "load_bytes_per_second": LOAD_BYTES_PER_SECOND,
         },
-        rounds=3,
+        rounds=2,
         quick=quick,
     )
     ready_page_cache(records * RECORD_BYTES)
