@@ -323,7 +323,7 @@ class ApacheKafka:
                 if process.poll() is not None:
                     log = self.log_of(broker).read_text(errors="replace")
                     raise PeerError(f"broker {broker} ended with {process.returncode}:\n{log[-3000:]}")
-            if all(_listens(port) for port in self.ports.values()):
+            if all(listens(port) for port in self.ports.values()):
                 admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
                 with contextlib.suppress(KafkaException):
                     if set(admin.list_topics(timeout=5).brokers) == set(self.broker_ids):
@@ -340,7 +340,8 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether something accepts connections there, on loopback."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from apache_kafka import ApacheKafka, class_archive
+from apache_kafka import ApacheKafka, class_archive, listens
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as KafkaProducer
@@ -52,6 +52,7 @@ CHANGED = "changed"  # the topic whose config the changes set
 CONFIGS = {"min.insync.replicas": "2"}
 HEAD_AWAY_S = 3.0
 CHANGE_TIMEOUT_S = 30.0
+WHOLE_IN_A_ROW = 5  # looks, 0.2 s apart
 
 LEADER = "leader process killed"
 NODE = "leader's node killed"
@@ -312,9 +313,16 @@ class Kafka:
         return await_true(described, "a broker answers")
 
     def _await_whole(self) -> None:
-        await_true(
-            lambda: len(self._part().isrs) == 3 and self._active_controller() in self._kafka.pids, "the ISR is whole"
-        )
+        """Waits until all brokers listen, and all replicas are in the ISR and stay there: a broker may describe what was, for a moment."""
+        await_true(lambda: all(map(listens, self._kafka.ports.values())), "all brokers listen")
+        whole_in_a_row = 0
+        while whole_in_a_row < WHOLE_IN_A_ROW:
+            await_true(self._is_whole, "the ISR is whole")
+            whole_in_a_row = whole_in_a_row + 1 if self._is_whole() else 0
+            time.sleep(0.2)
+
+    def _is_whole(self) -> bool:
+        return len(self._part().isrs) == 3 and self._active_controller() in self._kafka.pids
 
     def _active_controller(self) -> int:
         """The broker whose controller is active, as the voters have noted it on their disks; the newest note counts."""
