@@ -38,6 +38,7 @@ from raylog.wire.private import RegisterDisks
 
 T = TypeVar("T")
 Build = Callable[[ServerSpec], Any]
+SUCCEEDED_ENDS_WITHIN_S = 1.0
 
 
 class InProcessLauncher:
@@ -68,7 +69,18 @@ class InProcessLauncher:
     async def end(self) -> None:
         """Stop all servers, and whichever is being started now."""
         self._is_over = True
-        await asyncio.gather(*(server.stop() for server in [*self.servers.values(), *self._succeeded]))
+        await asyncio.gather(
+            *(server.stop() for server in self.servers.values()), *map(_stop_unless_ended, self._succeeded)
+        )
+
+
+async def _stop_unless_ended(server: Any) -> None:
+    """A server that was told to make way for its successor stops by itself, unless nobody has told it yet."""
+    over = asyncio.ensure_future(server.ended())
+    await asyncio.wait({over}, timeout=SUCCEEDED_ENDS_WITHIN_S)
+    if not over.done():
+        over.cancel()
+        await server.stop()
 
 
 class LoopThread:
