@@ -482,6 +482,7 @@ class Quorum:
             self._ask_for_votes(pre_vote=False)
             self._count_votes(now_ms)
         else:
+            self._hurry_ms = 0
             self._enter(Role.LEADER, self.term, self.identity, now_ms)
             self._follow_voters(now_ms)
             self._append_own(EntryKind.LEADER, [b""])
