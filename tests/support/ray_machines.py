@@ -35,6 +35,7 @@ from raylog.placement.groups import node_resources
 MACHINE = "RAYLOG_TEST_MACHINE"
 HEAD = "head"
 RECONNECT_TIMEOUT_S = 7 * 24 * 3600
+START_PATIENCE_S = 300.0
 RAY_TOOK_TOO_LONG = "timed out during startup"
 HEALTH_CHECK_PERIOD_MS = (
     500  # Ray's head gives up a node that refuses connections after five of these; 3,000 by default
@@ -186,7 +187,7 @@ class RayMachines:
                 self.spawn(machine)
             return "Ray runtime started" in log.read_text()
 
-        eventually(started, f"Ray on {machine}")
+        eventually(started, f"Ray on {machine}", timeout_s=START_PATIENCE_S)
 
     # ---------------------------------------------------------- going
 
