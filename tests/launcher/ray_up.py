@@ -243,12 +243,18 @@ def machine(folder: Path, name: str, address: str) -> Iterator[None]:
         "UsePAM": "no",
         "PidFile": "none",
         "PrintMotd": "no",
-        "SetEnv": f"HOME={place}/home RAY_TMPDIR={place}/tmp RAY_USAGE_STATS_ENABLED=0 PATH={BIN}:{SEARCHED}",
+        "SetEnv": f"RAY_TMPDIR={place}/tmp RAY_USAGE_STATS_ENABLED=0 PATH={BIN}:{SEARCHED}",
     }
     config = own / "sshd_config"
     config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     sshd = shutil.which("sshd", path=SEARCHED)
-    script = f"mount --bind {own} {place} && mount -t tmpfs tmpfs /run && mkdir -p /run/sshd && exec {sshd} -D -e -f {config}"
+    users = [line.split(":") for line in Path("/etc/passwd").read_text().splitlines()]
+    homes = [":".join([*user[:5], f"{place}/home" if user[0] == "root" else user[5], *user[6:]]) for user in users]
+    (own / "passwd").write_text("\n".join(homes) + "\n")  # ssh goes by it, whatever HOME says
+    script = (
+        f"mount --bind {own}/passwd /etc/passwd && mount --bind {own} {place} && "
+        f"mount -t tmpfs tmpfs /run && mkdir -p /run/sshd && exec {sshd} -D -e -f {config}"
+    )
     with (own / "sshd.log").open("w") as log:
         process = subprocess.Popen([*NAMESPACE, "sh", "-c", script], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
