@@ -5,9 +5,6 @@ It starts on one of the disks; the controller tells it of the others. A disk tha
 The listener for Kafka clients will live here. Until then its listener answers the handshake and the summons of a new active controller,
 which is how a controller sees whether the process lives, and tells clients that have lost the controller where it is.
 It also watches for the notice that its node is about to be taken away, and passes it on to the controller.
-
-The listener for Kafka clients will live here. Until then its listener answers the handshake, which is what the controller dials
-to see whether the process lives, and tells clients that have lost the controller where it is.
 """
 
 from __future__ import annotations
