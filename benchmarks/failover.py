@@ -298,7 +298,7 @@ def main() -> int:
     runs = options.runs or (1 if options.quick else RUNS)
     bench = Benchmark(
         "failover",
-        "pause of writes when something is killed or falls silent, RF 3, acks=all, against Apache Kafka 3.9.1",
+        "pause of writes when something is killed or falls silent, RF 3, acks=all; raylog, and Apache Kafka 3.9.1 where it is named",
         settings={
             "replication.factor": 3,
             "min.insync.replicas": 2,

@@ -225,6 +225,7 @@ class Kafka:
                 "log_level": 0,
                 "reconnect.backoff.max.ms": 500,
                 "socket.nagle.disable": True,
+                "topic.metadata.refresh.interval.ms": 1000,  # it also says which broker takes changes of metadata
             }
             self._producer = KafkaProducer(
                 {
@@ -233,7 +234,6 @@ class Kafka:
                     "enable.idempotence": True,
                     "linger.ms": 0,
                     "socket.timeout.ms": 2000,
-                    "topic.metadata.refresh.interval.ms": 1000,
                 }
             )
             self._admin = AdminClient({**client, "socket.timeout.ms": 10_000})
