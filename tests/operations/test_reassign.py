@@ -147,7 +147,7 @@ def throttles_of(operator, topic, broker):
     return tuple(None if found[name].is_default else found[name].value for name in THROTTLES)
 
 
-def test_a_throttled_move_takes_the_time_it_should_and_leaves_no_throttle_behind(operator, raylog, plan):
+def test_a_throttled_move_takes_no_less_than_its_rate_allows_and_leaves_no_throttle_behind(operator, raylog, plan):
     topic = operator.new_topic((0, 1))
     size = 1_500_000
     with Producer(operator.running.address, acks="all") as producer:
@@ -163,9 +163,9 @@ def test_a_throttled_move_takes_the_time_it_should_and_leaves_no_throttle_behind
     assert not verified(raylog, path), "it cannot be done yet"
     assert throttles_of(operator, topic, 2)[0] == "1000000", "verify leaves the throttle while something moves"
     operator.until(lambda: operator.partition(topic).replicas == (2, 3))
-    # The leader sends two copies at 1 MB/s in all, which begin with nothing saved.
+    # The leader sends two copies at 1 MB/s in all; what one second brings may be saved up, and a batch be overdrawn.
     took_s = time.monotonic() - began
-    assert 0.9 < took_s / (2 * size / 1e6) < 3, f"{took_s:.2f} s on a machine that may be busy"
+    assert took_s > (2 * size - 1_000_000 - 100_000) / 1e6, f"{took_s:.2f} s: copying was not held back"
     code, text = raylog("reassign", "verify", "--reassignment-json-file", path, "--preserve-throttles")
     assert code == 0 and "Clearing" not in text
     assert throttles_of(operator, topic, 2)[0] == "1000000"
