@@ -63,6 +63,7 @@ class Administration:
         self._stopped = False
         self._drained: set[int] = set()  # by what was wished last
         self._draining: set[int] = set()  # a request is on its way
+        self._registering: set[int] = set()  # likewise
         self._reassigned: list[tuple[str, int]] = []
 
     def start(self) -> None:
@@ -76,11 +77,21 @@ class Administration:
         return lambda reply: self._ask_to_drain(broker, self._registered)
 
     def register_disk(self, broker: int, on_reply: Callable[[object], None] = lambda reply: None) -> None:
-        """The disk that the broker has now."""
+        """The disk that the broker has now; one request at a time, for that of a disk that is lost must not overtake the next."""
+        if broker in self._registering:
+            return
+        self._registering.add(broker)
         simulation = self.simulation
         directory_id, path = simulation.directory_ids[broker], f"/{simulation.machine_of(broker).name}"
+
+        def answered(reply: object) -> None:
+            on_reply(reply)
+            self._registering.discard(broker)
+            if simulation.directory_ids[broker] != directory_id:
+                self.register_disk(broker)
+
         request = RegisterDisk(simulation.cluster_id, broker, directory_id, path, f"rack{broker % 2}")
-        self.administrator.request(request, on_reply)
+        self.administrator.request(request, answered)
 
     def stop(self) -> None:
         """Nothing changes any more, and what stands in the way of whole ISRs ends."""
