@@ -26,7 +26,7 @@ import raylog
 from raylog import NewTopic
 from raylog.testing.verifiable_load import VerifiableLoad, audit_of
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(560)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 
 TOPICS = {"thrice": (2, 3), "once": (2, 1)}  # partitions, replication factor
 LOGS = sum(partitions * factor for partitions, factor in TOPICS.values())
