@@ -54,7 +54,7 @@ class Progress:
         match self.state:
             case ProgressState.SNAPSHOT:
                 return False
-            case ProgressState.REPLICATE if rejected_index <= self.match_index:
+            case _ if rejected_index <= self.match_index:  # old, or it has lost what it had: heartbeats ask again
                 return False
             case ProgressState.PROBE if rejected_index != self.next_index - 1:
                 return False
