@@ -19,7 +19,7 @@ from raylog.testing.simulation import EVENTS
 pytestmark = pytest.mark.sim
 
 BLOCK = 50
-SEEDS = range(1, 401)
+SEEDS = range(1, 1_001)
 PROCESSES = 2
 FAILED = Path(__file__).parent / "failed_seeds.txt"
 AT_LEAST = 20
