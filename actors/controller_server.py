@@ -71,7 +71,7 @@ from raylog.metadata.quorum import Quorum
 from raylog.metadata.quorum_messages import NotLeader, QuorumConfig
 from raylog.metadata.requests import ControllerReply, Refused
 from raylog.metadata.session import Exit, FromActor, Hello
-from raylog.placement.disks import controller_moved, open_disk
+from raylog.placement.disks import controller_moved, new_id, open_disk
 from raylog.placement.planner import plan_replicas
 from raylog.types import CONTROLLER_SLOT, Endpoint, broker_of, slot_of
 from raylog.wire import private
@@ -178,7 +178,7 @@ class ControllerServer:
             controller_node=self._spec.node_id,
             config=self._config,
             plan=plan_replicas,
-            new_uuid=uuid.uuid4,
+            new_uuid=new_id,
         )
         self._endpoint = await self._server.start()
         self._publish_address()

@@ -14,7 +14,6 @@ Needs ``mvn`` for the first run and Java 17; brokers run with ``-Xmx1G`` and G1,
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import os
@@ -24,11 +23,12 @@ import socket
 import subprocess
 import tempfile
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from raylog.placement.disks import encode_id, new_id
 
 VERSION = "3.9.1"
 HEAP = "-Xmx1G"
@@ -169,7 +169,7 @@ class ApacheKafka:
         ports = _free_ports(2 * brokers)
         self.ports = dict(zip(self.broker_ids, ports[:brokers], strict=True))
         self._controller_ports = dict(zip(self.broker_ids, ports[brokers:], strict=True))
-        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self._cluster_id = encode_id(new_id())
 
     @property
     def bootstrap(self) -> str:
