@@ -90,7 +90,10 @@ class VerifiableLoad:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        if kind is KeyboardInterrupt:
+            self._stopping.set()  # somebody wants to leave: nobody waits for deliveries
+        else:
+            self.stop()
 
     def words(self) -> str:
         """What was sent and what became of it."""

@@ -113,21 +113,25 @@ class Soak:
         self._auditing = threading.Lock()
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._over = threading.Event()
         self.strikes: list[Strike] = []
 
     def run(self) -> None:
-        """Strike every ``EVERY_S`` until the time is over, then wait until every fault is mended."""
-        striking = threading.Thread(target=self._strike_on_time, name="schedule")
+        """Strike every ``EVERY_S`` until the time is over, then wait until every fault is mended. Interrupted it ends at once."""
+        striking = threading.Thread(target=self._strike_on_time, name="schedule", daemon=True)
         striking.start()
-        self._obey(lambda: not striking.is_alive() and not any(thread.is_alive() for thread in self._threads))
-        striking.join()
+        try:
+            self._obey(lambda: not striking.is_alive() and not any(thread.is_alive() for thread in self._threads))
+        finally:
+            self._over.set()  # what is stopped goes on, so that it can be ended
 
     def _strike_on_time(self) -> None:
         begun_at = next_at = time.monotonic()
         while next_at < begun_at + self._seconds:
             self._strike((next_at - begun_at) / self._seconds)
             next_at += EVERY_S
-            time.sleep(max(0.0, next_at - time.monotonic()))
+            if self._over.wait(max(0.0, next_at - time.monotonic())):
+                return
 
     def _obey(self, enough: Condition) -> None:
         """Carry out what the threads want done in the main thread, until it is enough."""
@@ -164,14 +168,14 @@ class Soak:
         target = replace(
             self._target, dice=random.Random(self._target.dice.random()), in_main_thread=self._in_main_thread
         )
-        thread = threading.Thread(target=self._carry_out, args=(strike, target, lasts_s), name=kind)
+        thread = threading.Thread(target=self._carry_out, args=(strike, target, lasts_s), name=kind, daemon=True)
         self._threads.append(thread)
         print(f"{strike.started_at - self._load.started_at:7.1f} s  {kind}, for {lasts_s:.1f} s", flush=True)
         thread.start()
 
     def _carry_out(self, strike: Strike, target: Target, lasts_s: float) -> None:
         def hold(_: Condition) -> None:
-            time.sleep(lasts_s)
+            self._over.wait(lasts_s)
             strike.held_until = time.monotonic()
 
         try:
