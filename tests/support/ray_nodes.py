@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -108,15 +108,21 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 
 @contextmanager
+def with_hooks(faults: Path) -> Iterator[None]:
+    """Server processes of a Ray that is started now obey the orders in that file (``server_faults``)."""
+    with kept_environment("PYTHONPATH", "RAYLOG_TEST_FAULTS"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOOKS), os.environ.get("PYTHONPATH")]))
+        os.environ["RAYLOG_TEST_FAULTS"] = str(faults)
+        yield
+
+
+@contextmanager
 def ray_nodes(folder: Path, *, controllers: int = 1, faults: Path | None = None) -> Iterator[RayNodes]:
     """Three nodes, with their disks under ``folder``, and one controller or three; ended at the end."""
-    with kept_environment("PYTHONPATH", "RAYLOG_TEST_FAULTS", STARTUPS):
+    with kept_environment(STARTUPS), with_hooks(faults) if faults is not None else nullcontext():
         os.environ[STARTUPS] = (
             "16"  # as in a Ray of raylog's own: a node that comes back starts its servers side by side
         )
-        if faults is not None:
-            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOOKS), os.environ.get("PYTHONPATH")]))
-            os.environ["RAYLOG_TEST_FAULTS"] = str(faults)
         nodes = RayNodes(folder, controllers)
         try:
             yield nodes
