@@ -23,8 +23,8 @@ Roles: what each answers, and where it can go::
 
 - A leader's term begins with an entry of its own (LEADER). Entries of older terms are committed only through it; nothing is served before.
 - Who heard a leader within the election timeout grants no vote and no pre-vote, so a node that was cut off cannot depose it.
-- A leader whose process is known to have ended (``peer_lost``) is forgotten at once, and the next election comes soon; if it fails, another
-  in twice the time, and so on up to the ordinary one: disks may be slow. A wrong hint costs an election, never an entry.
+- A leader whose process is known to have ended (``peer_lost``) is forgotten at once, and the next election comes soon
+  (``election_timer``). A wrong hint costs an election, never an entry.
 - ``confirm_leadership`` gives a ticket that is settled (``Ready.confirmed_round``) when a majority has answered the leader since then.
   Tickets of a leader that steps down are never settled.
 - Voters change one at a time by an entry that counts from its append. Observers are sent everything and count for nothing. A machine
@@ -41,6 +41,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
+from raylog.metadata.election_timer import ElectionTimer
 from raylog.metadata.quorum_log import QuorumLog
 from raylog.metadata.quorum_messages import (
     AppendReply,
@@ -91,7 +92,7 @@ class Quorum:
         self.commit_index = snapshot.last_index
         self.delivered_index = snapshot.last_index
         self.term_start_index = 0  # of the entry that begins this leader's term
-        self._draw_election_timeout_ms = draw_election_timeout_ms
+        self._timer = ElectionTimer(config, draw_election_timeout_ms)
         self._votes: set[uuid.UUID] = set()
         self._progress: dict[uuid.UUID, Progress] = {}  # a leader's view of every other voter and observer
         self._observers: set[uuid.UUID] = set()
@@ -101,11 +102,8 @@ class Quorum:
         self._reported_leadership: Leadership | None = None
         self._restore: Snapshot | None = None
         self._outbox = Outbox(self.log, hard_state)
-        self._election_deadline_ms = 0
         self._heartbeat_deadline_ms = 0
-        self._heard_leader_ms = 0
-        self._hurry_ms = 0  # the shortest election timeout while the leader is known to be gone; 0: the ordinary one
-        self._reset_election_timer(now_ms)
+        self._timer.restart(now_ms)
         if self.log.voters == (identity,):
             self._stand_for_election(now_ms)
 
@@ -149,7 +147,7 @@ class Quorum:
         if self.role is Role.LEADER:
             lost_ms = self._majority_lost_ms()
             return self._heartbeat_deadline_ms if lost_ms is None else min(self._heartbeat_deadline_ms, lost_ms)
-        return self._election_deadline_ms if self.identity in self.voters else None
+        return self._timer.deadline_ms if self.identity in self.voters else None
 
     # ------------------------------------------------------------------ in: time
 
@@ -161,13 +159,12 @@ class Quorum:
                 self._enter(Role.FOLLOWER, self.term, None, now_ms)
             elif now_ms >= self._heartbeat_deadline_ms:
                 self._broadcast(now_ms, heartbeat=True)
-        elif now_ms >= self._election_deadline_ms and self.identity in self.voters:
+        elif now_ms >= self._timer.deadline_ms and self.identity in self.voters:
             self._stand_for_election(now_ms)
 
     def restart_timers(self, now_ms: int) -> None:
         """After a pause of this process: nobody's silence during it counts."""
-        self._reset_election_timer(now_ms)
-        self._heard_leader_ms = now_ms
+        self._timer.paused(now_ms)
         for progress in self._progress.values():
             progress.heard_ms = now_ms
 
@@ -175,8 +172,7 @@ class Quorum:
         """That member's process has ended, as far as can be seen: if it led, its silence is not waited for."""
         if self.leader == peer and self.role is Role.FOLLOWER:
             self.leader = None
-            self._hurry_ms = self.config.lost_leader_timeout_ms
-            self._reset_election_timer(now_ms)
+            self._timer.leader_lost(now_ms)
 
     # ------------------------------------------------------------------ in: orders
 
@@ -343,7 +339,7 @@ class Quorum:
         reply = VoteReply(self.term, granted, pre_vote=False)
         if granted:
             self.voted_for = sender
-            self._reset_election_timer(now_ms)
+            self._timer.restart(now_ms)
             self._say_when_durable(sender, reply)
         else:
             self._outbox.say(sender, reply)
@@ -359,9 +355,7 @@ class Quorum:
         assert self.role is not Role.LEADER, f"{sender} and {self.identity} both lead in term {self.term}"
         if self.role is not Role.FOLLOWER or self.leader != sender:
             self._enter(Role.FOLLOWER, self.term, sender, now_ms)
-        self._heard_leader_ms = now_ms
-        self._hurry_ms = 0
-        self._reset_election_timer(now_ms)
+        self._timer.leader_heard(now_ms)
 
     def _on_append_request(self, sender: uuid.UUID, message: AppendRequest) -> None:
         log = self.log
@@ -433,14 +427,7 @@ class Quorum:
     def _hears_a_leader(self, now_ms: int) -> bool:
         if self.role is Role.LEADER:
             return True
-        return self.leader is not None and now_ms < self._heard_leader_ms + self.config.election_timeout_ms
-
-    def _reset_election_timer(self, now_ms: int) -> None:
-        timeout_ms = self._draw_election_timeout_ms()
-        assert timeout_ms >= self.config.election_timeout_ms, (timeout_ms, self.config.election_timeout_ms)
-        if self._hurry_ms:
-            timeout_ms = timeout_ms * self._hurry_ms // self.config.election_timeout_ms
-        self._election_deadline_ms = now_ms + timeout_ms
+        return self.leader is not None and self._timer.has_heard_lately(now_ms)
 
     def _enter(self, role: Role, term: int, leader: uuid.UUID | None, now_ms: int) -> None:
         assert term >= self.term, (term, self.term)
@@ -453,10 +440,10 @@ class Quorum:
         self._votes = set()
         self._progress = {}
         self._confirmed_round = self._reported_round = self._round
-        self._reset_election_timer(now_ms)
+        self._timer.restart(now_ms)
 
     def _stand_for_election(self, now_ms: int) -> None:
-        self._hurry_ms = 2 * self._hurry_ms if 2 * self._hurry_ms < self.config.election_timeout_ms else 0
+        self._timer.stood()
         self._enter(Role.PRECANDIDATE, self.term, None, now_ms)
         self._ask_for_votes(pre_vote=True)
         self._count_votes(now_ms)
@@ -482,7 +469,7 @@ class Quorum:
             self._ask_for_votes(pre_vote=False)
             self._count_votes(now_ms)
         else:
-            self._hurry_ms = 0
+            self._timer.won()
             self._enter(Role.LEADER, self.term, self.identity, now_ms)
             self._follow_voters(now_ms)
             self._append_own(EntryKind.LEADER, [b""])
