@@ -14,7 +14,10 @@ a formatted disk                      knows the cluster; disks of two clusters a
 disks with metadata                   starts their controllers, and writes where they listen to every disk
 a formatted disk that it has not      registers it with the active controller, which starts its Broker and replicas
 registered
-a blank disk, an active controller    formats it for the cluster (the broker of its node, or the next free id) and registers it
+a blank disk, an active controller    formats it for the cluster (the broker of its node, the one whose disk it replaces, or the next
+                                      free id) and registers it
+a voter's disk that no node offers,   starts a controller on that one: the active controller admits it in the lost one's place
+but another disk of its broker
 ====================================  =====================================================================================
 
 Only a disk's own node sees its folder: all work in folders is done there, by ``Nodes``. Ids of brokers that are away are known to the
@@ -35,7 +38,7 @@ from raylog.actors.disk_work import FolderFound
 from raylog.client.address import ClusterAddress
 from raylog.errors import ClusterError, RaylogError
 from raylog.placement.disks import Disk, Reservation, encode_id, new_id
-from raylog.placement.founding import JoinedDisk, assign_brokers, cluster_of, found, rack_of
+from raylog.placement.founding import JoinedDisk, KnownBroker, assign_brokers, cluster_of, found, rack_of
 from raylog.types import Endpoint
 
 logger = logging.getLogger("raylog.steward")
@@ -77,8 +80,12 @@ class Nodes(Protocol):
         """Start those that do not run, and say where they listen; those that are still starting are left out."""
         ...
 
-    def broker_ids(self, address: ClusterAddress) -> set[int]:
-        """Of all registered brokers, live or not, as the active controller knows them."""
+    def known_brokers(self, address: ClusterAddress) -> Sequence[KnownBroker]:
+        """All registered brokers, live or not, as the active controller knows them."""
+        ...
+
+    def lost_voters(self, address: ClusterAddress) -> Mapping[uuid.UUID, int]:
+        """The voters that the active controller does not reach, and their brokers."""
         ...
 
     def register(self, address: ClusterAddress, disks: Sequence[JoinedDisk]) -> None: ...
@@ -92,6 +99,7 @@ class Steward:
         self._expected = expected
         self._wanted_controllers = controllers
         self._joined: dict[uuid.UUID, JoinedDisk] = {}
+        self._successors: set[uuid.UUID] = set()  # disks that get a controller in the place of a lost one
         self._endpoints: dict[uuid.UUID, Endpoint] = {}  # of controllers, by the directory ids of their disks
         self._stale: set[Endpoint] = set()  # where controllers listened before they moved
         self._registered: dict[uuid.UUID, JoinedDisk] = {}
@@ -170,7 +178,7 @@ class Steward:
         if promised:
             secret = self._secret()
             self._format([FormatOrder(each, each.reservation, secret) for each in promised if each.reservation])
-        homes = [each for each in self._joined.values() if each.has_metadata]
+        homes = self._homes()
         if not homes:
             return f"no disk that holds the metadata of cluster {cluster_id} has joined"
         troubles = self._run_controllers(homes)
@@ -181,8 +189,28 @@ class Steward:
         self._register(address)
         blank = [each for each in self._joined.values() if each.disk is None]
         if blank:
-            self._take_in(blank, address)
+            troubles += self._take_in(blank, address)
+        if len(homes) < len(address.bootstrap):
+            self._replace_voters(address)
         return "; ".join(troubles) or None
+
+    def _homes(self) -> list[JoinedDisk]:
+        """The disks whose controllers are to run."""
+        return [each for each in self._joined.values() if each.has_metadata or each.directory_id in self._successors]
+
+    def _replace_voters(self, address: ClusterAddress) -> None:
+        """See to it that from the next round on a controller runs where a voter's disk is gone and its broker has another one."""
+        for lost, broker_id in self._nodes.lost_voters(address).items():
+            if lost in self._joined or broker_id in {_broker_id(each) for each in self._homes()}:
+                continue
+            others = sorted(
+                each.directory_id
+                for each in self._joined.values()
+                if each.disk is not None and each.disk.broker_id == broker_id
+            )
+            if others:
+                logger.info("the disk %s of a controller is gone, %s of its broker takes its place", lost, others[0])
+                self._successors.add(others[0])
 
     def _look(self) -> None:
         offered = self._nodes.offered()
@@ -227,10 +255,10 @@ class Steward:
         self._format(orders)
         return cluster_id
 
-    def _take_in(self, blank: list[JoinedDisk], address: ClusterAddress) -> None:
-        """Make blank disks the cluster's."""
+    def _take_in(self, blank: list[JoinedDisk], address: ClusterAddress) -> list[str]:
+        """Make blank disks the cluster's; what is too early for that."""
         joined = list(self._joined.values())
-        broker_ids = assign_brokers(joined, taken=self._nodes.broker_ids(address))
+        broker_ids = assign_brokers(joined, known=self._nodes.known_brokers(address))
         self._format(
             [
                 FormatOrder(
@@ -240,9 +268,15 @@ class Steward:
                     address.bootstrap,
                 )
                 for each in blank
+                if each.directory_id in broker_ids
             ]
         )
         self._register(address)
+        return [
+            f"{each.path} on {each.host} waits until the broker that was there before is known to have ended"
+            for each in blank
+            if each.directory_id not in broker_ids
+        ]
 
     def _format(self, orders: Sequence[FormatOrder]) -> None:
         answers = self._nodes.format(orders)

@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,11 +29,11 @@ from raylog.actors.spec import OWN_ADDRESS
 from raylog.actors.steward import FormatOrder, Steward
 from raylog.client.address import ClusterAddress
 from raylog.errors import ClusterError, RaylogError
-from raylog.placement.disks import Disk, Reservation
-from raylog.placement.founding import JoinedDisk
+from raylog.placement.disks import Disk, Reservation, decode_id
+from raylog.placement.founding import JoinedDisk, KnownBroker
 from raylog.placement.groups import NAMESPACE, advertised_disks, ensure_group
 from raylog.types import Endpoint
-from raylog.wire.private import ClusterStatus, RegisterDisks
+from raylog.wire.private import ClusterStatus, DescribeQuorum, RegisterDisks
 
 logger = logging.getLogger("raylog.steward")
 
@@ -40,6 +41,7 @@ ROUND_S = 1.0
 TASK_TIMEOUT_S = 30.0
 CONTROLLER_START_S = 10.0  # then the round goes on without it
 REQUEST_TIMEOUT_S = 10.0
+CONTROLLER_ANSWER_S = 2.0
 HEAD_RESOURCE = "node:__internal_head__"
 HEAD_SHARE = 0.001
 
@@ -169,11 +171,33 @@ class RayNodes:
         here = {home.directory_id for home in homes}
         return {**{each: at for each, at in self._endpoints.items() if each in here}, **found}
 
-    def broker_ids(self, address: ClusterAddress) -> set[int]:
+    def known_brokers(self, address: ClusterAddress) -> list[KnownBroker]:
         from raylog.client.sync import call  # not at the top: whoever starts the actor does without what it imports
 
         status = call(address, ClusterStatus(), timeout_s=REQUEST_TIMEOUT_S).status
-        return {broker["id"] for broker in status["brokers"]}
+        hosts: dict[int, set[str]] = {}
+        for actor in status["actors"]:
+            if actor["endpoint"] is not None:
+                hosts.setdefault(actor["broker"], set()).add(actor["endpoint"].rpartition(":")[0])
+        return [
+            KnownBroker(each["id"], each["live"], frozenset(hosts.get(each["id"], ())), frozenset(each["disks"]))
+            for each in status["brokers"]
+        ]
+
+    def lost_voters(self, address: ClusterAddress) -> dict[uuid.UUID, int]:
+        from raylog.client.sync import call
+
+        for endpoint in address.bootstrap:
+            asked = replace(address, bootstrap=(endpoint,))
+            try:
+                quorum = call(asked, DescribeQuorum(), timeout_s=CONTROLLER_ANSWER_S).quorum
+            except RaylogError as error:
+                logger.debug("no controller at %s: %s", endpoint, error)
+                continue
+            if quorum["told_by"]["is_active"]:
+                lost = [each for each in quorum["voters"] if not each["reachable"]]
+                return {decode_id(each["directory_id"]): each["broker"] for each in lost}
+        return {}
 
     def register(self, address: ClusterAddress, disks: Sequence[JoinedDisk]) -> None:
         from raylog.client.sync import call

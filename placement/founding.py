@@ -1,7 +1,9 @@
 """Which broker each disk belongs to, and which disks hold a new cluster's metadata. Pure: what nodes say of their disks comes in.
 
 A Ray node with disks is one broker: its disks share their machine's fate. Formatted disks name their broker themselves; a blank one
-joins the broker of its node, or makes a new one with the lowest free id. Nodes are taken in the order of their addresses (then of
+joins the broker of its node, takes the place of a disk that is gone, or makes a new broker with the lowest free id. It takes a place when
+it has the path of a disk of a broker that is away, on the machine where that broker's processes were last: as a Kafka broker whose
+disk was replaced comes back under its id. Nodes are taken in the order of their addresses (then of
 their folders), so that the ids of a new cluster are those that a person would give.
 
 A new cluster has three controllers where there are three brokers, else one: on the first disk of each of the lowest broker ids.
@@ -41,6 +43,20 @@ class JoinedDisk:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownBroker:
+    """What the active controller knows of a broker. ``hosts``: where its processes were when they were last heard of."""
+
+    broker_id: int
+    is_live: bool = False
+    hosts: frozenset[str] = frozenset()
+    paths: frozenset[str] = frozenset()
+
+    def had(self, disk: JoinedDisk) -> bool:
+        """Whether a disk of its had that path on that machine."""
+        return disk.host in self.hosts and str(disk.path) in self.paths
+
+
+@dataclass(frozen=True, slots=True)
 class Founding:
     """A new cluster: the broker of each disk, and the disks of the first controllers."""
 
@@ -62,7 +78,7 @@ def cluster_of(joined: Iterable[JoinedDisk]) -> str | None:
 
 def found(joined: Sequence[JoinedDisk], controllers: int | None = None) -> Founding:
     """A cluster of these blank disks. ClusterError if there are fewer brokers than ``controllers``."""
-    broker_ids = assign_brokers(joined, taken=())
+    broker_ids = assign_brokers(joined, known=())
     brokers: dict[int, uuid.UUID] = {}
     for each in _in_order(joined):
         brokers.setdefault(broker_ids[each.directory_id], each.directory_id)
@@ -72,20 +88,31 @@ def found(joined: Sequence[JoinedDisk], controllers: int | None = None) -> Found
     return Founding(broker_ids, tuple(brokers[broker_id] for broker_id in sorted(brokers)[:count]))
 
 
-def assign_brokers(joined: Sequence[JoinedDisk], *, taken: Iterable[int]) -> dict[uuid.UUID, int]:
-    """The broker id of each blank disk, by directory id. ``taken``: ids that are in use, by whoever is away too."""
+def assign_brokers(joined: Sequence[JoinedDisk], *, known: Iterable[KnownBroker]) -> dict[uuid.UUID, int]:
+    """The broker id of each blank disk, by directory id. ``known``: every registered broker, also those that are away.
+
+    A disk in whose place a broker's was that counts as live still is left out: it is too early to tell.
+    """
     of_node: dict[str, int] = {}
     for each in joined:
         if each.disk is not None:
             of_node[each.node] = min(each.disk.broker_id, of_node.get(each.node, each.disk.broker_id))
-    used = {*taken, *of_node.values(), *(each.disk.broker_id for each in joined if each.disk is not None)}
+    here = {each.disk.broker_id for each in joined if each.disk is not None}
+    absent = [broker for broker in known if broker.broker_id not in here]
+    used = {*here, *(broker.broker_id for broker in absent)}
+    for each in _in_order(joined):
+        before = [broker for broker in absent if broker.had(each)]
+        if each.disk is None and each.node not in of_node and len(before) == 1:
+            of_node[each.node] = before[0].broker_id
+    waiting = {broker.broker_id for broker in absent if broker.is_live}
     assigned = {}
     for each in _in_order(joined):
         if each.disk is None:
             if each.node not in of_node:
                 of_node[each.node] = next(number for number in range(len(used) + 1) if number not in used)
                 used.add(of_node[each.node])
-            assigned[each.directory_id] = of_node[each.node]
+            if of_node[each.node] not in waiting:
+                assigned[each.directory_id] = of_node[each.node]
     return assigned
 
 

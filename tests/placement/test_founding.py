@@ -9,7 +9,7 @@ import pytest
 
 from raylog.errors import ClusterError
 from raylog.placement.disks import Disk, Reservation
-from raylog.placement.founding import JoinedDisk, assign_brokers, cluster_of, found, rack_of
+from raylog.placement.founding import JoinedDisk, KnownBroker, assign_brokers, cluster_of, found, rack_of
 
 
 def joined(number: int, *, node: str, host: str, broker: int | None = None, cluster: str = "c") -> JoinedDisk:
@@ -45,8 +45,26 @@ def test_a_blank_disk_joins_its_nodes_broker_or_takes_the_lowest_free_id() -> No
         joined(3, node="b", host="10.0.0.2"),
         joined(4, node="c", host="10.0.0.3"),
     ]
-    assigned = assign_brokers(disks, taken={0, 2})  # 0 and 2 are away
+    assigned = assign_brokers(disks, known=[KnownBroker(0), KnownBroker(2)])  # both are away
     assert {key.int: value for key, value in assigned.items()} == {2: 4, 3: 1, 4: 3}
+
+
+def test_a_blank_disk_in_the_place_of_one_that_is_gone_takes_its_brokers_id() -> None:
+    place = KnownBroker(7, hosts=frozenset({"10.0.0.3"}), paths=frozenset({"/disk-4"}))
+    disks = [joined(1, node="a", host="10.0.0.1", broker=0), joined(4, node="c", host="10.0.0.3")]
+    assert {key.int: value for key, value in assign_brokers(disks, known=[place]).items()} == {4: 7}
+    elsewhere = [disks[0], joined(4, node="c", host="10.0.0.9")]
+    assert {key.int: value for key, value in assign_brokers(elsewhere, known=[place]).items()} == {4: 1}
+    other_path = [disks[0], joined(5, node="c", host="10.0.0.3")]
+    assert {key.int: value for key, value in assign_brokers(other_path, known=[place]).items()} == {5: 1}
+    is_here = [joined(1, node="a", host="10.0.0.1", broker=7), disks[1]]
+    assert {key.int: value for key, value in assign_brokers(is_here, known=[place]).items()} == {4: 0}, "it is here"
+
+
+def test_a_blank_disk_waits_while_the_broker_that_was_in_its_place_counts_as_live() -> None:
+    place = KnownBroker(7, True, frozenset({"10.0.0.3"}), frozenset({"/disk-4"}))
+    disks = [joined(4, node="c", host="10.0.0.3"), joined(5, node="d", host="10.0.0.4")]
+    assert {key.int: value for key, value in assign_brokers(disks, known=[place]).items()} == {5: 0}
 
 
 def test_disks_of_two_clusters_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster as RayCluster
 from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kept_environment
+from ray_nodes import end_node
 
 import raylog
 from raylog import NewTopic
@@ -61,11 +63,19 @@ def ray_cluster(folders: list[Path]) -> Iterator[Any]:
         found.shutdown()
 
 
-def test_blank_folders_of_three_nodes_become_a_cluster_by_one_command(ray_cluster: Any, folders: list[Path]) -> None:
+@pytest.fixture(scope="module")
+def nodes() -> dict[int, Any]:
+    """Ray's nodes by the number of their folder."""
+    return {}
+
+
+def test_blank_folders_of_three_nodes_become_a_cluster_by_one_command(
+    ray_cluster: Any, nodes: dict[int, Any], folders: list[Path]
+) -> None:
     up = command("up", "--disks", 3, "--address", ray_cluster.address)
     assert up.returncode == 0 and "0 of 3 disks" in up.stdout + up.stderr, up.stdout + up.stderr
     for number in range(3):
-        ray_cluster.add_node(**SMALL, resources=resources(folders[number], rack=f"rack-{number}"))
+        nodes[number] = ray_cluster.add_node(**SMALL, resources=resources(folders[number], rack=f"rack-{number}"))
     up = command("up", "--disks", 3, "--address", ray_cluster.address, "--wait", PATIENCE_S, "--json")
     assert up.returncode == 0, up.stdout + up.stderr
     disks = json.loads(up.stdout)["disks"]
@@ -94,6 +104,28 @@ def test_a_blank_node_that_joins_later_becomes_a_broker_without_a_command(
     admin.reassign({("t", 0): [3, 0, 1]})
     eventually(lambda: not admin.list_reassignments(), "the reassignment is done")
     assert isr_is_whole(cluster, "t")
+
+
+def test_a_machine_whose_disk_was_lost_is_the_same_broker_with_a_blank_one_and_its_controller_votes(
+    ray_cluster: Any, nodes: dict[int, Any], folders: list[Path]
+) -> None:
+    cluster = raylog.connect()
+    lost = {each["broker"]: each["directory_id"] for each in cluster.quorum()["voters"]}[1]
+    end_node(ray_cluster, nodes[1])
+    shutil.rmtree(folders[1])
+    folders[1].mkdir()
+    nodes[1] = ray_cluster.add_node(**SMALL, resources=resources(folders[1]))
+
+    def votes() -> bool:
+        voters = {each["broker"]: each for each in cluster.quorum()["voters"]}
+        return sorted(voters) == [0, 1, 2] and voters[1]["reachable"] and voters[1]["directory_id"] != lost
+
+    eventually(votes, "a controller of the blank disk has the lost one's vote")
+    eventually(lambda: isr_is_whole(cluster, "t"), "its replicas are there again")
+    assert [each["id"] for each in cluster.status()["brokers"]] == [0, 1, 2, 3]
+    with cluster.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([raylog.TopicPartition("t", 0)])
+        assert [each.value for each in eventually(lambda: consumer.consume(1, timeout=1.0), "a record")] == [b"kept"]
 
 
 def test_a_shutdown_ends_every_server_and_what_would_start_them_again(ray_cluster: Any, folders: list[Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from raylog.errors import ClusterError, DiskError, RaylogError
 from raylog.log.disk_files import DiskFiles
 from raylog.metadata.metadata_log import MetadataLog
 from raylog.placement.disks import FOUNDING_FOLDER, METADATA_FOLDER, Disk, Reservation, read_disk, reserve_disk
-from raylog.placement.founding import JoinedDisk
+from raylog.placement.founding import JoinedDisk, KnownBroker
 from raylog.types import Endpoint
 
 
@@ -31,7 +32,10 @@ class Machines:
         self.nodes: dict[str, JoinedDisk] = {}
         self.fails: set[tuple[str, str]] = set()
         self.registered: dict[uuid.UUID, tuple[int, str]] = {}
+        self.paths: dict[int, set[str]] = {}
         self.others: set[int] = set()  # brokers that are registered and away
+        self.live: set[int] = set()
+        self.lost: dict[uuid.UUID, int] = {}  # voters that nobody reaches, and their brokers
         self.running: list[str] = []
         self.has_majority = True
         self.work: list[str] = []
@@ -103,15 +107,26 @@ class Machines:
         self.running = sorted(each.path.name for each in homes)
         return {each.directory_id: Endpoint(each.host, 8999 + int(each.path.name.removeprefix("m"))) for each in homes}
 
-    def broker_ids(self, address: ClusterAddress) -> set[int]:
+    def known_brokers(self, address: ClusterAddress) -> Sequence[KnownBroker]:
         self._ask(address)
-        return self.others | {broker_id for broker_id, _ in self.registered.values()}
+        hosts: dict[int, set[str]] = {each: set() for each in self.others}
+        for broker_id, host in self.registered.values():
+            hosts.setdefault(broker_id, set()).add(host)
+        return [
+            KnownBroker(each, each in self.live, frozenset(at), frozenset(self.paths.get(each, ())))
+            for each, at in hosts.items()
+        ]
+
+    def lost_voters(self, address: ClusterAddress) -> Mapping[uuid.UUID, int]:
+        self._ask(address)
+        return self.lost
 
     def register(self, address: ClusterAddress, disks: Sequence[JoinedDisk]) -> None:
         self._ask(address)
         for each in disks:
             assert each.disk is not None
             self.registered[each.directory_id] = (each.disk.broker_id, each.host)
+            self.paths.setdefault(each.disk.broker_id, set()).add(str(each.path))
 
     def _ask(self, address: ClusterAddress) -> None:
         assert address.bootstrap
@@ -223,6 +238,42 @@ def test_a_node_that_comes_back_elsewhere_has_its_controllers_address_told_to_al
         hosts = [each.host for each in disk_of(machines, name).controllers]
         assert hosts == ["10.0.0.1", "10.0.9.9", "10.0.0.3"]
     assert machines.registered[machines.nodes["m2"].directory_id] == (1, "10.0.9.9")
+
+
+def replaced(machines: Machines, name: str) -> uuid.UUID:
+    """The machine is gone and comes back with a blank disk in the same place; the directory id of the old one."""
+    old = machines.nodes.pop(name)
+    shutil.rmtree(old.path)
+    machines.join(name, old.host)
+    return old.directory_id
+
+
+def test_a_blank_disk_in_the_place_of_a_lost_one_is_its_broker_and_gets_its_controller(machines: Machines) -> None:
+    steward = three(machines)
+    steward.round()
+    lost = replaced(machines, "m2")
+    machines.live = {1}
+    machines.lost = {lost: 1}
+    steward.round()
+    assert "waits until the broker that was there before" in steward.status()["missing"]
+    assert read_disk(machines.folder / "m2") is None and machines.running == ["m1", "m3"]
+    machines.live = set()
+    steward.round()
+    disk = disk_of(machines, "m2")
+    assert disk.broker_id == 1 and disk.directory_id != lost and not (disk.path / METADATA_FOLDER).exists()
+    steward.round()
+    assert machines.running == ["m1", "m2", "m3"] and steward.status()["missing"] is None
+
+
+def test_a_disk_gets_no_controller_while_the_lost_voters_broker_is_away(machines: Machines) -> None:
+    steward = three(machines)
+    steward.round()
+    gone = machines.nodes.pop("m2")
+    machines.lost = {gone.directory_id: 1}
+    machines.join("m4", "10.0.0.4")
+    for _ in range(3):
+        steward.round()
+    assert machines.brokers()["m4"] == 3 and machines.running == ["m1", "m3"]
 
 
 @pytest.mark.parametrize("broken", ["m1", "m2", "m3"])

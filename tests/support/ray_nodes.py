@@ -56,12 +56,7 @@ class RayNodes:
 
     def remove(self, broker: int) -> None:
         """End the node of that broker and every process on it at once, without a word to them."""
-        node = self._nodes.pop(broker)
-        workers = [worker for each in node.live_processes() for worker in _descendants(each[1].pid)]
-        self._ray.remove_node(node, allow_graceful=False)
-        for worker in workers:
-            with suppress(psutil.NoSuchProcess):
-                worker.kill()  # psutil knows a process from a later one with its number
+        end_node(self._ray, self._nodes.pop(broker))
 
     def restore(self, broker: int, *, memory_headroom_bytes: int | None = None) -> None:
         """A new node with that broker's disk.
@@ -98,6 +93,15 @@ class RayNodes:
             self.cluster.shutdown()
         finally:
             self._ray.shutdown()
+
+
+def end_node(ray_cluster: RayCluster, node: Any) -> None:
+    """SIGKILL a node and every process on it."""
+    workers = [worker for each in node.live_processes() for worker in _descendants(each[1].pid)]
+    ray_cluster.remove_node(node, allow_graceful=False)
+    for worker in workers:
+        with suppress(psutil.NoSuchProcess):
+            worker.kill()  # psutil knows a process from a later one with its number
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
