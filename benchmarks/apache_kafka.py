@@ -257,12 +257,22 @@ class ApacheKafka:
         configs: Mapping[str, str] | None = None,
     ) -> None:
         """Creates a topic and waits until every partition has a leader and a full ISR."""
+        from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import AdminClient, NewTopic
 
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         new = NewTopic(topic, partitions, replication_factor, config=dict(configs or {}))
-        admin.create_topics([new], operation_timeout=30)[topic].result()
         deadline = time.monotonic() + START_TIMEOUT_S
+        while True:  # a cluster that has just started may have no controller for a client yet
+            admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+            try:
+                admin.create_topics([new], operation_timeout=10, request_timeout=15)[topic].result()
+                break
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.TOPIC_ALREADY_EXISTS:  # by an earlier try
+                    break
+                if not error.args[0].retriable() and code != KafkaError._TIMED_OUT or time.monotonic() > deadline:
+                    raise
         while time.monotonic() < deadline:
             found = admin.list_topics(topic, timeout=10).topics[topic].partitions
             whole = [each for each in found.values() if each.leader > 0 and len(each.isrs) == replication_factor]
