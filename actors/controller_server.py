@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import admin, operations
+from raylog.actors.apis import admin, configs, operations
 from raylog.actors.apis.api import Api
 from raylog.actors.controller_status import cluster_status, quorum_status
 from raylog.actors.patience import once_unlocked
@@ -83,7 +83,7 @@ from raylog.wire.session import Frame, Session, accept_session
 
 logger = logging.getLogger("raylog.controller")
 
-APIS = (*admin.APIS, *operations.APIS)
+APIS = (*admin.APIS, *configs.APIS, *operations.APIS)
 CREATIONS_AT_ONCE = 64
 SHUTDOWN_PATIENCE_S = 30.0
 STANDBY_TIMEOUT_MS = 2_000

@@ -1,4 +1,4 @@
-"""The controller's Kafka APIs: topics, configs, the cluster, producer ids.
+"""The controller's Kafka APIs: topics, the cluster, producer ids. Configs are in ``configs``, partitions' placement in ``operations``.
 
 =========================  ===  ========  ==================================================================
 API                        key  versions  notes
@@ -7,9 +7,7 @@ Metadata                     3  4–12      nodes are server actors (``raylog.ty
 CreateTopics                19  2–7       replies name what was created from version 5, ids from 7
 DeleteTopics                20  1–6       by name, by id from version 6
 InitProducerId              22  0–4       without a transactional id
-DescribeConfigs             32  1–4       topics and brokers (the empty name: for all brokers)
 CreatePartitions            37  0–3
-IncrementalAlterConfigs     44  0–1       topics and brokers
 DescribeCluster             60  0–1       brokers by broker id, at their Broker actor's address
 =========================  ===  ========  ==================================================================
 
@@ -27,11 +25,10 @@ from raylog.actors.apis.api import Api, answer
 from raylog.actors.apis.entities import CODES, NO_DELAY, build
 from raylog.errors import error_for
 from raylog.metadata import requests
-from raylog.metadata.requests import ConfigOperation, ControllerReply, Refused, ResourceType
+from raylog.metadata.requests import ControllerReply, Refused
 from raylog.types import BROKER_SLOT, NO_LEADER, broker_of, slot_of
 
 ERROR_NONE = CODES[0]
-INVALID_REQUEST = ErrorCode.invalid_request.value
 NOT_COORDINATOR = ErrorCode.not_coordinator.value
 
 
@@ -137,9 +134,9 @@ def _create_topics_entity(body: Any, reply: ControllerReply, version: int) -> An
         if version >= 5:
             values["configs"] = tuple(
                 module.CreatableTopicConfigs(
-                    name=name, value=value, read_only=False, config_source=1, is_sensitive=False
+                    name=name, value=value, read_only=False, config_source=source, is_sensitive=False
                 )
-                for name, value in topic.configs
+                for name, value, source in topic.configs
             )
         topics.append(build(module.CreatableTopicResult, **values))
     return build(cls, throttle_time=NO_DELAY, topics=tuple(topics))
@@ -197,121 +194,6 @@ def _create_partitions_entity(body: Any, reply: ControllerReply, version: int) -
         for each in reply.topics
     )
     return cls(throttle_time=NO_DELAY, results=results)
-
-
-# ------------------------------------------------------------------ configs
-
-DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 44
-
-
-def _resource_type(number: int) -> ResourceType:
-    try:
-        return ResourceType(number)
-    except ValueError:
-        raise error_for(
-            INVALID_REQUEST, f"resource type {number}: 2 (topic) and 4 (broker) have configs here"
-        ) from None
-
-
-def _operation(number: int) -> ConfigOperation:
-    try:
-        return ConfigOperation(number)
-    except ValueError:
-        raise error_for(INVALID_REQUEST, f"config operation {number}: 0 set, 1 delete, 2 append, 3 subtract") from None
-
-
-def _describe_configs_request(body: Any, version: int) -> requests.Request:
-    return requests.DescribeConfigs(
-        tuple(
-            requests.ConfigQuery(
-                _resource_type(each.resource_type),
-                each.resource_name,
-                None if each.configuration_keys is None else tuple(each.configuration_keys),
-            )
-            for each in body.resources
-        )
-    )
-
-
-def _describe_configs_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = answer(DESCRIBE_CONFIGS, version)
-    if isinstance(reply, Refused):
-        reply = requests.ConfigsDescribed(
-            tuple(
-                requests.ConfigDescription(
-                    _resource_type(each.resource_type), each.resource_name, reply.error, reply.message
-                )
-                for each in body.resources
-            )
-        )
-    assert isinstance(reply, requests.ConfigsDescribed), reply
-    results = []
-    for asked, found in zip(body.resources, reply.resources, strict=True):
-        entries = tuple(
-            build(
-                module.DescribeConfigsResourceResult,
-                name=entry.name,
-                value=entry.value,
-                read_only=False,
-                config_source=entry.source,
-                is_sensitive=False,
-                synonyms=(),
-                config_type=entry.type,
-                documentation=entry.meaning,
-            )
-            for entry in found.entries
-        )
-        results.append(
-            module.DescribeConfigsResult(
-                error_code=CODES[found.error],
-                error_message=found.message,
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
-                configs=entries,
-            )
-        )
-    return cls(throttle_time=NO_DELAY, results=tuple(results))
-
-
-def _alter_configs_request(body: Any, version: int) -> requests.Request:
-    return requests.IncrementalAlterConfigs(
-        tuple(
-            requests.ResourceChanges(
-                _resource_type(each.resource_type),
-                each.resource_name,
-                tuple(
-                    requests.ConfigChange(config.name, _operation(config.config_operation), config.value)
-                    for config in each.configs
-                ),
-            )
-            for each in body.resources
-        ),
-        body.validate_only,
-    )
-
-
-def _alter_configs_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = answer(INCREMENTAL_ALTER_CONFIGS, version)
-    if isinstance(reply, Refused):
-        reply = requests.ConfigsAltered(
-            tuple(
-                requests.ResourceOutcome(
-                    _resource_type(each.resource_type), each.resource_name, reply.error, reply.message
-                )
-                for each in body.resources
-            )
-        )
-    assert isinstance(reply, requests.ConfigsAltered), reply
-    results = tuple(
-        module.AlterConfigsResourceResponse(
-            error_code=CODES[found.error],
-            error_message=found.message,
-            resource_type=asked.resource_type,
-            resource_name=asked.resource_name,
-        )
-        for asked, found in zip(body.resources, reply.resources, strict=True)
-    )
-    return cls(throttle_time=NO_DELAY, responses=results)
 
 
 # ------------------------------------------------------------------ the cluster and producer ids
@@ -376,8 +258,6 @@ APIS = (
     Api(CREATE_TOPICS, range(2, 8), _create_topics_request, _create_topics_entity),
     Api(DELETE_TOPICS, range(1, 7), _delete_topics_request, _delete_topics_entity),
     Api(INIT_PRODUCER_ID, range(5), _init_producer_id_request, _init_producer_id_entity),
-    Api(DESCRIBE_CONFIGS, range(1, 5), _describe_configs_request, _describe_configs_entity),
     Api(CREATE_PARTITIONS, range(4), _create_partitions_request, _create_partitions_entity),
-    Api(INCREMENTAL_ALTER_CONFIGS, range(2), _alter_configs_request, _alter_configs_entity),
     Api(DESCRIBE_CLUSTER, range(2), _describe_cluster_request, _describe_cluster_entity),
 )

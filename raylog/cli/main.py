@@ -18,6 +18,7 @@ import raylog
 from raylog.cli import (
     brokers,
     cluster,
+    configs,
     consume,
     doctor,
     dump_log,
@@ -67,6 +68,7 @@ app.command("status")(cluster.status)
 app.command("doctor")(doctor.doctor)
 app.add_typer(topics.app, name="topics")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(configs.app, name="configs")
 app.add_typer(reassign.app, name="reassign")
 app.command("leader-election")(leader_election.leader_election)
 app.command("produce")(produce.produce)

@@ -82,14 +82,42 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
 
 
+class ConfigType(IntEnum):
+    """What a config's value is (Kafka's numbers)."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """A value of a config under a name that it has in that place."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
+    """``synonyms`` are all values, the one in force first: each holds where those before it are taken away."""
+
     name: str
     value: str | None
     source: ConfigSource
     read_only: bool
     sensitive: bool
     documentation: str | None
+    type: ConfigType = ConfigType.UNKNOWN
+    synonyms: tuple[ConfigSynonym, ...] = ()
 
     @property
     def is_default(self) -> bool:
@@ -237,6 +265,8 @@ class AsyncAdminClient:
                 entry.read_only,
                 entry.is_sensitive,
                 entry.documentation,
+                ConfigType(int(entry.config_type)),
+                tuple(ConfigSynonym(each.name, each.value, ConfigSource(int(each.source))) for each in entry.synonyms),
             )
             for entry in result.configs
         }

@@ -241,7 +241,7 @@ def describe_configs(resource_type: int, name: str, keys: Sequence[str] | None) 
     resource = schema.DescribeConfigsResource(
         resource_type=resource_type, resource_name=name, configuration_keys=None if keys is None else tuple(keys)
     )
-    return schema.DescribeConfigsRequest(resources=(resource,), include_synonyms=False, include_documentation=True)
+    return schema.DescribeConfigsRequest(resources=(resource,), include_synonyms=True, include_documentation=True)
 
 
 def incremental_alter_configs(

@@ -27,7 +27,7 @@ from typing import assert_never
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata import config_decisions, views
+from raylog.metadata import config_decisions, effective_configs, views
 from raylog.metadata.announcements import Announcements
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.disk_health import DiskHealth, replicas_on
@@ -72,6 +72,7 @@ from raylog.metadata.records import (
 from raylog.metadata.registrations import decide_register_disk, decide_unregister_broker, places
 from raylog.metadata.requests import (
     AllocateProducerIds,
+    AlterConfigs,
     AlterReassignments,
     AwaitLeader,
     ClusterStatus,
@@ -84,7 +85,6 @@ from raylog.metadata.requests import (
     DescribeTopics,
     DrainBroker,
     ElectLeaders,
-    IncrementalAlterConfigs,
     InitProducerId,
     ListReassignments,
     RegisterDisk,
@@ -472,7 +472,8 @@ class ActiveController:
                     views.describe_cluster(self.committed, controller_node=self._node, controller_epoch=self._epoch),
                 )
             case DescribeConfigs():
-                self._answer(token, config_decisions.describe_configs(self.committed, request))
+                static = self._config.as_broker_configs()
+                self._answer(token, config_decisions.describe_configs(self.committed, request, static=static))
             case ClusterStatus():
                 self._answer(token, self._status())
             case CreateTopics():
@@ -483,7 +484,7 @@ class ActiveController:
                 self._decide(
                     token, *decide_delete_topics(self.latest, request, enabled=self._config.delete_topic_enable)
                 )
-            case IncrementalAlterConfigs():
+            case AlterConfigs():
                 self._alter_configs(token, request, now_ms)
             case ElectLeaders():
                 self._ledger.hold(Reply(token, self._leadership.elect(request)))
@@ -558,12 +559,15 @@ class ActiveController:
                     CloseSession(session.session_id),
                 )
 
-    def _alter_configs(self, token: int, request: IncrementalAlterConfigs, now_ms: int) -> None:
+    def _alter_configs(self, token: int, request: AlterConfigs, now_ms: int) -> None:
         records, reply = config_decisions.decide_alter_configs(self.latest, request)
         topics = {record.topic_id for record in records if isinstance(record, TopicConfigChanged)}
+        changed = [record for record in records if isinstance(record, BrokerConfigChanged)]
+        if any(effective_configs.shapes_logs(record.key) for record in changed):
+            topics = set(self.latest.topics)
         before = self._partitions.minimums(topics)
         self._decide(token, records, reply)
-        if any(isinstance(record, BrokerConfigChanged) for record in records):
+        if changed:
             self._leadership.begin(now_ms)
         for id, minimum in self._partitions.minimums(topics).items():
             if minimum != before[id]:

@@ -1,9 +1,9 @@
 """What committed metadata means for each connected actor: its Assignments and Removals.
 
-Owns the translation of the committed image into session frames. It decides nothing and keeps nothing but a cache of topics'
-effective configs. An Assignment goes to every actor that holds a replica, whenever anything in it has changed; the leader's goes
-out first. Sending one twice is harmless, leaving one out is not, with one exception: a process that has dropped a replica
-because its log or disk failed is not asked to open it again.
+Owns the translation of the committed image into session frames. It decides nothing and keeps nothing but a cache of logs'
+effective configs (a broker may have some of its own). An Assignment goes to every actor that holds a replica, whenever anything in it
+has changed; the leader's goes out first. Sending one twice is harmless, leaving one out is not, with one exception: a process that has
+dropped a replica because its log or disk failed is not asked to open it again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
-from raylog.metadata import copy_rates, elections, topic_configs
+from raylog.metadata import copy_rates, effective_configs, elections
 from raylog.metadata.events import SendFrame
 from raylog.metadata.image import MetadataImage, RemovalKey, Topic
 from raylog.metadata.records import (
@@ -44,7 +44,7 @@ class Announcements:
         self._committed = committed
         self._sessions = sessions
         self._controller_epoch = controller_epoch
-        self._configs: dict[uuid.UUID, tuple[tuple[str, str], ...]] = {}
+        self._configs: dict[tuple[uuid.UUID, int | None], tuple[tuple[str, str], ...]] = {}  # by topic and broker
         self._rates: dict[int, CopyRates] | None = None  # None: not computed yet
 
     def touched(self, records: Iterable[Record]) -> list[TopicIdPartition]:
@@ -56,26 +56,33 @@ class Announcements:
                     ids.add(record.id)
                 case ActorRegistered() | ActorDied():
                     ids.update(self._committed.assigned.get(record.node_id, ()))
+                case BrokerConfigChanged():
+                    if effective_configs.shapes_logs(record.key):
+                        self._configs.clear()
+                        every = self._committed.topics.values()
+                        ids.update(TopicIdPartition(each.topic_id, part) for each in every for part in each.partitions)
                 case TopicConfigChanged():
-                    self._configs.pop(record.topic_id, None)
+                    self._configs.clear()
                     topic = self._committed.topics.get(record.topic_id)
                     if topic is not None:
                         ids.update(TopicIdPartition(topic.topic_id, partition) for partition in topic.partitions)
                 case TopicDeleted():
-                    self._configs.pop(record.topic_id, None)
+                    self._configs.clear()
         return sorted(id for id in ids if self._committed.partition(id) is not None)
 
     def of_partition(self, id: TopicIdPartition) -> list[SendFrame]:
         """Its Assignment to everybody connected who holds it, the leader first."""
         topic = self._committed.topics[id.topic_id]
         state = topic.partitions[id.partition]
-        assignment: Assignment | None = None
+        made: dict[int | None, Assignment] = {}
         frames = []
         for slot in sorted(state.replicas, key=lambda slot: slot.broker_id != state.leader):
             session = self._listening(slot.node_id)
             if session is not None and id not in session.failed:
-                assignment = assignment or self._assignment(topic, id)
-                frames.append(SendFrame(session.session_id, assignment))
+                own = self._configs_of(slot.broker_id)
+                if own not in made:
+                    made[own] = self._assignment(topic, id, own)
+                frames.append(SendFrame(session.session_id, made[own]))
         return frames
 
     def copy_rates(self, records: Iterable[Record]) -> list[SendFrame]:
@@ -103,8 +110,9 @@ class Announcements:
     def to_session(self, session: Session, *, already_sent: Iterable[TopicIdPartition] = ()) -> list[SendFrame]:
         """Everything that a session has to know, but what was just sent."""
         sent = set(already_sent)
+        own = self._configs_of(broker_of(session.node_id))
         frames = [
-            SendFrame(session.session_id, self._assignment(self._committed.topics[id.topic_id], id))
+            SendFrame(session.session_id, self._assignment(self._committed.topics[id.topic_id], id, own))
             for id in self._committed.partitions_on(session.node_id)
             if id not in sent
         ]
@@ -123,7 +131,8 @@ class Announcements:
         topic = self._committed.topics.get(id.topic_id)
         if topic is None or id.partition not in topic.partitions:
             return []
-        return [SendFrame(session.session_id, self._assignment(topic, id))]
+        own = self._configs_of(broker_of(session.node_id))
+        return [SendFrame(session.session_id, self._assignment(topic, id, own))]
 
     def removals(self, topic_id: uuid.UUID) -> list[SendFrame]:
         """The Removals of a topic that was just deleted, to everybody connected who held it."""
@@ -151,12 +160,16 @@ class Announcements:
         topic = self._committed.removals[key].topic
         return SendFrame(session.session_id, Removal(self._controller_epoch, key.topic_id, key.partition, topic))
 
-    def _assignment(self, topic: Topic, id: TopicIdPartition) -> Assignment:
+    def _configs_of(self, broker_id: int) -> int | None:
+        """The broker whose configs hold for the logs there; None: those of all brokers."""
+        return broker_id if effective_configs.has_own(self._committed, broker_id) else None
+
+    def _assignment(self, topic: Topic, id: TopicIdPartition, broker_id: int | None) -> Assignment:
         state = topic.partitions[id.partition]
-        configs = self._configs.get(topic.topic_id)
+        configs = self._configs.get((topic.topic_id, broker_id))
         if configs is None:
-            configs = tuple(sorted(topic_configs.effective(topic.configs).items()))
-            self._configs[topic.topic_id] = configs
+            configs = tuple(sorted(effective_configs.of_log(self._committed, topic, broker_id).items()))
+            self._configs[topic.topic_id, broker_id] = configs
         return Assignment(
             controller_epoch=self._controller_epoch,
             topic_id=topic.topic_id,
@@ -169,7 +182,9 @@ class Announcements:
             isr=state.isr,
             adding=state.adding,
             removing=state.removing,
-            min_isr=elections.effective_min_isr(state, topic_configs.integer(topic.configs, "min.insync.replicas")),
+            min_isr=elections.effective_min_isr(
+                state, effective_configs.integer(self._committed, topic, "min.insync.replicas")
+            ),
             config=configs,
         )
 

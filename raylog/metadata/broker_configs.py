@@ -1,7 +1,9 @@
-"""The configs of brokers that can be changed while they run, under Kafka's names, each honoured or refused by name.
+"""The configs of brokers, under Kafka's names: which can be changed while they run, which are only shown, and which are refused.
 
-Two are a broker's own, or hold for all brokers that have none of their own; the others are the cluster's as a whole and are set for all
-brokers only (A20: per broker > for all > default). Everything else about a broker is fixed at its start, and is refused here.
+*Dynamic* ones are a broker's own, or hold for all brokers that have none of their own; some are the cluster's as a whole and are set for
+all brokers only (A20: per broker > for all > what it was started with > default). Most of them are what a topic takes that does not set
+the config itself, under another name (``topic_configs.BROKER_NAMES``). *Fixed* ones are shown and not changed. Whatever else Kafka's
+brokers have is refused with the reason (``refused_broker_configs``); any other name is an error that suggests the nearest one.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raylog.errors import ConfigError
+from raylog.metadata.refused_broker_configs import reason_for
 from raylog.metadata.throttled_replicas import FOLLOWER_RATE, LEADER_RATE
-from raylog.metadata.topic_configs import LONG_MAX, ConfigType, TopicConfig
+from raylog.metadata.topic_configs import BROKER_NAMES, INT_MAX, LONG_MAX, TOPIC_CONFIGS, ConfigType, TopicConfig
 
 BrokerConfigs = Mapping[int | None, Mapping[str, str]]
 """What was set, by broker id; None: for all brokers."""
@@ -20,7 +23,28 @@ BrokerConfigs = Mapping[int | None, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig(TopicConfig):
+    """``of_topic`` names the topic config that this one stands in for."""
+
     is_cluster_wide: bool = False
+    of_topic: str | None = None
+
+
+_CONTROLLERS = ("min.insync.replicas", "unclean.leader.election.enable")  # honoured by the controller, not by a log
+
+
+def _for_topics(name: str, broker_name: str) -> BrokerConfig:
+    of = TOPIC_CONFIGS[name]
+    return BrokerConfig(
+        broker_name,
+        of.type,
+        of.default,
+        f"of topics that do not set `{name}`: {of.meaning}",
+        of.minimum,
+        of.maximum,
+        of.choices,
+        is_cluster_wide=name in _CONTROLLERS,
+        of_topic=name,
+    )
 
 
 _TABLE = (
@@ -34,23 +58,51 @@ _TABLE = (
                  "how many of the partitions that prefer a broker may be led by others", 0, is_cluster_wide=True),
     BrokerConfig(LEADER_RATE, ConfigType.LONG, str(LONG_MAX),
                  "bytes per second that the broker's throttled leaders send to replicas that are not in sync", 0),
+    *(_for_topics(name, broker_name) for name, broker_name in BROKER_NAMES.items() if TOPIC_CONFIGS[name].refused is None),
 )  # fmt: skip
 
-BROKER_CONFIGS: Mapping[str, BrokerConfig] = {config.name: config for config in _TABLE}
+_FIXED = (
+    BrokerConfig("broker.heartbeat.interval.ms", ConfigType.INT, "2000", "how often a server says that it lives", 1),
+    BrokerConfig("broker.id", ConfigType.INT, "-1", "the number of this broker", -1, INT_MAX),
+    BrokerConfig("broker.rack", ConfigType.STRING, "", "the rack, or zone, of this broker"),
+    BrokerConfig("broker.session.timeout.ms", ConfigType.INT, "9000", "a server that is silent for so long is dead", 1),
+    BrokerConfig("default.replication.factor", ConfigType.INT, "1", "replicas of a topic that does not say how many", 1),
+    BrokerConfig("delete.topic.enable", ConfigType.BOOLEAN, "true", "whether topics can be deleted"),
+    BrokerConfig("log.dirs", ConfigType.STRING, "", "the disks of this broker"),
+    BrokerConfig("num.partitions", ConfigType.INT, "1", "partitions of a topic that does not say how many", 1),
+)  # fmt: skip
+
+BROKER_CONFIGS: Mapping[str, BrokerConfig] = {
+    config.name: config for config in sorted(_TABLE, key=lambda each: each.name)
+}
+FIXED_CONFIGS: Mapping[str, BrokerConfig] = {config.name: config for config in _FIXED}
+ONE_BROKERS = ("broker.id", "broker.rack", "log.dirs")
+"""Those of the fixed ones that each broker has for itself."""
 
 
 def config_named(name: str, broker_id: int | None) -> BrokerConfig:
     """The config of that name, which may be set for that broker. Raises ConfigError that says why not."""
     config = BROKER_CONFIGS.get(name)
     if config is None:
-        near = difflib.get_close_matches(name, BROKER_CONFIGS, n=1, cutoff=0.6)
-        raise ConfigError(
-            f"{name!r} is no config of a broker that can be changed while it runs"
-            + (f"; did you mean {near[0]!r}?" if near else f"; these can: {', '.join(BROKER_CONFIGS)}")
-        )
+        raise ConfigError(_why_not(name))
     if config.is_cluster_wide and broker_id is not None:
         raise ConfigError(f"{name} is the cluster's as a whole: set it for all brokers, not for broker {broker_id}")
     return config
+
+
+def _why_not(name: str) -> str:
+    if name in FIXED_CONFIGS:
+        return f"{name} is fixed when a broker starts; it can't be changed while it runs"
+    reason = reason_for(name)
+    if reason is not None:
+        return f"{name} is refused: {reason}"
+    of_topic = BROKER_NAMES.get(name)
+    near = (
+        [of_topic] if of_topic in BROKER_CONFIGS else difflib.get_close_matches(name, BROKER_CONFIGS, n=1, cutoff=0.6)
+    )
+    return f"{name!r} is no config of a broker that can be changed while it runs" + (
+        f"; did you mean {near[0]!r}?" if near else f"; these can: {', '.join(BROKER_CONFIGS)}"
+    )
 
 
 def validated(name: str, broker_id: int | None, text: str | None) -> str:

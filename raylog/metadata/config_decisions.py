@@ -1,20 +1,22 @@
-"""Decisions about the configs of topics and brokers: incremental changes, and describing them. Nothing here changes an image.
+"""Decisions about the configs of topics and brokers: changes, replacements, and describing them. Nothing here changes an image.
 
 The changes of one resource are decided together: all of them, or none. What there is to set is ``topic_configs``' and
-``broker_configs``' to say; a broker's resource is named by its id, all brokers' by the empty name, as in Kafka.
+``broker_configs``' to say, which value holds ``effective_configs``'; a broker's resource is named by its id, all brokers' by the empty
+name, as in Kafka.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import ConfigError, RaylogError, code_of, kafka_error
-from raylog.metadata import broker_configs, topic_configs
+from raylog.metadata import broker_configs, effective_configs, topic_configs
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.records import BrokerConfigChanged, Record, TopicConfigChanged
 from raylog.metadata.requests import (
+    AlterConfigs,
     ConfigChange,
     ConfigDescription,
     ConfigEntry,
@@ -22,8 +24,8 @@ from raylog.metadata.requests import (
     ConfigQuery,
     ConfigsAltered,
     ConfigsDescribed,
+    ConfigSynonym,
     DescribeConfigs,
-    IncrementalAlterConfigs,
     ResourceChanges,
     ResourceOutcome,
     ResourceType,
@@ -32,11 +34,10 @@ from raylog.metadata.topic_configs import ConfigType, TopicConfig
 
 InvalidRequest = kafka_error(ErrorCode.invalid_request)
 UnknownTopic = kafka_error(ErrorCode.unknown_topic_or_partition)
+BrokerNotRegistered = kafka_error(ErrorCode.broker_id_not_registered)
 
-TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, DEFAULT_SOURCE = 1, 2, 3, 5  # Kafka's ConfigSource
 
-
-def decide_alter_configs(image: MetadataImage, request: IncrementalAlterConfigs) -> tuple[list[Record], ConfigsAltered]:
+def decide_alter_configs(image: MetadataImage, request: AlterConfigs) -> tuple[list[Record], ConfigsAltered]:
     records: list[Record] = []
     results = []
     named = [(resource.type, resource.name) for resource in request.resources]
@@ -55,10 +56,15 @@ def decide_alter_configs(image: MetadataImage, request: IncrementalAlterConfigs)
 def _alter(image: MetadataImage, resource: ResourceChanges) -> list[Record]:
     of = _resource(image, resource.type, resource.name)
     keys = [change.name for change in resource.changes]
+    changes = list(resource.changes)
+    if resource.replaces:
+        changes += [ConfigChange(name, ConfigOperation.DELETE) for name in sorted(of.configs) if name not in keys]
     records: list[Record] = []
-    for change in resource.changes:
+    for change in changes:
         if keys.count(change.name) > 1:
             raise InvalidRequest(f"{change.name} is changed twice in one request")
+        if change.value is None and change.operation is not ConfigOperation.DELETE:
+            raise InvalidRequest(f"{change.name}: {change.operation.name.lower()} needs a value")
         value = _new_value(of, change)
         if value != of.configs.get(change.name):
             records.append(of.record(change.name, value))
@@ -84,28 +90,53 @@ def _new_value(of: _Resource, change: ConfigChange) -> str | None:
             return of.validated(change.name, ",".join(after))
 
 
-def describe_configs(image: MetadataImage, request: DescribeConfigs) -> ConfigsDescribed:
-    return ConfigsDescribed(tuple(_describe(image, query) for query in request.resources))
+def describe_configs(
+    image: MetadataImage, request: DescribeConfigs, *, static: Mapping[str, str] | None = None
+) -> ConfigsDescribed:
+    """``static``: what the controller was started with, by the names of brokers' configs."""
+    return ConfigsDescribed(tuple(_describe(image, query, static or {}) for query in request.resources))
 
 
-def _describe(image: MetadataImage, query: ConfigQuery) -> ConfigDescription:
+def _describe(image: MetadataImage, query: ConfigQuery, static: Mapping[str, str]) -> ConfigDescription:
     try:
-        of = _resource(image, query.type, query.name)
+        if query.type is ResourceType.BROKER:
+            entries = _broker_entries(image, _broker_id(image, query.name, unknown=InvalidRequest), static)
+        else:
+            entries = _topic_entries(image, _topic(image, query.type, query.name))
     except RaylogError as error:
         return ConfigDescription(query.type, query.name, code_of(error), str(error))
-    entries = []
-    for name, config in of.known.items():
-        if query.keys is None or name in query.keys:
-            value, source = of.value(name)
-            meaning = config.meaning if config.refused is None else f"{config.meaning} (fixed: {config.refused})"
-            entries.append(ConfigEntry(name, value, config.default, source, config.type.value, meaning))
-    return ConfigDescription(query.type, query.name, entries=tuple(entries))
+    wanted = tuple(entry for entry in entries if not query.keys or entry.name in query.keys)
+    return ConfigDescription(query.type, query.name, entries=wanted)
+
+
+def _topic_entries(image: MetadataImage, topic: Topic) -> Iterable[ConfigEntry]:
+    for name, config in topic_configs.TOPIC_CONFIGS.items():
+        synonyms = effective_configs.topic_synonyms(image, topic.configs, name)
+        yield _entry(config, synonyms, read_only=config.refused is not None)
+
+
+def _broker_entries(image: MetadataImage, broker_id: int | None, static: Mapping[str, str]) -> Iterable[ConfigEntry]:
+    for name, config in broker_configs.BROKER_CONFIGS.items():
+        synonyms = effective_configs.broker_synonyms(image, broker_id, name, default=config.default, static=static)
+        yield _entry(config, synonyms, read_only=False)
+    facts = dict(static)
+    if broker_id is not None:
+        facts["broker.id"] = str(broker_id)
+        facts["broker.rack"] = image.brokers[broker_id].rack or ""
+        facts["log.dirs"] = ",".join(disk.path for disk in image.disks_of(broker_id))
+    for name, config in broker_configs.FIXED_CONFIGS.items():
+        if broker_id is not None or name not in broker_configs.ONE_BROKERS:
+            synonyms = effective_configs.broker_synonyms(image, None, name, default=config.default, static=facts)
+            yield _entry(config, synonyms, read_only=True)
+
+
+def _entry(config: TopicConfig, synonyms: tuple[ConfigSynonym, ...], *, read_only: bool) -> ConfigEntry:
+    meaning = config.meaning if config.refused is None else f"{config.meaning} (fixed: {config.refused})"
+    return ConfigEntry(config.name, synonyms, config.type.value, meaning, read_only)
 
 
 class _TopicResource:
-    """A topic as something that has configs."""
-
-    known: Mapping[str, TopicConfig] = topic_configs.TOPIC_CONFIGS
+    """A topic as something whose configs change."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
@@ -113,23 +144,15 @@ class _TopicResource:
         self.config_named = topic_configs.config_named
         self.validated = topic_configs.validated
 
-    def value(self, name: str) -> tuple[str, int]:
-        """The value in force, and Kafka's number of where it comes from."""
-        value = self.configs.get(name)
-        return (self.known[name].default, DEFAULT_SOURCE) if value is None else (value, TOPIC_SOURCE)
-
     def record(self, name: str, value: str | None) -> Record:
         return TopicConfigChanged(self._topic.topic_id, name, value)
 
 
 class _BrokerResource:
-    """A broker as something that has configs; ``broker_id`` None: all brokers."""
-
-    known: Mapping[str, TopicConfig] = broker_configs.BROKER_CONFIGS
+    """A broker as something whose configs change; ``broker_id`` None: all brokers."""
 
     def __init__(self, image: MetadataImage, broker_id: int | None) -> None:
         self._broker_id = broker_id
-        self._all = image.broker_configs
         self.configs: Mapping[str, str] = image.broker_configs.get(broker_id, {})
 
     def config_named(self, name: str) -> TopicConfig:
@@ -138,13 +161,6 @@ class _BrokerResource:
     def validated(self, name: str, text: str | None) -> str:
         return broker_configs.validated(name, self._broker_id, text)
 
-    def value(self, name: str) -> tuple[str, int]:
-        found = broker_configs.found(self._all, self._broker_id, name)
-        if found is None:
-            return self.known[name].default, DEFAULT_SOURCE
-        value, named = found
-        return value, ALL_BROKERS_SOURCE if named is None else BROKER_SOURCE
-
     def record(self, name: str, value: str | None) -> Record:
         return BrokerConfigChanged(self._broker_id, name, value)
 
@@ -152,14 +168,27 @@ class _BrokerResource:
 _Resource = _TopicResource | _BrokerResource
 
 
-def _resource(image: MetadataImage, type: ResourceType, name: str) -> _Resource:
+def _resource(image: MetadataImage, type: ResourceType | int, name: str) -> _Resource:
     if type is ResourceType.BROKER:
-        if not name:
-            return _BrokerResource(image, None)
-        if not name.isdecimal() or int(name) not in image.brokers:
-            raise InvalidRequest(f"broker {name!r} is not registered; an empty name means all brokers")
-        return _BrokerResource(image, int(name))
+        return _BrokerResource(image, _broker_id(image, name, unknown=BrokerNotRegistered))
+    return _TopicResource(_topic(image, type, name))
+
+
+def _broker_id(image: MetadataImage, name: str, *, unknown: type[RaylogError]) -> int | None:
+    """None: all brokers."""
+    if not name:
+        return None
+    if not name.isdecimal():
+        raise InvalidRequest(f"broker {name!r}: brokers are named by their ids, all of them by an empty name")
+    if int(name) not in image.brokers:
+        raise unknown(f"broker {name} is not registered; an empty name means all brokers")
+    return int(name)
+
+
+def _topic(image: MetadataImage, type: ResourceType | int, name: str) -> Topic:
+    if type is not ResourceType.TOPIC:
+        raise InvalidRequest(f"resource type {type}: 2 (topic) and 4 (broker) have configs here")
     topic = image.topic_named(name)
     if topic is None:
         raise UnknownTopic(f"there is no topic {name!r}")
-    return _TopicResource(topic)
+    return topic

@@ -26,5 +26,18 @@ class ControllerConfig:
     stable_after_ms: int = 2_000  # a process that lived this long was no failed start: the next one comes at once
     snapshot_bytes: int = 20 << 20  # metadata.log.max.record.bytes.between.snapshots
 
+    def as_broker_configs(self) -> dict[str, str]:
+        """Those of these that Kafka's brokers have, as it writes them."""
+        return {
+            "auto.leader.rebalance.enable": str(self.auto_leader_rebalance_enable).lower(),
+            "broker.heartbeat.interval.ms": str(self.heartbeat_interval_ms),
+            "broker.session.timeout.ms": str(self.session_timeout_ms),
+            "default.replication.factor": str(self.default_replication_factor),
+            "delete.topic.enable": str(self.delete_topic_enable).lower(),
+            "leader.imbalance.check.interval.seconds": str(self.leader_imbalance_check_interval_ms // 1_000),
+            "leader.imbalance.per.broker.percentage": str(self.leader_imbalance_per_broker_percentage),
+            "num.partitions": str(self.num_partitions),
+        }
+
     def __post_init__(self) -> None:
         assert self.heartbeat_interval_ms * 2 <= self.session_timeout_ms, f"one lost heartbeat would be a death: {self}"

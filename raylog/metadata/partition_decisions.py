@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata import elections, reassignments, topic_configs
+from raylog.metadata import effective_configs, elections, reassignments, topic_configs
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.elections import Candidate, Standing
 from raylog.metadata.events import Notice
@@ -55,7 +55,10 @@ class PartitionDecisions:
         self._unstartable = unstartable
 
     def min_isr(self, topic: Topic, state: PartitionState) -> int:
-        return elections.effective_min_isr(state, topic_configs.integer(topic.configs, "min.insync.replicas"))
+        return elections.effective_min_isr(state, self._min_insync_replicas(topic))
+
+    def _min_insync_replicas(self, topic: Topic) -> int:
+        return effective_configs.integer(self._ledger.latest, topic, "min.insync.replicas")
 
     def minimums(self, topic_ids: Iterable[uuid.UUID]) -> dict[TopicIdPartition, int]:
         """The minimum ISR of each partition of these topics, in a fixed order."""
@@ -114,13 +117,13 @@ class PartitionDecisions:
                 state,
                 candidates,
                 min_isr=self.min_isr(topic, state),
-                unclean_allowed=topic_configs.boolean(topic.configs, "unclean.leader.election.enable"),
+                unclean_allowed=effective_configs.boolean(self._ledger.latest, topic, "unclean.leader.election.enable"),
                 wait_for_preferred=not waited,
             )
             after = reassignments.completed(
                 after,
                 candidates,
-                min_insync_replicas=topic_configs.integer(topic.configs, "min.insync.replicas"),
+                min_insync_replicas=self._min_insync_replicas(topic),
             )
             self._change(topic, id, state, after)
             if after.leader_epoch < 0 and any(each.standing is Standing.LIVE for each in candidates.values()):

@@ -47,7 +47,9 @@ class TopicCreation:
     topic_id: uuid.UUID | None = None
     partitions: int = -1
     replication_factor: int = -1
-    configs: tuple[tuple[str, str], ...] = ()  # all of them, as effective
+    configs: tuple[
+        tuple[str, str, int], ...
+    ] = ()  # all of them, as effective: name, value, Kafka's number of its source
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ class ConfigOperation(Enum):
 
 
 class ResourceType(Enum):
+    """What has configs here. Kafka's number of something else is carried as it is, and refused for that resource alone."""
+
     TOPIC = 2
     BROKER = 4
 
@@ -129,16 +133,17 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class ResourceChanges:
-    """All changes of one resource are made, or none."""
+    """All changes of one resource are made, or none. ``replaces``: what is set and not named here returns to its default."""
 
-    type: ResourceType
+    type: ResourceType | int
     name: str
     changes: tuple[ConfigChange, ...]
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class IncrementalAlterConfigs:
-    """→ ConfigsAltered."""
+class AlterConfigs:
+    """→ ConfigsAltered. Each resource succeeds or fails by itself."""
 
     resources: tuple[ResourceChanges, ...]
     validate_only: bool = False
@@ -146,7 +151,7 @@ class IncrementalAlterConfigs:
 
 @dataclass(frozen=True, slots=True)
 class ResourceOutcome:
-    type: ResourceType
+    type: ResourceType | int
     name: str
     error: int = 0
     message: str | None = None
@@ -159,9 +164,9 @@ class ConfigsAltered:
 
 @dataclass(frozen=True, slots=True)
 class ConfigQuery:
-    """``keys`` None: all of them."""
+    """``keys`` None or empty: all of them."""
 
-    type: ResourceType
+    type: ResourceType | int
     name: str
     keys: tuple[str, ...] | None = None
 
@@ -174,20 +179,36 @@ class DescribeConfigs:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """``source`` is Kafka's number of where the value comes from, ``type`` that of the config's type."""
+class ConfigSynonym:
+    """A value that holds, or would if those before it were not set; ``source`` is Kafka's number of where it comes from."""
 
     name: str
     value: str
-    default: str
     source: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """``type`` is Kafka's number of the config's type; ``synonyms`` are all values, the one in force first."""
+
+    name: str
+    synonyms: tuple[ConfigSynonym, ...]
     type: int
     meaning: str
+    read_only: bool = False
+
+    @property
+    def value(self) -> str:
+        return self.synonyms[0].value
+
+    @property
+    def source(self) -> int:
+        return self.synonyms[0].source
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDescription:
-    type: ResourceType
+    type: ResourceType | int
     name: str
     error: int = 0
     message: str | None = None
@@ -492,7 +513,7 @@ class Refused:
 
 
 Request = (
-    CreateTopics | DeleteTopics | CreatePartitions | IncrementalAlterConfigs | DescribeConfigs | DescribeTopics
+    CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | DescribeConfigs | DescribeTopics
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
     | ListReassignments | DrainBroker | UnregisterBroker | InitProducerId
     | AllocateProducerIds | RegisterDisk

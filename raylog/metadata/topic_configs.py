@@ -149,12 +149,43 @@ OWN = (
 KAFKA_CONFIGS: Mapping[str, TopicConfig] = {config.name: config for config in _TABLE}
 TOPIC_CONFIGS: Mapping[str, TopicConfig] = {config.name: config for config in _TABLE + OWN}
 
+BROKER_NAMES: Mapping[str, str] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.type": "compression.type",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.downconversion.enable": "log.message.downconversion.enable",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "segment.ms": "log.roll.ms",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+"""What a broker calls a topic's config: set there, it holds for the topics that do not set their own."""
+_OF_BROKER_NAME = {broker_name: name for name, broker_name in BROKER_NAMES.items()}
+
 
 def config_named(name: str) -> TopicConfig:
     """The config of that name. Raises ConfigError that suggests the nearest one."""
     config = TOPIC_CONFIGS.get(name)
     if config is None:
-        near = difflib.get_close_matches(name, TOPIC_CONFIGS, n=1, cutoff=0.6)
+        same = _OF_BROKER_NAME.get(name)
+        near = [same] if same else difflib.get_close_matches(name, TOPIC_CONFIGS, n=1, cutoff=0.6)
         raise ConfigError(f"unknown topic config {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     return config
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import RaylogError, code_of, kafka_error
-from raylog.metadata import reassignments, topic_configs
+from raylog.metadata import effective_configs, reassignments, topic_configs
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.node_slots import NodeSlots
 from raylog.metadata.records import (
@@ -147,13 +147,16 @@ class TopicDecisions:
         records += self._partitions(topic_id, 0, places, configs)
         self._topics_before += 1
         self._partitions_before += len(places)
-        effective = tuple(sorted(topic_configs.effective(configs).items()))
+        in_force = {
+            name: effective_configs.topic_synonyms(self._image, configs, name)[0]
+            for name in sorted(topic_configs.TOPIC_CONFIGS)
+        }
         return records, TopicCreation(
             topic.name,
             topic_id=topic_id,
             partitions=len(places),
             replication_factor=len(places[0]),
-            configs=effective,
+            configs=tuple((name, each.value, each.source) for name, each in in_force.items()),
         )
 
     def _planned_places(self, topic: NewTopic) -> Sequence[Sequence[Place]]:

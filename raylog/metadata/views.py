@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata import elections, reassignments, topic_configs
+from raylog.metadata import effective_configs, elections, reassignments
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.opened_logs import OpenedLogs
 from raylog.metadata.records import ActorRegistered, PartitionState
@@ -87,7 +87,7 @@ def cluster_status(
     leaderless, under_replicated, under_min_isr = [], [], []
     partitions = unclean = 0
     for name, topic in _by_name(image):
-        minimum = topic_configs.integer(topic.configs, "min.insync.replicas")
+        minimum = effective_configs.integer(image, topic, "min.insync.replicas")
         for partition, state in sorted(topic.partitions.items()):
             partitions += 1
             unclean += state.unclean_elections

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from raylog.metadata.requests import (
     AllocateProducerIds,
+    AlterConfigs,
     AlterReassignments,
     ClusterStatus,
     ConfigChange,
@@ -26,7 +27,6 @@ from raylog.metadata.requests import (
     DrainBroker,
     ElectionType,
     ElectLeaders,
-    IncrementalAlterConfigs,
     ListReassignments,
     NewTopic,
     PartitionGrowth,
@@ -259,7 +259,7 @@ class Administration:
         self.simulation.trace(f"configure {name} {key}={value}")
         operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
         changes = ResourceChanges(ResourceType.TOPIC, name, (ConfigChange(key, operation, value),))
-        self.administrator.request(IncrementalAlterConfigs((changes,)), lambda reply: None)
+        self.administrator.request(AlterConfigs((changes,)), lambda reply: None)
 
     def _elect(self) -> None:
         """Leaders move to the preferred replicas; now and then somebody accepts a loss."""
@@ -345,7 +345,7 @@ class Administration:
         self._alter(ResourceChanges(ResourceType.BROKER, "", changes), answered)
 
     def _alter(self, changes: ResourceChanges, answered: Callable[[object], None] = lambda reply: None) -> None:
-        self.administrator.request(IncrementalAlterConfigs((changes,)), answered)
+        self.administrator.request(AlterConfigs((changes,)), answered)
 
     def _ask_nonsense(self) -> None:
         """Requests that have to be refused, each by its own error, and change nothing."""
@@ -361,8 +361,8 @@ class Administration:
                 CreateTopics((NewTopic("d", assignment=((0, (1, 2)), (1, (2, 1)))),), validate_only=True),
                 CreatePartitions((PartitionGrowth(name, 1), PartitionGrowth("nobody", 5), PartitionGrowth(name, 1))),
                 DeleteTopics(names=("nobody",), topic_ids=(unknown,)),
-                IncrementalAlterConfigs((ResourceChanges(ResourceType.TOPIC, name, (change,)),)),
-                IncrementalAlterConfigs((ResourceChanges(ResourceType.TOPIC, "nobody", (change,)),)),
+                AlterConfigs((ResourceChanges(ResourceType.TOPIC, name, (change,)),)),
+                AlterConfigs((ResourceChanges(ResourceType.TOPIC, "nobody", (change,)),)),
                 DescribeTopics(topic_ids=(unknown,)),
                 DescribeConfigs((ConfigQuery(ResourceType.TOPIC, "nobody"), ConfigQuery(ResourceType.BROKER, "77"))),
                 RegisterDisk("another cluster", 1, unknown, "/elsewhere"),

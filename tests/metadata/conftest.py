@@ -36,10 +36,10 @@ from raylog.metadata.events import (
 from raylog.metadata.quorum import Quorum, QuorumConfig
 from raylog.metadata.quorum_messages import HardState, bootstrap_snapshot
 from raylog.metadata.requests import (
+    AlterConfigs,
     ConfigChange,
     ConfigOperation,
     CreateTopics,
-    IncrementalAlterConfigs,
     NewTopic,
     RegisterDisk,
     ResourceChanges,
@@ -363,7 +363,7 @@ class World:
     def configure(self, topic: str, key: str, value: str | None) -> int:
         operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
         resource = ResourceChanges(ResourceType.TOPIC, topic, (ConfigChange(key, operation, value),))
-        return self.ask(IncrementalAlterConfigs((resource,))).resources[0].error
+        return self.ask(AlterConfigs((resource,))).resources[0].error
 
     # ---------------------------------------------------------- what is so
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import ConfigError
-from raylog.metadata.broker_configs import BROKER_CONFIGS, validated
+from raylog.metadata.broker_configs import BROKER_CONFIGS, FIXED_CONFIGS, validated
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import decode_batch, encode_batch
+from raylog.metadata.refused_broker_configs import REFUSED
 from raylog.metadata.requests import (
+    AlterConfigs,
     ConfigChange,
     ConfigOperation,
     ConfigQuery,
     DescribeConfigs,
-    IncrementalAlterConfigs,
     ResourceChanges,
     ResourceType,
     UnregisterBroker,
 )
 from raylog.metadata.throttled_replicas import LEADER_RATE
+from raylog.metadata.topic_configs import BROKER_NAMES, TOPIC_CONFIGS
 from raylog.types import TopicIdPartition
 
 MINUTE_MS = 60_000
@@ -28,12 +32,18 @@ MINUTE_MS = 60_000
 def configure(world, broker, name, value):
     operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
     resource = ResourceChanges(ResourceType.BROKER, broker, (ConfigChange(name, operation, value),))
-    return world.ask(IncrementalAlterConfigs((resource,))).resources[0]
+    return world.ask(AlterConfigs((resource,))).resources[0]
 
 
 def described(world, broker):
     (found,) = world.ask(DescribeConfigs((ConfigQuery(ResourceType.BROKER, broker),))).resources
     return {entry.name: (entry.value, entry.source) for entry in found.entries}
+
+
+def synonyms(world, type, name, key):
+    (found,) = world.ask(DescribeConfigs((ConfigQuery(type, name, (key,)),))).resources
+    (entry,) = found.entries
+    return [(each.name, each.value, each.source) for each in entry.synonyms]
 
 
 @pytest.mark.parametrize("name", sorted(BROKER_CONFIGS))
@@ -46,7 +56,14 @@ def test_each_config_accepts_its_default_and_says_what_it_means(name):
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("num.io.threads", "4", "can be changed while it runs"),
+        ("num.io.threads", "4", "num.io.threads is refused: raylog has no pools of threads"),
+        ("log.retention.hours", "4", "set log.retention.ms"),
+        ("log.cleaner.threads", "2", "compaction"),
+        ("broker.session.timeout.ms", "4", "is fixed when a broker starts"),
+        ("retention.ms", "4", "did you mean 'log.retention.ms'"),
+        ("no.such.thing.at.all", "4", "can be changed while it runs; these can: "),
+        ("log.segment.bytes", "1", "at least 14"),
+        ("min.insync.replicas", "2", "the cluster's as a whole"),
         ("leader.replication.throttled.rat", "4", "did you mean 'leader.replication.throttled.rate'"),
         (LEADER_RATE, "-1", "at least 0"),
         (LEADER_RATE, "fast", "is no long"),
@@ -70,8 +87,10 @@ def test_values_are_described_with_where_they_come_from(world):
 
 
 def test_a_broker_that_is_not_there_has_no_configs(world):
-    assert configure(world, "77", LEADER_RATE, "1").error == ErrorCode.invalid_request
+    assert configure(world, "77", LEADER_RATE, "1").error == ErrorCode.broker_id_not_registered
     assert configure(world, "one", LEADER_RATE, "1").error == ErrorCode.invalid_request
+    (found,) = world.ask(DescribeConfigs((ConfigQuery(ResourceType.BROKER, "77"),))).resources
+    assert found.error == ErrorCode.invalid_request and not found.entries
 
 
 def test_configs_outlive_the_controller_and_go_with_their_broker(world):
@@ -119,3 +138,119 @@ def test_the_percentage_that_is_tolerated_can_be_set(world):
     assert configure(world, "", "leader.imbalance.per.broker.percentage", "99").error == 0
     world.pass_time(6 * MINUTE_MS, step=1_000)
     assert world.state(id).leader == 0
+
+
+# ------------------------------------------------------------------ what topics take that set nothing themselves
+
+
+def told(world, id, broker):
+    return dict(world.process(id, broker).told[id].config)
+
+
+def test_each_broker_config_of_logs_is_that_of_a_topic():
+    for name, broker_name in BROKER_NAMES.items():
+        refused = TOPIC_CONFIGS[name].refused is not None
+        assert (broker_name in BROKER_CONFIGS) != refused, f"{broker_name}: refused is {name}: {refused}"
+        if refused:
+            with pytest.raises(ConfigError, match=f"{broker_name} is refused: "):
+                validated(broker_name, None, TOPIC_CONFIGS[name].default)
+    assert not REFUSED.keys() & BROKER_CONFIGS.keys(), "both served and refused"
+
+
+def test_a_topics_own_value_goes_before_the_brokers_and_that_before_all_brokers(world):
+    id = TopicIdPartition(world.create("t", (0, 1, 2)), 0)
+    assert told(world, id, 0)["retention.ms"] == "604800000"
+    assert configure(world, "", "log.retention.ms", "1000").error == 0
+    assert [told(world, id, broker)["retention.ms"] for broker in (0, 1, 2)] == ["1000"] * 3
+    assert configure(world, "1", "log.retention.ms", "2000").error == 0
+    assert [told(world, id, broker)["retention.ms"] for broker in (0, 1, 2)] == ["1000", "2000", "1000"]
+    assert synonyms(world, ResourceType.TOPIC, "t", "retention.ms") == [
+        ("log.retention.ms", "1000", 3),
+        ("log.retention.ms", "604800000", 5),
+    ]
+    assert world.configure("t", "retention.ms", "3000") == 0
+    assert [told(world, id, broker)["retention.ms"] for broker in (0, 1, 2)] == ["3000"] * 3
+    assert synonyms(world, ResourceType.TOPIC, "t", "retention.ms")[0] == ("retention.ms", "3000", 1)
+    assert synonyms(world, ResourceType.BROKER, "1", "log.retention.ms") == [
+        ("log.retention.ms", "2000", 2),
+        ("log.retention.ms", "1000", 3),
+        ("log.retention.ms", "604800000", 5),
+    ]
+    assert world.configure("t", "retention.ms", None) == 0
+    assert configure(world, "", "log.retention.ms", None).error == 0
+    assert [told(world, id, broker)["retention.ms"] for broker in (0, 1, 2)] == ["604800000", "2000", "604800000"]
+
+
+def test_a_process_that_comes_later_is_told_what_holds_on_its_broker(world):
+    id = TopicIdPartition(world.create("t", (0, 1)), 0)
+    assert configure(world, "1", "message.max.bytes", "500").error == 0
+    world.process(id, 1).kill()
+    world.run_later()
+    world.pass_time(1_000)
+    assert (told(world, id, 0)["max.message.bytes"], told(world, id, 1)["max.message.bytes"]) == ("1048588", "500")
+
+
+def test_the_minimum_isr_of_all_topics_can_be_set_at_once(world):
+    plain = TopicIdPartition(world.create("plain", (0, 1, 2)), 0)
+    own = TopicIdPartition(world.create("own", (0, 1, 2), min_insync_replicas=3), 0)
+    before = world.state(plain)
+    assert configure(world, "", "min.insync.replicas", "2").error == 0
+    after = world.state(plain)
+    assert (world.leader(plain).told[plain].min_isr, world.leader(own).told[own].min_isr) == (2, 3)
+    assert after.partition_epoch == before.partition_epoch + 1 and after.leader_epoch == before.leader_epoch
+    assert configure(world, "0", "min.insync.replicas", "1").error == ErrorCode.invalid_config
+
+
+def test_unclean_elections_of_all_topics_can_be_allowed_at_once(world):
+    id = TopicIdPartition(world.create("t", (0, 1)), 0)
+    assert world.leader(id).alter(id, 0) == 0
+    world.starts_at_once = False
+    world.process(id, 0).kill()
+    world.run_later()
+    assert world.state(id).leader == -1
+    assert configure(world, "", "unclean.leader.election.enable", "true").error == 0
+    assert world.state(id).leader == 1
+
+
+# ------------------------------------------------------------------ whole replacements, other resources, what is fixed
+
+
+def test_a_replacement_resets_what_it_does_not_name(world):
+    world.create("t", (0,), retention_ms=9, segment_bytes=99)
+    new = (ConfigChange("retention.ms", ConfigOperation.SET, "10"), ConfigChange("flush.ms", ConfigOperation.SET, "5"))
+    asked = AlterConfigs((ResourceChanges(ResourceType.TOPIC, "t", new, replaces=True),), validate_only=True)
+    assert world.ask(asked).resources[0].error == 0
+    assert world.image.topic_named("t").configs == {"retention.ms": "9", "segment.bytes": "99"}
+    assert world.ask(replace(asked, validate_only=False)).resources[0].error == 0
+    assert world.image.topic_named("t").configs == {"retention.ms": "10", "flush.ms": "5"}
+    bad = ResourceChanges(
+        ResourceType.TOPIC, "t", (ConfigChange("flush.ms", ConfigOperation.SET, None),), replaces=True
+    )
+    assert world.ask(AlterConfigs((bad,))).resources[0].error == ErrorCode.invalid_request
+    assert world.image.topic_named("t").configs == {"retention.ms": "10", "flush.ms": "5"}
+    nothing = ResourceChanges(ResourceType.TOPIC, "t", (), replaces=True)
+    assert world.ask(AlterConfigs((nothing,))).resources[0].error == 0 and not world.image.topic_named("t").configs
+
+
+def test_another_type_of_resource_is_refused_alone(world):
+    world.create("t", (0,))
+    change = (ConfigChange("retention.ms", ConfigOperation.SET, "7"),)
+    asked = AlterConfigs((ResourceChanges(8, "0", change), ResourceChanges(ResourceType.TOPIC, "t", change)))
+    logger, topic = world.ask(asked).resources
+    assert (logger.error, topic.error) == (ErrorCode.invalid_request, 0) and "resource type 8" in logger.message
+    logger, topic = world.ask(DescribeConfigs((ConfigQuery(8, "0"), ConfigQuery(ResourceType.TOPIC, "t")))).resources
+    assert (logger.error, topic.error) == (ErrorCode.invalid_request, 0)
+
+
+def test_what_is_fixed_is_shown_and_cannot_be_set(new_world):
+    world = new_world(num_partitions=4)
+    (found,) = world.ask(DescribeConfigs((ConfigQuery(ResourceType.BROKER, "1"),))).resources
+    entries = {entry.name: entry for entry in found.entries}
+    assert {name for name, entry in entries.items() if entry.read_only} == set(FIXED_CONFIGS)
+    assert (entries["num.partitions"].value, entries["num.partitions"].source) == ("4", 4)
+    assert (entries["broker.id"].value, entries["log.dirs"].value) == ("1", "/disks/1")
+    assert entries["delete.topic.enable"].source == 5
+    (for_all,) = world.ask(DescribeConfigs((ConfigQuery(ResourceType.BROKER, ""),))).resources
+    assert not {"broker.id", "log.dirs"} & {entry.name for entry in for_all.entries}
+    assert configure(world, "1", "num.partitions", "5").error == ErrorCode.invalid_config
+    assert configure(world, "1", "broker.id", None).error == ErrorCode.invalid_config

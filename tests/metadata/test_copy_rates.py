@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from raylog.metadata.requests import (
+    AlterConfigs,
     AlterReassignments,
     ConfigChange,
     ConfigOperation,
-    IncrementalAlterConfigs,
     PartitionTarget,
     ResourceChanges,
     ResourceType,
@@ -26,7 +26,7 @@ def limit(world, broker, **rates):
         if rate != 0
     )
     resource = ResourceChanges(ResourceType.BROKER, "" if broker is None else str(broker), changes)
-    assert world.ask(IncrementalAlterConfigs((resource,))).resources[0].error == 0
+    assert world.ask(AlterConfigs((resource,))).resources[0].error == 0
 
 
 def told(process) -> CopyRates:

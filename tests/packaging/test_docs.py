@@ -57,10 +57,10 @@ def refused_options() -> str:
 
 
 def kafka_apis() -> str:
-    from raylog.actors.apis import admin, fetch, log_dirs, offsets, operations, produce
+    from raylog.actors.apis import admin, configs, fetch, log_dirs, offsets, operations, produce
 
     served: list[tuple[int, range, str]] = [
-        (api.key, api.versions, "controller") for api in (*admin.APIS, *operations.APIS)
+        (api.key, api.versions, "controller") for api in (*admin.APIS, *configs.APIS, *operations.APIS)
     ]
     for key, versions in (
         (produce.KEY, produce.VERSIONS),
@@ -98,6 +98,7 @@ KAFKA_NAMES = {
     22: "InitProducerId",
     23: "OffsetForLeaderEpoch",
     32: "DescribeConfigs",
+    33: "AlterConfigs",
     35: "DescribeLogDirs",
     37: "CreatePartitions",
     43: "ElectLeaders",
@@ -163,7 +164,7 @@ def test_every_command_that_is_shown_exists() -> None:
         for line in re.findall(r"(?:^|[`\s(|/])raylog ((?:[a-z-]+ ?)+[^`\n]*)", page.read_text(), re.MULTILINE):
             words = line.split("#")[0].split("|")[0].replace("…", "").split()
             if words and words[0] in COMMANDS:
-                grouped = words[0] in ("topics", "perf", "node", "quorum") and re.fullmatch(
+                grouped = words[0] in ("topics", "configs", "perf", "node", "quorum") and re.fullmatch(
                     "[a-z-]+", (words[1:] or ["?"])[0]
                 )
                 group = 2 if grouped else 1
@@ -178,7 +179,20 @@ def test_every_command_that_is_shown_exists() -> None:
             assert option in result.stdout, f"raylog {' '.join(names)} has no {option}"
 
 
-COMMANDS = ("up", "down", "status", "doctor", "topics", "produce", "consume", "dump-log", "perf", "node", "quorum")
+COMMANDS = (
+    "up",
+    "down",
+    "status",
+    "doctor",
+    "topics",
+    "configs",
+    "produce",
+    "consume",
+    "dump-log",
+    "perf",
+    "node",
+    "quorum",
+)
 
 
 def write_tables() -> None:

@@ -1,0 +1,201 @@
+"""``raylog configs``: what Kafka's ``kafka-configs`` does, with its options and its words, to topics and brokers.
+
+``describe`` prints a title and a line per config; without ``--all`` only what was set there. ``alter`` makes all changes of one entity,
+or none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.output import AsJson, print_json, print_text
+from raylog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raylog.client.admin import ConfigEntry
+    from raylog.client.sync import AdminClient
+
+app = typer.Typer(help="Show and change the configs of topics and brokers.", no_args_is_help=True)
+
+
+class EntityType(Enum):
+    topics = "topics"
+    brokers = "brokers"
+
+
+OfType = Annotated[EntityType, typer.Option("--entity-type", help="Whose configs.", show_default=False)]
+Name = Annotated[str | None, typer.Option("--entity-name", help="A topic's name or a broker's id.", show_default=False)]
+Default = Annotated[
+    bool, typer.Option("--entity-default", help="What holds for all brokers that have none of their own.")
+]
+_SOURCES = {
+    "TOPIC": "DYNAMIC_TOPIC_CONFIG",
+    "DYNAMIC_BROKER": "DYNAMIC_BROKER_CONFIG",
+    "DYNAMIC_DEFAULT_BROKER": "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    "STATIC_BROKER": "STATIC_BROKER_CONFIG",
+    "DEFAULT": "DEFAULT_CONFIG",
+}
+
+
+@app.command("describe")
+def describe(
+    entity_type: OfType,
+    entity_name: Name = None,
+    entity_default: Default = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also what was not set there: defaults, and what is set for all brokers.")
+    ] = False,
+    folder: Folder = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show configs with where their values come from; without a name those of all topics, or of all brokers."""
+    _check(entity_type, entity_name, entity_default)
+    documents = []
+    with find_cluster(folder, address).admin() as admin:
+        for name in _named(admin, entity_type, entity_name, entity_default):
+            entries = _entries(admin, entity_type, name)
+            shown = [entry for entry in entries if everything or _is_set_there(entry, entity_type, name)]
+            if as_json:
+                documents.append(_plain(entity_type, name, shown))
+            else:
+                print_text(*lines(entity_type, name, shown, everything=everything))
+    if as_json:
+        print_json(documents)
+
+
+@app.command("alter")
+def alter(
+    entity_type: OfType,
+    entity_name: Name = None,
+    entity_default: Default = False,
+    add_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add-config", help="NAME=VALUE,NAME=VALUE,…; a value with commas as NAME=[A,B].", show_default=False
+        ),
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", help="NAME,NAME,…: these return to their defaults.", show_default=False),
+    ] = None,
+    folder: Folder = None,
+    address: Address = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set and delete configs of a topic, of a broker, or of all brokers."""
+    _check(entity_type, entity_name, entity_default)
+    if entity_name is None and not entity_default:
+        raise typer.BadParameter("say of whom: --entity-name, or --entity-default for all brokers")
+    changes = parse_changes(add_config)
+    deleted = [name.strip() for text in delete_config or () for name in text.split(",") if name.strip()]
+    if not changes and not deleted:
+        raise typer.BadParameter("nothing to alter: give --add-config or --delete-config")
+    with find_cluster(folder, address).admin() as admin:
+        if entity_type is EntityType.topics:
+            admin.alter_configs(entity_name, set=changes, delete=deleted)
+        else:
+            admin.alter_configs(broker=_broker(entity_name), set=changes, delete=deleted)
+    if as_json:
+        print_json(
+            {"entity_type": entity_type.value, "entity_name": entity_name or "", "set": changes, "deleted": deleted}
+        )
+    elif entity_name is None:
+        print_text("Completed updating default config for brokers in the cluster.")
+    else:
+        print_text(f"Completed updating config for {entity_type.value[:-1]} {entity_name}.")
+
+
+def lines(entity_type: EntityType, name: str, entries: Iterable[ConfigEntry], *, everything: bool) -> list[str]:
+    """An entity's configs as ``kafka-configs --describe`` prints them."""
+    kind = entity_type.value[:-1]
+    which = "All" if everything else "Dynamic"
+    title = f"{which} configs for {kind} {name} are:" if name else "Default configs for brokers in the cluster are:"
+    return [title, *(_line(entry) for entry in entries)]
+
+
+def _line(entry: ConfigEntry) -> str:
+    synonyms = ", ".join(
+        f"{_SOURCES.get(each.source.name, 'UNKNOWN')}:{each.name}={each.value}" for each in entry.synonyms
+    )
+    return f"  {entry.name}={entry.value} sensitive={str(entry.sensitive).lower()} synonyms={{{synonyms}}}"
+
+
+def parse_changes(texts: Iterable[str] | None) -> dict[str, str]:
+    """``["a=1,b=[2,3]"]`` as a mapping: commas inside brackets belong to the value. ConfigError for what is not NAME=VALUE."""
+    changes: dict[str, str] = {}
+    for text in texts or ():
+        for part in re.split(r",(?=[^\]]*(?:\[|$))", text):
+            name, equals, value = part.strip().partition("=")
+            if not equals or not name:
+                raise ConfigError(
+                    f"--add-config {part!r} is not NAME=VALUE; put a value with commas into brackets: NAME=[A,B]"
+                )
+            if name in changes:
+                raise ConfigError(f"--add-config {name} is given twice")
+            changes[name] = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+    return changes
+
+
+def _check(entity_type: EntityType, entity_name: str | None, entity_default: bool) -> None:
+    if entity_name is not None and entity_default:
+        raise typer.BadParameter("--entity-name and --entity-default exclude each other")
+    if entity_default and entity_type is EntityType.topics:
+        raise typer.BadParameter(
+            "topics have no default of their own: set the broker's config of --entity-type brokers"
+        )
+    if entity_type is EntityType.brokers and entity_name is not None and not entity_name.isdecimal():
+        raise typer.BadParameter(f"a broker is named by its id, not {entity_name!r}")
+
+
+def _named(admin: AdminClient, entity_type: EntityType, entity_name: str | None, entity_default: bool) -> list[str]:
+    if entity_default:
+        return [""]
+    if entity_name is not None:
+        return [entity_name]
+    if entity_type is EntityType.topics:
+        return admin.list_topics(internal=True)
+    return [*(str(broker.broker) for broker in admin.describe_cluster().brokers), ""]
+
+
+def _entries(admin: AdminClient, entity_type: EntityType, name: str) -> list[ConfigEntry]:
+    if entity_type is EntityType.topics:
+        return list(admin.describe_configs(name).values())
+    return list(admin.describe_configs(broker=_broker(name or None)).values())
+
+
+def _broker(name: str | None) -> Any:
+    return "all" if name is None else int(name)
+
+
+def _is_set_there(entry: ConfigEntry, entity_type: EntityType, name: str) -> bool:
+    if entity_type is EntityType.topics:
+        return entry.source.name == "TOPIC"
+    return entry.source.name == ("DYNAMIC_BROKER" if name else "DYNAMIC_DEFAULT_BROKER")
+
+
+def _plain(entity_type: EntityType, name: str, entries: Iterable[ConfigEntry]) -> Mapping[str, Any]:
+    return {
+        "entity_type": entity_type.value,
+        "entity_name": name,
+        "configs": [
+            {
+                "name": entry.name,
+                "value": entry.value,
+                "source": _SOURCES.get(entry.source.name, "UNKNOWN"),
+                "read_only": entry.read_only,
+                "documentation": entry.documentation,
+                "synonyms": [
+                    {"name": each.name, "value": each.value, "source": _SOURCES.get(each.source.name, "UNKNOWN")}
+                    for each in entry.synonyms
+                ],
+            }
+            for entry in entries
+        ],
+    }

@@ -1,0 +1,90 @@
+"""Which value of a config is in force, and which others stand behind it [A20].
+
+A topic's config: the topic's own, else what is set for all brokers under the broker's name for it, else the default. A replica's log
+asks its own broker before it asks for all. A broker's config: its own, for all, what the controller was started with, the default.
+Pure reading of an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raylog.metadata import topic_configs
+from raylog.metadata.broker_configs import BROKER_CONFIGS
+from raylog.metadata.image import MetadataImage, Topic
+from raylog.metadata.requests import ConfigSynonym
+from raylog.metadata.topic_configs import BROKER_NAMES, TOPIC_CONFIGS
+
+TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = 1, 2, 3, 4, 5  # Kafka's ConfigSource
+
+
+def shapes_logs(name: str) -> bool:
+    """Whether that config of brokers stands in for one of topics."""
+    config = BROKER_CONFIGS.get(name)
+    return config is not None and config.of_topic is not None
+
+
+def has_own(image: MetadataImage, broker_id: int) -> bool:
+    """Whether that broker's logs may differ from those of the others."""
+    return any(map(shapes_logs, image.broker_configs.get(broker_id, ())))
+
+
+def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[str, str]:
+    """Every topic config with the value that holds for a log on that broker; None: on any that has none of its own."""
+    values = dict(topic.configs)
+    for named in (broker_id, None):
+        for broker_name, value in image.broker_configs.get(named, {}).items():
+            config = BROKER_CONFIGS.get(broker_name)
+            if config is not None and config.of_topic is not None:
+                values.setdefault(config.of_topic, value)
+    return topic_configs.effective(values)
+
+
+def of_topic(image: MetadataImage, topic: Topic, name: str) -> str:
+    """The value that the controller goes by."""
+    value = topic.configs.get(name)
+    if value is None and (for_all := image.broker_configs.get(None)) is not None:
+        value = for_all.get(BROKER_NAMES.get(name, ""))
+    return TOPIC_CONFIGS[name].default if value is None else value
+
+
+def integer(image: MetadataImage, topic: Topic, name: str) -> int:
+    value = TOPIC_CONFIGS[name].parse(of_topic(image, topic, name))
+    assert isinstance(value, int), f"{name} is no number"
+    return value
+
+
+def boolean(image: MetadataImage, topic: Topic, name: str) -> bool:
+    value = TOPIC_CONFIGS[name].parse(of_topic(image, topic, name))
+    assert isinstance(value, bool), f"{name} is no boolean"
+    return value
+
+
+def topic_synonyms(image: MetadataImage, configs: Mapping[str, str], name: str) -> tuple[ConfigSynonym, ...]:
+    """All values that a topic with these configs of its own has for that config, the one in force first."""
+    found = []
+    own = configs.get(name)
+    if own is not None:
+        found.append(ConfigSynonym(name, own, TOPIC_SOURCE))
+    broker_name = BROKER_NAMES.get(name)
+    if broker_name is not None:
+        for_all = image.broker_configs.get(None, {}).get(broker_name)
+        if for_all is not None:
+            found.append(ConfigSynonym(broker_name, for_all, ALL_BROKERS_SOURCE))
+    found.append(ConfigSynonym(broker_name or name, TOPIC_CONFIGS[name].default, DEFAULT_SOURCE))
+    return tuple(found)
+
+
+def broker_synonyms(
+    image: MetadataImage, broker_id: int | None, name: str, *, default: str, static: Mapping[str, str]
+) -> tuple[ConfigSynonym, ...]:
+    """All values that a broker (None: all brokers) has for that config, the one in force first."""
+    found = []
+    for named, source in ((broker_id, BROKER_SOURCE), (None, ALL_BROKERS_SOURCE)):
+        value = image.broker_configs.get(named, {}).get(name)
+        if value is not None and (named is not None or source == ALL_BROKERS_SOURCE):
+            found.append(ConfigSynonym(name, value, source))
+    if static.get(name, default) != default:
+        found.append(ConfigSynonym(name, static[name], STATIC_SOURCE))
+    found.append(ConfigSynonym(name, default, DEFAULT_SOURCE))
+    return tuple(found)

@@ -1,0 +1,112 @@
+"""What Apache Kafka's brokers can be told and raylog's cannot: by name, or by the beginning of a name (``*``), with the reason.
+
+A name that is neither here nor in ``broker_configs`` is nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_THREADS = "raylog has no pools of threads of that kind: each server is an event loop"
+_COMPACTION = "it concerns compaction, which this version does not do; topics are cleaned by deletion only"
+_TIERS = "there is no remote storage: every segment stays on its disk until retention deletes it"
+_LISTENER = "a listener is told when its broker starts, not while it runs"
+_METRICS = "there is no JMX reporter"
+_QUOTAS = "quotas are not there yet"
+_SECURITY = "authentication and authorisation of Kafka clients are not there yet"
+_TRANSACTIONS = "transactions are not there yet"
+_GROUPS = "consumer groups take it when their broker starts, not while it runs"
+_QUORUM = "the controllers' quorum and its log take care of it themselves"
+_FIXED = "it is fixed in this version"
+_UNITS = "set log.retention.ms, log.roll.ms or log.roll.jitter.ms: one unit is enough"
+_ZOOKEEPER = "there is no ZooKeeper"
+
+REFUSED: Mapping[str, str] = {
+    "advertised.listeners": _LISTENER,
+    "alter.config.policy.class.name": "there are no policy classes",
+    "authorizer.class.name": _SECURITY,
+    "auto.create.topics.enable": _FIXED,
+    "auto.include.jmx.reporter": _METRICS,
+    "background.threads": _THREADS,
+    "broker.id.generation.enable": _FIXED,
+    "client.quota.callback.class": _QUOTAS,
+    "config.providers": "values are given as they are",
+    "connection.failed.authentication.delay.ms": _SECURITY,
+    "connections.max.*": _LISTENER,
+    "control.plane.listener.name": _LISTENER,
+    "controlled.shutdown.*": "a server that is stopped hands its leaders on once; `raylog brokers drain` does it before",
+    "controller.*": _QUORUM,
+    "create.topic.policy.class.name": "there are no policy classes",
+    "delegation.token.*": _SECURITY,
+    "delete.records.purgatory.purge.interval.requests": _FIXED,
+    "early.start.listeners": _LISTENER,
+    "eligible.leader.replicas.enable": "it is always on",
+    "fetch.max.bytes": _FIXED,
+    "fetch.purgatory.purge.interval.requests": _FIXED,
+    "group.*": _GROUPS,
+    "initial.broker.registration.timeout.ms": _FIXED,
+    "inter.broker.listener.name": _LISTENER,
+    "inter.broker.protocol.version": "servers speak one protocol among themselves",
+    "kafka.metrics.*": _METRICS,
+    "listener.*": _LISTENER,
+    "listeners": _LISTENER,
+    "log.cleaner.*": _COMPACTION,
+    "log.cleanup.policy": "topics are cleaned by deletion only; compaction is not done in this version",
+    "log.dir": "the disks of a broker are found when it starts (log.dirs)",
+    "log.flush.offset.checkpoint.interval.ms": _FIXED,
+    "log.flush.scheduler.interval.ms": _FIXED,
+    "log.flush.start.offset.checkpoint.interval.ms": _FIXED,
+    "log.local.retention.*": _TIERS,
+    "log.message.format.version": "the only record format is v2 (3.0-IV1 and later)",
+    "log.retention.check.interval.ms": _FIXED,
+    "log.retention.hours": _UNITS,
+    "log.retention.minutes": _UNITS,
+    "log.roll.hours": _UNITS,
+    "log.roll.jitter.hours": _UNITS,
+    "max.connection.creation.rate": _LISTENER,
+    "max.connections": _LISTENER,
+    "max.connections.per.ip": _LISTENER,
+    "max.connections.per.ip.overrides": _LISTENER,
+    "max.incremental.fetch.session.cache.slots": _FIXED,
+    "metadata.*": _QUORUM,
+    "metric.reporters": _METRICS,
+    "metrics.*": _METRICS,
+    "node.id": "it is broker.id, and fixed when a broker starts",
+    "num.io.threads": _THREADS,
+    "num.network.threads": _THREADS,
+    "num.recovery.threads.per.data.dir": _THREADS,
+    "num.replica.alter.log.dirs.threads": _THREADS,
+    "num.replica.fetchers": _THREADS,
+    "offset.metadata.max.bytes": _GROUPS,
+    "offsets.*": _GROUPS,
+    "password.encoder.*": _SECURITY,
+    "principal.builder.class": _SECURITY,
+    "process.roles": _QUORUM,
+    "producer.id.expiration.*": _FIXED,
+    "producer.purgatory.purge.interval.requests": _FIXED,
+    "queued.max.*": _FIXED,
+    "quota.*": _QUOTAS,
+    "remote.log.*": _TIERS,
+    "replica.*": _FIXED,
+    "replication.quota.window.*": _FIXED,
+    "request.timeout.ms": _FIXED,
+    "reserved.broker.max.id": _FIXED,
+    "sasl.*": _SECURITY,
+    "security.*": _SECURITY,
+    "server.max.startup.time.ms": _FIXED,
+    "socket.*": _LISTENER,
+    "ssl.*": _SECURITY,
+    "super.users": _SECURITY,
+    "telemetry.*": _METRICS,
+    "transaction.*": _TRANSACTIONS,
+    "transactional.id.expiration.ms": _TRANSACTIONS,
+    "unstable.*": _FIXED,
+    "zookeeper.*": _ZOOKEEPER,
+}
+
+
+def reason_for(name: str) -> str | None:
+    """Why raylog refuses that config of Kafka's brokers; None if it is not one of these."""
+    if name in REFUSED:
+        return REFUSED[name]
+    return next((why for known, why in REFUSED.items() if known[-1] == "*" and name.startswith(known[:-1])), None)

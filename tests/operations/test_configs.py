@@ -1,0 +1,109 @@
+"""``raylog configs`` against real servers, and what the servers make of what it sets."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from raylog.cli.configs import parse_changes
+from raylog.client.admin import ConfigSource, ConfigType
+from raylog.client.sync import Producer
+from raylog.errors import ConfigError, kafka_error
+
+pytestmark = pytest.mark.core
+
+TOPIC = ("--entity-type", "topics", "--entity-name")
+BROKER = ("--entity-type", "brokers", "--entity-name")
+ALL = ("--entity-type", "brokers", "--entity-default")
+
+
+def test_a_topics_configs_are_set_shown_and_deleted_in_the_words_of_kafka_configs(operator, raylog):
+    topic = operator.new_topic((1, 2))
+    done = (0, f"Completed updating config for topic {topic}.\n")
+    assert raylog("configs", "alter", *TOPIC, topic, "--add-config", "retention.ms=1000,flush.ms=[5]") == done
+    code, text = raylog("configs", "describe", *TOPIC, topic)
+    assert code == 0
+    assert text.splitlines() == [
+        f"Dynamic configs for topic {topic} are:",
+        "  flush.ms=5 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:flush.ms=5, "
+        "DEFAULT_CONFIG:log.flush.interval.ms=9223372036854775807}",
+        "  retention.ms=1000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=1000, "
+        "DEFAULT_CONFIG:log.retention.ms=604800000}",
+    ]
+    assert raylog("configs", "alter", *TOPIC, topic, "--delete-config", "retention.ms,flush.ms") == done
+    code, (document,) = raylog("configs", "describe", *TOPIC, topic, "--json")
+    assert (code, document["entity_name"], document["configs"]) == (0, topic, [])
+    _, (document,) = raylog("configs", "describe", *TOPIC, topic, "--all", "--json")
+    assert len(document["configs"]) == 32 and {each["source"] for each in document["configs"]} == {"DEFAULT_CONFIG"}
+
+
+def test_what_is_set_for_all_brokers_holds_in_the_logs_at_once(operator, raylog):
+    topic = operator.new_topic((1, 2))
+    with Producer(operator.running.address) as producer:
+        producer.send(topic, bytes(5_000)).result(10)
+        done = (0, "Completed updating default config for brokers in the cluster.\n")
+        assert raylog("configs", "alter", *ALL, "--add-config", "message.max.bytes=1000") == done
+        try:
+            assert "message.max.bytes=1000" in raylog("configs", "describe", *ALL)[1]
+            entry = operator.admin.describe_configs(topic)["max.message.bytes"]
+            assert (entry.value, entry.source) == ("1000", ConfigSource.DYNAMIC_DEFAULT_BROKER)
+            assert (entry.type, entry.synonyms[-1].value) == (ConfigType.INT, "1048588")
+            with pytest.raises(kafka_error(ErrorCode.message_too_large)):
+                producer.send(topic, bytes(5_000)).result(10)
+            assert raylog("configs", "alter", *TOPIC, topic, "--add-config", "max.message.bytes=9000")[0] == 0
+            producer.send(topic, bytes(5_000)).result(10)
+        finally:
+            assert raylog("configs", "alter", *ALL, "--delete-config", "message.max.bytes") == done
+
+
+def test_a_broker_shows_what_is_its_own_and_all_of_them_are_listed(operator, raylog):
+    said = raylog("configs", "alter", *BROKER, "2", "--add-config", "log.retention.ms=7000", "--json")
+    assert said == (
+        0,
+        {"entity_type": "brokers", "entity_name": "2", "set": {"log.retention.ms": "7000"}, "deleted": []},
+    )
+    try:
+        _, text = raylog("configs", "describe", "--entity-type", "brokers")
+        assert [line for line in text.splitlines() if not line.startswith(" ")] == [
+            *(f"Dynamic configs for broker {broker} are:" for broker in range(4)),
+            "Default configs for brokers in the cluster are:",
+        ]
+        assert text.count("log.retention.ms=7000 sensitive=false") == 1
+        _, text = raylog("configs", "describe", *BROKER, "2", "--all")
+        assert "  broker.id=2 sensitive=false synonyms={STATIC_BROKER_CONFIG:broker.id=2, " in text
+    finally:
+        assert raylog("configs", "alter", *BROKER, "2", "--delete-config", "log.retention.ms")[0] == 0
+    assert raylog("configs", "describe", *BROKER, "2")[1] == "Dynamic configs for broker 2 are:\n"
+
+
+def test_what_is_refused_says_why_and_changes_nothing(operator, raylog):
+    topic = operator.new_topic((1, 2))
+    with pytest.raises(kafka_error(ErrorCode.invalid_config), match=r"did you mean 'retention\.ms'"):
+        raylog("configs", "alter", *TOPIC, topic, "--add-config", "flush.ms=5,retention.msec=1")
+    assert raylog("configs", "describe", *TOPIC, topic)[1] == f"Dynamic configs for topic {topic} are:\n"
+    with pytest.raises(kafka_error(ErrorCode.invalid_config), match=r"num\.io\.threads is refused: "):
+        raylog("configs", "alter", *BROKER, "1", "--add-config", "num.io.threads=8")
+    with pytest.raises(kafka_error(ErrorCode.unknown_topic_or_partition)):
+        raylog("configs", "describe", *TOPIC, "nowhere")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("alter", "--entity-type", "topics", "--add-config", "a=1"),
+        ("alter", *TOPIC, "t"),
+        ("alter", *ALL, "--entity-name", "1", "--add-config", "a=1"),
+        ("describe", "--entity-type", "topics", "--entity-default"),
+        ("describe", *BROKER, "one"),
+        ("describe", "--entity-type", "users"),
+    ],
+)
+def test_a_command_that_does_not_say_what_it_means_is_used_wrongly(raylog, arguments):
+    assert raylog("configs", *arguments)[0] == 2
+
+
+def test_values_with_commas_stand_in_brackets():
+    assert parse_changes(["a=1,b=[2,3] ,c=", "d=x=y"]) == {"a": "1", "b": "2,3", "c": "", "d": "x=y"}
+    for text in ("a", "=1", "a=1,a=2", "a=1,b"):
+        with pytest.raises(ConfigError):
+            parse_changes([text])
