@@ -91,7 +91,7 @@ def found(joined: Sequence[JoinedDisk], controllers: int | None = None) -> Found
 def assign_brokers(joined: Sequence[JoinedDisk], *, known: Iterable[KnownBroker]) -> dict[uuid.UUID, int]:
     """The broker id of each blank disk, by directory id. ``known``: every registered broker, also those that are away.
 
-    A disk in whose place a broker's was that counts as live still is left out: it is too early to tell.
+    A disk is left out while it is too early to tell: another one that was in its place counts as joined, or its broker as live, still.
     """
     of_node: dict[str, int] = {}
     for each in joined:
@@ -105,14 +105,16 @@ def assign_brokers(joined: Sequence[JoinedDisk], *, known: Iterable[KnownBroker]
         if each.disk is None and each.node not in of_node and len(before) == 1:
             of_node[each.node] = before[0].broker_id
     waiting = {broker.broker_id for broker in absent if broker.is_live}
+    occupied = {(each.host, each.path) for each in joined if each.disk is not None}
     assigned = {}
     for each in _in_order(joined):
-        if each.disk is None:
-            if each.node not in of_node:
-                of_node[each.node] = next(number for number in range(len(used) + 1) if number not in used)
-                used.add(of_node[each.node])
-            if of_node[each.node] not in waiting:
-                assigned[each.directory_id] = of_node[each.node]
+        if each.disk is not None or (each.host, each.path) in occupied:
+            continue
+        if each.node not in of_node:
+            of_node[each.node] = next(number for number in range(len(used) + 1) if number not in used)
+            used.add(of_node[each.node])
+        if of_node[each.node] not in waiting:
+            assigned[each.directory_id] = of_node[each.node]
     return assigned
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,13 @@ def test_a_blank_disk_waits_while_the_broker_that_was_in_its_place_counts_as_liv
     place = KnownBroker(7, True, frozenset({"10.0.0.3"}), frozenset({"/disk-4"}))
     disks = [joined(4, node="c", host="10.0.0.3"), joined(5, node="d", host="10.0.0.4")]
     assert {key.int: value for key, value in assign_brokers(disks, known=[place]).items()} == {5: 0}
+
+
+def test_a_blank_disk_waits_while_the_one_that_was_in_its_place_still_counts_as_joined() -> None:
+    """Ray takes a while to give up the node that the machine was before."""
+    before = joined(4, node="before", host="10.0.0.3", broker=7)
+    again = replace(before, directory_id=uuid.UUID(int=5), node="again", disk=None)
+    assert assign_brokers([before, again], known=[KnownBroker(7)]) == {}
 
 
 def test_disks_of_two_clusters_are_refused() -> None:
