@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import admin, configs, operations
+from raylog.actors.apis import admin, configs, operations, quorum
 from raylog.actors.apis.api import Api
 from raylog.actors.controller_status import cluster_status, quorum_status
 from raylog.actors.patience import once_unlocked
@@ -134,6 +134,7 @@ class ControllerServer:
         self._server = Server(
             {
                 **{api.key: self._kafka_handler(api) for api in APIS},
+                quorum.KEY: lambda request: request.reply(quorum.entity(request.body, request.version, self._quorum())),
                 private.SESSION: self._open_session,
                 private.AWAIT_LEADER: self._await_leader,
                 private.CLUSTER_STATUS: self._cluster_status,
@@ -141,14 +142,14 @@ class ControllerServer:
                 private.SHUTDOWN: self._shutdown,
                 private.DRAIN_BROKER: self._drain_broker,
                 private.QUORUM: self._links.accept,
-                private.DESCRIBE_QUORUM: self._describe_quorum,
+                private.DESCRIBE_QUORUM: lambda request: request.reply(private.QuorumDescription(self._quorum())),
                 private.FIND_CONTROLLER: self._find_controller,
             },
             identity=self._identity,
             secret=self._secret,
             host=spec.host,
             port=self._last_port(),
-            versions={api.key: api.versions for api in APIS},
+            versions={quorum.KEY: quorum.VERSIONS, **{api.key: api.versions for api in APIS}},
         )
 
     # ------------------------------------------------------------------ life
@@ -162,7 +163,7 @@ class ControllerServer:
         self._over: asyncio.Future[str] = self._loop.create_future()
         self._log = await self._loop.run_in_executor(self._writing, self._open_log)
         quorum_config = QuorumConfig()
-        quorum = Quorum(
+        machine = Quorum(
             self._disk.directory_id,
             hard_state=self._log.hard_state,
             snapshot=self._log.snapshot,
@@ -174,7 +175,7 @@ class ControllerServer:
             now_ms=_now_ms(),
         )
         self._controller = Controller(
-            quorum,
+            machine,
             controller_node=self._spec.node_id,
             config=self._config,
             plan=plan_replicas,
@@ -436,9 +437,9 @@ class ControllerServer:
         self._ask(requests.DescribeCluster(), cluster)
         self._parked(request, self._ask(requests.ClusterStatus(), answer))
 
-    def _describe_quorum(self, request: Request) -> None:
+    def _quorum(self) -> dict[str, Any]:
         controller = self._controller
-        status = quorum_status(
+        return quorum_status(
             controller.quorum,
             controller.image,
             broker_id=broker_of(self._spec.node_id),
@@ -448,7 +449,6 @@ class ControllerServer:
             now_ms=_now_ms(),
             unix_ms=time.time_ns() // 1_000_000,
         )
-        request.reply(private.QuorumDescription(status))
 
     def _find_controller(self, request: Request) -> None:
         endpoint = self._active_endpoint()

@@ -28,7 +28,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import fetch, log_dirs, offsets, produce
+from raylog.actors.apis import fetch, log_dirs, offsets, produce, producers
 from raylog.actors.apis.entities import TopicNames
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
@@ -126,6 +126,7 @@ class ReplicaServer:
                 offsets.OFFSET_FOR_LEADER_EPOCH: self._offset_for_leader_epoch,
                 offsets.DELETE_RECORDS: self._delete_records,
                 log_dirs.KEY: self._describe_log_dirs,
+                producers.KEY: self._describe_producers,
                 **self._session.handlers(),
             },
             identity=self._identity,
@@ -139,6 +140,7 @@ class ReplicaServer:
                 offsets.OFFSET_FOR_LEADER_EPOCH: offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS,
                 offsets.DELETE_RECORDS: offsets.DELETE_RECORDS_VERSIONS,
                 log_dirs.KEY: log_dirs.VERSIONS,
+                producers.KEY: producers.VERSIONS,
             },
         )
 
@@ -308,6 +310,9 @@ class ReplicaServer:
 
     def _describe_log_dirs(self, request: Request) -> None:
         request.reply(log_dirs.entity(request.body, request.version, self._host.replicas, self._spec.disk))
+
+    def _describe_producers(self, request: Request) -> None:
+        request.reply(producers.entity(request.body, request.version, self._host.replicas, self._names))
 
     # ------------------------------------------------------------------ the controller
 

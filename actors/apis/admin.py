@@ -8,7 +8,8 @@ CreateTopics                19  2–7       replies name what was created from v
 DeleteTopics                20  1–6       by name, by id from version 6
 InitProducerId              22  0–4       without a transactional id
 CreatePartitions            37  0–3
-DescribeCluster             60  0–1       brokers by broker id, at their Broker actor's address
+DescribeCluster             60  0–2       brokers by broker id, at their Broker actor's address; dead ones if
+                                          asked for (fenced, from version 2)
 =========================  ===  ========  ==================================================================
 
 Each entry of ``APIS`` is (key, versions, to_request, to_entity). Requests become ``raylog.metadata.requests``; a ``Refused`` reply becomes
@@ -26,10 +27,12 @@ from raylog.actors.apis.entities import CODES, NO_DELAY, build
 from raylog.errors import error_for
 from raylog.metadata import requests
 from raylog.metadata.requests import ControllerReply, Refused
-from raylog.types import BROKER_SLOT, NO_LEADER, broker_of, slot_of
+from raylog.types import NO_LEADER, broker_of
 
 ERROR_NONE = CODES[0]
 NOT_COORDINATOR = ErrorCode.not_coordinator.value
+MISMATCHED_ENDPOINT_TYPE = ErrorCode.mismatched_endpoint_type.value
+UNSUPPORTED_ENDPOINT_TYPE = ErrorCode.unsupported_endpoint_type.value
 
 
 # ------------------------------------------------------------------ Metadata
@@ -201,7 +204,19 @@ def _create_partitions_entity(body: Any, reply: ControllerReply, version: int) -
 DESCRIBE_CLUSTER, INIT_PRODUCER_ID = 60, 22
 
 
+_BROKERS, _CONTROLLERS = 1, 2
+_ALL_CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))  # nobody is refused any here
+_OPERATIONS_NOT_ASKED = -(1 << 31)
+
+
 def _describe_cluster_request(body: Any, version: int) -> requests.Request:
+    asked = body.endpoint_type if version >= 1 else _BROKERS
+    if asked == _CONTROLLERS:
+        raise error_for(
+            MISMATCHED_ENDPOINT_TYPE, "these are the cluster's brokers; controllers have no listener for clients"
+        )
+    if asked != _BROKERS:
+        raise error_for(UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {asked}: 1 is brokers")
     return requests.DescribeCluster()
 
 
@@ -212,13 +227,18 @@ def _describe_cluster_entity(body: Any, reply: ControllerReply, version: int) ->
         error, message = CODES[reply.error], reply.message
         reply = requests.ClusterDescribed("", NO_LEADER, -1, ())
     assert isinstance(reply, requests.ClusterDescribed), reply
+    wants_dead = version >= 2 and body.include_fenced_brokers
     brokers = tuple(
-        module.DescribeClusterBroker(
-            broker_id=broker.broker_id, host=node.endpoint.host, port=node.endpoint.port, rack=broker.rack
+        build(
+            module.DescribeClusterBroker,
+            broker_id=broker.broker_id,
+            host=broker.last_endpoint.host if broker.last_endpoint is not None else "",
+            port=broker.last_endpoint.port if broker.last_endpoint is not None else -1,
+            rack=broker.rack,
+            is_fenced=not broker.is_live,
         )
         for broker in reply.brokers
-        for node in broker.nodes
-        if slot_of(node.node_id) == BROKER_SLOT
+        if broker.is_live or wants_dead
     )
     return build(
         cls,
@@ -229,6 +249,9 @@ def _describe_cluster_entity(body: Any, reply: ControllerReply, version: int) ->
         cluster_id=reply.cluster_id,
         controller_id=broker_of(reply.controller_node),
         brokers=brokers,
+        cluster_authorized_operations=_ALL_CLUSTER_OPERATIONS
+        if body.include_cluster_authorized_operations
+        else _OPERATIONS_NOT_ASKED,
     )
 
 
@@ -259,5 +282,5 @@ APIS = (
     Api(DELETE_TOPICS, range(1, 7), _delete_topics_request, _delete_topics_entity),
     Api(INIT_PRODUCER_ID, range(5), _init_producer_id_request, _init_producer_id_entity),
     Api(CREATE_PARTITIONS, range(4), _create_partitions_request, _create_partitions_entity),
-    Api(DESCRIBE_CLUSTER, range(2), _describe_cluster_request, _describe_cluster_entity),
+    Api(DESCRIBE_CLUSTER, range(3), _describe_cluster_request, _describe_cluster_entity),
 )

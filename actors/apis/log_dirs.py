@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35), versions 1–4, at a process that holds replicas: how many bytes each of them has on its disk.
+"""DescribeLogDirs (35), versions 1–5, at a process that holds replicas: how many bytes each of them has on its disk.
 
 Kafka's broker answers for all its directories; here each process answers for what it holds, under the one directory that it has.
 """
@@ -14,7 +14,7 @@ from raylog.replication.replica import Replica
 from raylog.types import TopicIdPartition
 
 KEY = 35
-VERSIONS = range(1, 5)
+VERSIONS = range(1, 6)
 
 
 def entity(request: Any, version: int, replicas: Mapping[TopicIdPartition, Replica], disk: str) -> Any:
@@ -48,5 +48,6 @@ def entity(request: Any, version: int, replicas: Mapping[TopicIdPartition, Repli
         topics=topics,
         total_bytes=total,
         usable_bytes=usable,
+        is_cordoned=False,
     )
     return build(cls, throttle_time=NO_DELAY, error_code=CODES[0], results=(result,))

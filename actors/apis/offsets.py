@@ -1,7 +1,8 @@
-"""ListOffsets (key 2, versions 1–7), OffsetForLeaderEpoch (key 23, versions 2–4), DeleteRecords (key 21, versions 0–2).
+"""ListOffsets (key 2, versions 1–11), OffsetForLeaderEpoch (key 23, versions 2–4), DeleteRecords (key 21, versions 0–2).
 
 The three requests that ask a leader about positions in its log, by topic name. ListOffsets' timestamps: −1 latest, −2 earliest, −3 the
-record with the largest timestamp (from version 7).
+record with the largest timestamp (from version 7), −4 the earliest on the disk (from 8: the same as −2), −5 the last and −6 the next that
+remote storage would have (from 9 and 11; there is none: −1). Another one, or one that its version does not know, is UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from raylog.replication.events import (
     OffsetForLeaderEpochReceived,
     OffsetForLeaderEpochReply,
 )
+from raylog.replication.replica import UNKNOWN_SPECIAL
 from raylog.types import TopicIdPartition
 
 LIST_OFFSETS = 2
-LIST_OFFSETS_VERSIONS = range(1, 8)
+LIST_OFFSETS_VERSIONS = range(1, 12)
+_SPECIAL_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}  # version
 OFFSET_FOR_LEADER_EPOCH = 23
 OFFSET_FOR_LEADER_EPOCH_VERSIONS = range(2, 5)
 DELETE_RECORDS = 21
@@ -36,8 +39,11 @@ def list_offsets_event(request: Any, token: int, names: TopicNames, version: int
         topic_id = names.id_of(topic)
         for partition in topic.partitions:
             epoch = partition.current_leader_epoch if version >= 4 else -1
+            timestamp = partition.timestamp
+            if timestamp < 0 and _SPECIAL_SINCE.get(timestamp, version + 1) > version:
+                timestamp = UNKNOWN_SPECIAL
             partitions.append(
-                ListOffsetsPartition(TopicIdPartition(topic_id, partition.partition_index), partition.timestamp, epoch)
+                ListOffsetsPartition(TopicIdPartition(topic_id, partition.partition_index), timestamp, epoch)
             )
     isolation_level = request.isolation_level if version >= 2 else 0
     return ListOffsetsReceived(token, request.replica_id, isolation_level, tuple(partitions))

@@ -12,7 +12,6 @@ import asyncio
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from types import TracebackType
 from typing import Any, Literal
 
@@ -21,6 +20,12 @@ from kio.schema.errors import ErrorCode
 from raylog.client import reassignment_throttles, requests
 from raylog.client.address import ClusterAddress
 from raylog.client.config import AdminConfig
+from raylog.client.config_entries import ConfigEntry as ConfigEntry
+from raylog.client.config_entries import ConfigSource as ConfigSource
+from raylog.client.config_entries import ConfigSynonym as ConfigSynonym
+from raylog.client.config_entries import ConfigType as ConfigType
+from raylog.client.config_entries import entry_of
+from raylog.client.inspection import LogDir, ProducerInfo, QuorumInfo, log_dirs_of, quorum_of
 from raylog.client.leader_requests import LeaderRequests
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import TopicView
@@ -69,59 +74,6 @@ class TopicDescription:
     topic_id: uuid.UUID
     is_internal: bool
     partitions: tuple[PartitionInfo, ...]
-
-
-class ConfigSource(IntEnum):
-    """Where a config's value comes from (Kafka's numbers)."""
-
-    UNKNOWN = 0
-    TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT_BROKER = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
-
-
-class ConfigType(IntEnum):
-    """What a config's value is (Kafka's numbers)."""
-
-    UNKNOWN = 0
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    CLASS = 8
-    PASSWORD = 9
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigSynonym:
-    """A value of a config under a name that it has in that place."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """``synonyms`` are all values, the one in force first: each holds where those before it are taken away."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-    read_only: bool
-    sensitive: bool
-    documentation: str | None
-    type: ConfigType = ConfigType.UNKNOWN
-    synonyms: tuple[ConfigSynonym, ...] = ()
-
-    @property
-    def is_default(self) -> bool:
-        return self.source is ConfigSource.DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,19 +209,7 @@ class AsyncAdminClient:
         reply = await self._ask(requests.describe_configs(kind, name, keys))
         result = reply.results[0]
         _raise_first([(name, result.error_code, result.error_message)])
-        return {
-            entry.name: ConfigEntry(
-                entry.name,
-                entry.value,
-                ConfigSource(int(entry.config_source)),
-                entry.read_only,
-                entry.is_sensitive,
-                entry.documentation,
-                ConfigType(int(entry.config_type)),
-                tuple(ConfigSynonym(each.name, each.value, ConfigSource(int(each.source))) for each in entry.synonyms),
-            )
-            for entry in result.configs
-        }
+        return {entry.name: entry_of(entry) for entry in result.configs}
 
     async def alter_configs(
         self,
@@ -338,30 +278,46 @@ class AsyncAdminClient:
 
     async def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:
         """How many bytes each replica has on its broker's disk; those that do not answer are left out."""
+        sizes: dict[TopicPartition, dict[int, int]] = {}
+        for broker, dirs in (await self.describe_log_dirs()).items():
+            for log_dir in dirs.values():
+                for key, size in log_dir.replicas.items():
+                    sizes.setdefault(key, {})[broker] = size
+        return sizes
+
+    async def describe_log_dirs(self) -> dict[int, dict[str, LogDir]]:
+        """By broker and path: the disks that hold replicas, with the size of each; processes that do not answer are left out."""
         link = self._opened()
         views = await link.metadata.refresh(None, timeout_ms=self._config.default_api_timeout_ms)
         nodes = sorted({node for view in views for part in view.partitions for node in part.replicas})
-        sizes: dict[TopicPartition, dict[int, int]] = {}
 
-        async def ask(node: int) -> None:
+        async def ask(node: int) -> Any:
             endpoint = link.metadata.nodes.get(node)
             if endpoint is None:
-                return
+                return None
             try:
                 connection = await link.connections.get(endpoint)
-                reply = await connection.request(
+                return await connection.request(
                     requests.describe_log_dirs(), timeout_ms=self._config.request_timeout_ms
                 )
             except RaylogError:
-                return
-            for result in reply.results:
-                for topic in result.topics:
-                    for part in topic.partitions:
-                        key = TopicPartition(str(topic.name), int(part.partition_index))
-                        sizes.setdefault(key, {})[broker_of(node)] = int(part.partition_size)
+                return None
 
-        await asyncio.gather(*map(ask, nodes))
-        return sizes
+        replies = zip(nodes, await asyncio.gather(*map(ask, nodes)), strict=True)
+        return log_dirs_of((broker_of(node), reply) for node, reply in replies if reply is not None)
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[ProducerInfo, ...]]:
+        """The idempotent and transactional producers that the partitions' leaders remember, by producer id."""
+        asked = [TopicPartition(*each) for each in partitions]
+        return await self._leaders().describe_producers(asked, self._config.default_api_timeout_ms)
+
+    async def describe_quorum(self) -> QuorumInfo:
+        """The controllers: who is active, how far the log of each is. Members are named by the broker on whose disk they are."""
+        reply = await self._ask(requests.describe_quorum())
+        _raise_first([("the quorum", reply.error_code, reply.error_message)])
+        return quorum_of(reply.topics[0].partitions[0])
 
     # -------------------------------------------------------------- operating partitions and brokers
 

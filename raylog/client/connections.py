@@ -415,6 +415,8 @@ def says_not_controller(reply: Any) -> bool:
     """Whether a Kafka reply refuses because its sender is not the active controller."""
     if getattr(reply, "error_code", None) is ErrorCode.not_controller:
         return True
+    if type(reply).__name__ == "DescribeQuorumResponse":
+        return reply.error_code is ErrorCode.not_leader_or_follower
     if type(reply).__name__ == "MetadataResponse" and not reply.topics and reply.controller_id == NO_CONTROLLER:
         return True  # asked for all topics it has no place for an error
     lists = (getattr(reply, name, None) or () for name in ("topics", "responses", "results"))

@@ -1,5 +1,5 @@
 """Questions to the leaders of partitions, asked until each has answered: ListOffsets, OffsetForLeaderEpoch,
-DeleteRecords.
+DeleteRecords, DescribeProducers.
 
 The partitions are grouped by leader, one request each. What comes back with an error that another leader, or a little
 time, may heal is asked again, after a search for the leader where the error concerns it, until the deadline; the rest
@@ -9,12 +9,13 @@ is raised.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from raylog.client import requests
+from raylog.client.inspection import ProducerInfo, producers_of
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import Leader
 from raylog.errors import ClientTimeoutError, RaylogError, error_for
@@ -79,6 +80,18 @@ class LeaderRequests:
             dict(offsets), build, lambda reply: _partitions(reply.topics, "name", "partition_index"), timeout_ms
         )
         return {key: int(a.low_watermark) for key, a in answers.items()}
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, tuple[ProducerInfo, ...]]:
+        """The producers that each leader remembers."""
+        answers = await self._ask(
+            dict.fromkeys(partitions),
+            requests.describe_producers,
+            lambda reply: _partitions(reply.topics, "name", "partition_index"),
+            timeout_ms,
+        )
+        return {key: producers_of(answer) for key, answer in answers.items()}
 
     async def _ask(
         self, asked: Asked, build: Build, read: Callable[[Any], dict[TopicPartition, Any]], timeout_ms: float

@@ -256,6 +256,27 @@ def incremental_alter_configs(
     return schema.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
 
 
+def describe_producers(partitions: Iterable[TopicPartition]) -> Request:
+    """DescribeProducers v0."""
+    schema = _schema("describe_producers.v0")
+    topics = by_topic(dict.fromkeys(partitions)).items()
+    return schema.DescribeProducersRequest(
+        topics=tuple(
+            schema.TopicRequest(name=topic, partition_indexes=tuple(index for index, _ in indexes))
+            for topic, indexes in topics
+        )
+    )
+
+
+def describe_quorum() -> Request:
+    """DescribeQuorum v2, of the one log that there is."""
+    schema = _schema("describe_quorum.v2")
+    partition = schema.PartitionData(partition_index=0)
+    return schema.DescribeQuorumRequest(
+        topics=(schema.TopicData(topic_name="__cluster_metadata", partitions=(partition,)),)
+    )
+
+
 def describe_log_dirs() -> Request:
     """DescribeLogDirs v4: of everything that the asked process holds."""
     schema = _schema("describe_log_dirs.v4")

@@ -26,7 +26,6 @@ from raylog.client.admin import (
     AnyBroker,
     AsyncAdminClient,
     ClusterDescription,
-    ConfigEntry,
     DrainProgress,
     ElectionKind,
     NewTopic,
@@ -38,7 +37,9 @@ from raylog.client.admin import (
 from raylog.client.background import background, notice_fork
 from raylog.client.batch_input import EncodedPart
 from raylog.client.config import AdminConfig, ProducerConfig
+from raylog.client.config_entries import ConfigEntry
 from raylog.client.deliveries import BatchDelivery, Delivery, OnBatchDelivery
+from raylog.client.inspection import LogDir, ProducerInfo, QuorumInfo
 from raylog.client.interceptors import ProducerRecord
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import TopicView
@@ -387,6 +388,20 @@ class AdminClient:
     def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:
         """How many bytes each replica has on its broker's disk."""
         return self._run(self._client.replica_sizes())
+
+    def describe_log_dirs(self) -> dict[int, dict[str, LogDir]]:
+        """By broker and path: the disks that hold replicas."""
+        return self._run(self._client.describe_log_dirs())
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[ProducerInfo, ...]]:
+        """The producers that the partitions' leaders remember."""
+        return self._run(self._client.describe_producers(partitions))
+
+    def describe_quorum(self) -> QuorumInfo:
+        """The controllers: who is active, how far the log of each is."""
+        return self._run(self._client.describe_quorum())
 
     def elect_leaders(
         self,

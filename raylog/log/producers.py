@@ -74,6 +74,10 @@ class ProducerState:
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
+    @property
+    def is_in_transaction(self) -> bool:
+        return self.txn_first_offset is not None
+
     def find(self, base_sequence: int, last_sequence: int) -> RememberedBatch | None:
         for batch in self.batches:
             if batch.last_sequence == last_sequence and batch.base_sequence == base_sequence:

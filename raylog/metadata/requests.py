@@ -283,11 +283,15 @@ class DescribeCluster:
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
+    """``last_endpoint`` is where its Broker listens, or listened before it died; None if it never came."""
+
     broker_id: int
     rack: str | None
     directories: tuple[tuple[uuid.UUID, str], ...]
     nodes: tuple[NodeView, ...]
     is_draining: bool = False
+    last_endpoint: Endpoint | None = None
+    is_live: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from raylog.metadata.requests import (
     TopicView,
 )
 from raylog.metadata.topic_decisions import INTERNAL_TOPICS
-from raylog.types import NO_LEADER, broker_of
+from raylog.types import BROKER_SLOT, NO_LEADER, broker_of, node_id
 
 
 def describe_topics(image: MetadataImage, request: DescribeTopics, *, controller_node: int) -> TopicsDescribed:
@@ -54,8 +54,8 @@ def describe_topics(image: MetadataImage, request: DescribeTopics, *, controller
 
 def describe_cluster(image: MetadataImage, *, controller_node: int, controller_epoch: int) -> ClusterDescribed:
     nodes: dict[int, list[ActorRegistered]] = {}
-    for node_id, actor in image.actors.items():
-        nodes.setdefault(broker_of(node_id), []).append(actor)
+    for node, registered in image.actors.items():
+        nodes.setdefault(broker_of(node), []).append(registered)
     return ClusterDescribed(
         image.cluster_id,
         controller_node,
@@ -67,8 +67,11 @@ def describe_cluster(image: MetadataImage, *, controller_node: int, controller_e
                 tuple((disk.directory_id, disk.path) for disk in image.disks_of(broker_id)),
                 _node_views(image, nodes.get(broker_id, ())),
                 image.is_draining(broker_id),
+                actor.endpoint if actor is not None else None,
+                actor is not None and actor.alive,
             )
             for broker_id, broker in sorted(image.brokers.items())
+            for actor in [image.actors.get(node_id(broker_id, BROKER_SLOT))]
         ),
     )
 

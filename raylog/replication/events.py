@@ -123,7 +123,7 @@ class FetchReply:
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsPartition:
-    """``timestamp``: −1 latest, −2 earliest, −3 largest timestamp, else wall-clock milliseconds."""
+    """``timestamp``: −1 latest, −2 earliest, −3 largest timestamp … (``replica``), else wall-clock milliseconds."""
 
     id: TopicIdPartition
     timestamp: int

@@ -68,7 +68,9 @@ UNKNOWN_LEADER_EPOCH = ErrorCode.unknown_leader_epoch.value
 OFFSET_NOT_AVAILABLE = ErrorCode.offset_not_available.value
 KAFKA_STORAGE_ERROR = ErrorCode.kafka_storage_error.value
 
-LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
+UNKNOWN_SPECIAL = -(1 << 63)  # stands for a negative timestamp that means nothing to the asker's version
+UNSUPPORTED_VERSION = ErrorCode.unsupported_version.value
 
 
 class Role(Enum):
@@ -393,6 +395,10 @@ class Replica:
         if request.timestamp in (EARLIEST, EARLIEST_LOCAL):
             start = log.log_start_offset
             return ListOffsetsPartitionResult(self.id, 0, -1, start, log.leader_epochs.epoch_at(start))
+        if request.timestamp in (LATEST_TIERED, EARLIEST_PENDING):
+            return ListOffsetsPartitionResult(self.id, 0)
+        if request.timestamp < 0 and request.timestamp != LARGEST_TIMESTAMP:
+            return ListOffsetsPartitionResult(self.id, UNSUPPORTED_VERSION)
         try:
             if request.timestamp == LARGEST_TIMESTAMP:
                 found = log.largest_timestamp(end, in_memory=in_memory)

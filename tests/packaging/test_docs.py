@@ -57,7 +57,7 @@ def refused_options() -> str:
 
 
 def kafka_apis() -> str:
-    from raylog.actors.apis import admin, configs, fetch, log_dirs, offsets, operations, produce
+    from raylog.actors.apis import admin, configs, fetch, log_dirs, offsets, operations, produce, producers, quorum
 
     served: list[tuple[int, range, str]] = [
         (api.key, api.versions, "controller") for api in (*admin.APIS, *configs.APIS, *operations.APIS)
@@ -69,8 +69,10 @@ def kafka_apis() -> str:
         (offsets.OFFSET_FOR_LEADER_EPOCH, offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS),
         (offsets.DELETE_RECORDS, offsets.DELETE_RECORDS_VERSIONS),
         (log_dirs.KEY, log_dirs.VERSIONS),
+        (producers.KEY, producers.VERSIONS),
     ):
         served.append((key, versions, "replicas"))
+    served.append((quorum.KEY, quorum.VERSIONS, "controller"))
     rows = ["| key | API | versions | answered by |", "|---|---|---|---|"]
     for key, versions, owner in sorted(served, key=lambda each: each[0]):
         rows.append(f"| {key} | {KAFKA_NAMES[key]} | {min(versions)}–{max(versions)} | {owner} |")
@@ -105,7 +107,9 @@ KAFKA_NAMES = {
     44: "IncrementalAlterConfigs",
     45: "AlterPartitionReassignments",
     46: "ListPartitionReassignments",
+    55: "DescribeQuorum",
     60: "DescribeCluster",
+    61: "DescribeProducers",
     64: "UnregisterBroker",
 }
 TABLES = {
