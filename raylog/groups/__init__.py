@@ -9,8 +9,8 @@ No Ray, no loop, no socket, no clock and no randomness: time and ids come in as 
     image.py               what the log says: fold(apply, records)
     requests.py events.py  what is asked and answered; what goes in and comes out
     group.py               one group's members and the state it is in
+    sessions.py            whether a member is still there
     rebalances.py          Join, Sync, Heartbeat, Leave: the transitions
     offsets.py             OffsetCommit, OffsetFetch, OffsetDelete, expiry
     coordinator.py         the machine of one partition of __consumer_offsets
-    assignors/             range, roundrobin, sticky, cooperative-sticky: run by the group's leading member, not by the coordinator
 """

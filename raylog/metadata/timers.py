@@ -36,6 +36,12 @@ class Timers:
     def cancel(self, name: Name) -> None:
         self._deadlines.pop(name, None)
 
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._deadlines.clear()
+        self._scheduled.clear()
+        self._heap.clear()
+
     def next_ms(self) -> int | None:
         """When to look again: the next deadline, or a moment before it."""
         return self._heap[0][0] if self._heap else None

@@ -1,0 +1,266 @@
+"""How far a group has come: OffsetCommit, OffsetFetch, OffsetDelete, DeleteGroups, and the expiry of what nobody needs.
+
+A commit is answered, and seen by a fetch, when it is replicated. Commits of one partition reach the image in the order of the log.
+
+*Who may commit*: a member of the current generation, except between the two phases of a rebalance; and somebody outside of the
+membership (generation −1: a tool, or a consumer that assigns its own partitions) while the group has no members.
+
+*Expiry* (Kafka's KIP-211), ``offsets.retention.minutes`` after
+
+- the group became empty, where it has had members;
+- the last commit of a partition, where the group is stable and its members do not read the topic (a "consumer" group only), or
+  where the group never had members.
+
+An offset that carries an expiry of its own (commits of versions 2–4) goes by that. An empty group goes with its last offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from kio.schema.errors import ErrorCode
+
+from raylog.groups.consumer_protocol import PROTOCOL_TYPE
+from raylog.groups.context import COORDINATOR_NOT_AVAILABLE, REBALANCE_IN_PROGRESS, CoordinatorContext, commit_error
+from raylog.groups.group import Group, State
+from raylog.groups.rebalances import ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, Rebalances
+from raylog.groups.records import NO_LEADER_EPOCH, NO_TIMESTAMP, GroupKey, GroupRecord, OffsetKey, OffsetValue
+from raylog.groups.requests import (
+    NO_MEMBER_ID,
+    CommittedPartition,
+    DeleteGroup,
+    FetchedOffset,
+    GroupDeleted,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    OffsetsCommitted,
+    OffsetsDeleted,
+    OffsetsFetched,
+    PartitionError,
+)
+from raylog.types import TopicPartition
+
+EXPIRE = "expire"
+OFFSET_METADATA_TOO_LARGE = ErrorCode.offset_metadata_too_large.value
+GROUP_ID_NOT_FOUND = ErrorCode.group_id_not_found.value
+NON_EMPTY_GROUP = ErrorCode.non_empty_group.value
+GROUP_SUBSCRIBED_TO_TOPIC = ErrorCode.group_subscribed_to_topic.value
+
+
+class Offsets:
+    __slots__ = ("_context", "_rebalances")
+
+    def __init__(self, context: CoordinatorContext, rebalances: Rebalances) -> None:
+        self._context = context
+        self._rebalances = rebalances
+
+    # -------------------------------------------------------------- commit
+
+    def commit(self, token: int, request: OffsetCommit) -> None:
+        context = self._context
+        group = context.groups.get(request.group_id)
+        if group is None:
+            error = 0 if request.generation < 0 else ILLEGAL_GENERATION
+            if not error:
+                group = context.groups[request.group_id] = Group(request.group_id)
+        else:
+            error = self._judge(group, request)
+        if error or group is None:
+            context.reply(token, _same_for_all(request.partitions, error))
+            return
+        if group.is_in(State.STABLE, State.PREPARING_REBALANCE):
+            self._rebalances.sessions.heard(group, group.members[request.member_id], request.connection)
+        self._store(token, request)
+
+    def _judge(self, group: Group, request: OffsetCommit) -> int:
+        if group.is_in(State.DEAD):
+            return COORDINATOR_NOT_AVAILABLE
+        if request.generation < 0 and group.is_in(State.EMPTY):
+            return 0
+        if request.generation < 0 and request.member_id == NO_MEMBER_ID and request.group_instance_id is None:
+            return UNKNOWN_MEMBER_ID  # only members commit while there are any
+        error = self._rebalances.judge_member(group, request.member_id, request.group_instance_id, request.generation)
+        if not error and group.is_in(State.COMPLETING_REBALANCE):
+            return REBALANCE_IN_PROGRESS
+        return error
+
+    def _store(self, token: int, request: OffsetCommit) -> None:
+        context = self._context
+        too_large = [len(each.metadata) > context.config.offset_metadata_max_bytes for each in request.partitions]
+        records = tuple(
+            GroupRecord(
+                OffsetKey(request.group_id, each.topic, each.partition), self._value(each, request.retention_ms)
+            )
+            for each, is_refused in zip(request.partitions, too_large, strict=True)
+            if not is_refused
+        )
+
+        def answered(error: int) -> None:
+            told = commit_error(error)
+            results = tuple(
+                PartitionError(each.topic, each.partition, OFFSET_METADATA_TOO_LARGE if is_refused else told)
+                for each, is_refused in zip(request.partitions, too_large, strict=True)
+            )
+            context.reply(token, OffsetsCommitted(results))
+
+        if records:
+            context.append(records, answered)
+        else:
+            answered(0)
+
+    def _value(self, partition: CommittedPartition, retention_ms: int) -> OffsetValue:
+        wall_ms = self._context.wall_ms
+        committed = wall_ms if partition.commit_timestamp == NO_TIMESTAMP else partition.commit_timestamp
+        expires = NO_TIMESTAMP if retention_ms < 0 else committed + retention_ms
+        # The record that has an expiry has no room for a leader epoch; what is answered is what the log will say.
+        leader_epoch = partition.leader_epoch if expires == NO_TIMESTAMP else NO_LEADER_EPOCH
+        return OffsetValue(partition.offset, leader_epoch, partition.metadata, committed, expires)
+
+    # -------------------------------------------------------------- fetch
+
+    def fetch(self, token: int, request: OffsetFetch) -> None:
+        """Whatever state the group is in: it may keep offsets here without being a member of anything."""
+        stored = self._context.image.offsets_of(request.group_id)
+        places = sorted(stored) if request.partitions is None else request.partitions
+        fetched = []
+        for place in places:
+            value = stored.get(place)
+            if value is None:
+                fetched.append(FetchedOffset(place.topic, place.partition))
+            else:
+                fetched.append(
+                    FetchedOffset(place.topic, place.partition, value.offset, value.leader_epoch, value.metadata)
+                )
+        self._context.reply(token, OffsetsFetched(0, tuple(fetched)))
+
+    # -------------------------------------------------------------- deletion
+
+    def delete_offsets(self, token: int, request: OffsetDelete) -> None:
+        context = self._context
+        group = context.groups.get(request.group_id)
+        if group is None or group.is_in(State.DEAD):
+            context.reply(token, OffsetsDeleted(GROUP_ID_NOT_FOUND))
+            return
+        if not group.is_in(State.EMPTY) and group.protocol_type != PROTOCOL_TYPE:
+            context.reply(token, OffsetsDeleted(NON_EMPTY_GROUP))
+            return
+        is_read = [not group.is_in(State.EMPTY) and group.reads(place.topic) for place in request.partitions]
+        known = set(context.offsets_known(request.group_id))
+        records = tuple(
+            _tombstone(request.group_id, place)
+            for place, refused in zip(request.partitions, is_read, strict=True)
+            if place in known and not refused
+        )
+
+        def answered(error: int) -> None:
+            told = commit_error(error)
+            results = tuple(
+                PartitionError(place.topic, place.partition, GROUP_SUBSCRIBED_TO_TOPIC if refused else told)
+                for place, refused in zip(request.partitions, is_read, strict=True)
+            )
+            context.reply(token, OffsetsDeleted(0, results))
+
+        if records:
+            context.append(records, answered)
+        else:
+            answered(0)
+
+    def delete_group(self, token: int, request: DeleteGroup) -> None:
+        context = self._context
+        group = context.groups.get(request.group_id)
+        if group is None or group.is_in(State.DEAD):
+            context.reply(token, GroupDeleted(GROUP_ID_NOT_FOUND))
+        elif not group.is_in(State.EMPTY):
+            context.reply(token, GroupDeleted(NON_EMPTY_GROUP))
+        else:
+            self._bury(
+                group,
+                context.offsets_known(request.group_id),
+                lambda error: context.reply(token, GroupDeleted(commit_error(error))),
+            )
+
+    def _bury(self, group: Group, places: Iterable[TopicPartition], answered: Callable[[int], None]) -> None:
+        """Delete an empty group with all that it has. Until that is replicated it is dead; if it fails it is empty again."""
+        context = self._context
+        group_id = group.group_id
+        for member_id in list(group.pending):
+            self._rebalances.forget_pending(group, member_id)
+        buried = group.value({})
+        group.enter(State.DEAD, context.wall_ms)
+        stored = context.image.groups.get(group_id)
+        records = [_tombstone(group_id, place) for place in places]
+        if group.generation > 0 or (stored is not None and stored.value is not None):
+            records.append(GroupRecord(GroupKey(group_id), None))
+
+        def settled(error: int) -> None:
+            if context.groups.get(group_id) is not group:
+                return
+            del context.groups[group_id]
+            if error:
+                context.groups[group_id] = Group.restored(group_id, buried)
+
+        if records:
+            context.append(tuple(records), answered, settled=settled)
+        else:
+            settled(0)
+            answered(0)
+
+    def topic_gone(self, topic: str) -> None:
+        """A topic was deleted: so is every group's progress there."""
+        for group_id in sorted(self._context.groups):
+            places = [place for place in self._context.offsets_known(group_id) if place.topic == topic]
+            if places:
+                self._context.append(tuple(_tombstone(group_id, place) for place in places))
+
+    # -------------------------------------------------------------- expiry
+
+    def expire(self) -> None:
+        context = self._context
+        for group_id, group in sorted(context.groups.items()):
+            if group.is_in(State.DEAD):
+                continue
+            expired = self._expired(group)
+            known = context.offsets_known(group_id)
+            if group.is_in(State.EMPTY) and not group.pending and len(expired) == len(known):
+                self._bury(group, expired, lambda error: None)
+            elif expired:
+                context.append(tuple(_tombstone(group_id, place) for place in expired))
+
+    def _expired(self, group: Group) -> list[TopicPartition]:
+        context = self._context
+        since = group.current_state_timestamp
+        if group.protocol_type is None:
+            since = NO_TIMESTAMP
+            may_expire: Callable[[str], bool] = _any_topic
+        elif group.is_in(State.EMPTY):
+            may_expire = _any_topic
+        elif group.protocol_type == PROTOCOL_TYPE and group.is_in(State.STABLE) and group.subscribed_topics is not None:
+            since = NO_TIMESTAMP
+            may_expire = lambda topic: not group.reads(topic)  # noqa: E731
+        else:
+            return []
+        expired = []
+        for place, value in context.image.offsets_of(group.group_id).items():
+            if not may_expire(place.topic) or (group.group_id, place) in context.pending_offsets:
+                continue
+            if value.expire_timestamp != NO_TIMESTAMP:
+                is_over = context.wall_ms >= value.expire_timestamp
+            else:
+                base = value.commit_timestamp if since == NO_TIMESTAMP else since
+                is_over = context.wall_ms - base >= context.config.offsets_retention_ms
+            if is_over:
+                expired.append(place)
+        return sorted(expired)
+
+
+def _any_topic(topic: str) -> bool:
+    return True
+
+
+def _tombstone(group_id: str, place: TopicPartition) -> GroupRecord:
+    return GroupRecord(OffsetKey(group_id, place.topic, place.partition), None)
+
+
+def _same_for_all(partitions: Iterable[CommittedPartition], error: int) -> OffsetsCommitted:
+    return OffsetsCommitted(tuple(PartitionError(each.topic, each.partition, error) for each in partitions))

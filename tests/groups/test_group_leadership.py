@@ -1,0 +1,187 @@
+"""A coordinator is the leader of its partition: what it answers before, during and after, and what a successor finds."""
+
+from __future__ import annotations
+
+import pytest
+from group_bench import GROUP, Bench
+from kio.schema.errors import ErrorCode
+
+from raylog.groups.context import GroupConfig
+from raylog.groups.coordinator import Role
+from raylog.groups.events import Appended, Elected, HighWatermarkRose, Replayed, Resigned
+from raylog.groups.group import State
+from raylog.groups.requests import (
+    DeleteGroup,
+    DescribeGroup,
+    Heartbeat,
+    LeaveGroup,
+    LeavingMember,
+    ListGroups,
+    OffsetDelete,
+    OffsetFetch,
+    SyncGroup,
+)
+from raylog.types import TopicPartition
+
+NOT_COORDINATOR = ErrorCode.not_coordinator.value
+LOADING = ErrorCode.coordinator_load_in_progress.value
+
+
+@pytest.mark.parametrize("is_loading", [False, True])
+def test_who_does_not_lead_yet_says_so_in_the_words_that_each_client_knows(is_loading: bool) -> None:
+    bench = Bench(lead=False)
+    told = NOT_COORDINATOR
+    if is_loading:
+        bench.handle(Elected(1, 10))
+        told = LOADING
+    assert bench.answer(bench.join()).error == told
+    assert bench.answer(bench.commit(1)).partitions[0].error == told
+    assert bench.call(OffsetFetch(GROUP)).error == told
+    assert bench.call(OffsetDelete(GROUP, (TopicPartition("t", 0),))).error == told
+    assert bench.call(LeaveGroup(GROUP, (LeavingMember("m"),))).error == told
+    assert bench.call(DescribeGroup(GROUP)).error == told
+    assert bench.call(DeleteGroup(GROUP)).error == told
+    sync, beat = bench.call(SyncGroup(GROUP, "m", 1)).error, bench.call(Heartbeat(GROUP, "m", 1)).error
+    assert sync == (ErrorCode.rebalance_in_progress.value if is_loading else told)
+    assert beat == (0 if is_loading else told)
+    assert bench.call(ListGroups()).error == (LOADING if is_loading else 0)
+
+
+def test_it_leads_when_everything_up_to_its_election_is_applied() -> None:
+    bench = Bench()
+    bench.commit(5)
+    successor = Bench(lead=False)
+    successor.handle(Elected(2, 1))
+    successor.handle(Replayed((), 0))
+    assert successor.coordinator.role is Role.LOADING
+    successor.handle(Replayed(tuple(bench.log), 1))
+    assert successor.coordinator.role is Role.LEADING and successor.committed() == 5
+
+
+def test_a_follower_that_has_read_along_leads_at_once() -> None:
+    bench = Bench()
+    bench.commit(5)
+    follower = Bench(lead=False)
+    follower.handle(Replayed(tuple(bench.log), 1))
+    follower.handle(Elected(2, 1))
+    assert follower.coordinator.role is Role.LEADING and follower.committed() == 5
+
+
+def test_a_successor_finds_a_stable_group_and_its_members_notice_nothing() -> None:
+    bench = Bench()
+    leader, other = bench.members(2)
+    bench.commit(5, other)
+    bench.fail_over()
+    assert bench.coordinator.groups[GROUP].state is State.STABLE
+    assert bench.beat(leader) == 0 and bench.beat(other) == 0
+    assert bench.answer(bench.sync(other)).assignment == other.member_id.encode()
+    assert bench.answer(bench.commit(6, other)).partitions[0].error == 0
+    bench.join(leader.member_id)
+    assert bench.beat(other) == ErrorCode.rebalance_in_progress.value
+
+
+def test_members_that_died_with_the_coordinator_are_out_after_their_session_timeout() -> None:
+    bench = Bench()
+    leader, silent = bench.members(2)
+    bench.fail_over()
+    bench.pass_time(9_999)
+    assert bench.beat(leader) == 0
+    bench.pass_time(1)
+    assert bench.beat(leader) == ErrorCode.rebalance_in_progress.value
+    assert bench.beat(silent) == ErrorCode.unknown_member_id.value
+
+
+def test_everyone_who_waits_is_sent_away_when_the_leadership_is_lost() -> None:
+    bench = Bench()
+    leader, other = bench.members(2)
+    parked = bench.ask(Heartbeat(GROUP, other.member_id, other.generation, park_ms=3_000, connection=1))
+    bench.replicates = False
+    commit = bench.commit(5, leader)
+    other_group = bench.ask(DeleteGroup("nobody"))
+    static = bench.join(group_instance_id="i")
+    bench.resign()
+    assert bench.answer(commit).partitions[0].error == NOT_COORDINATOR
+    assert bench.answer(static).error == NOT_COORDINATOR
+    assert bench.answer(parked).error == ErrorCode.rebalance_in_progress.value, "the newcomer began a rebalance"
+    assert bench.answer(other_group).error == ErrorCode.group_id_not_found.value
+    assert bench.answer(bench.join()).error == NOT_COORDINATOR
+    assert bench.coordinator.next_deadline_ms() is None
+
+
+def test_a_plan_under_way_is_lost_with_the_leadership_and_the_members_join_again() -> None:
+    bench = Bench()
+    (leader,) = bench.members(1)
+    again = bench.answer(bench.join(leader.member_id))
+    bench.replicates = False
+    token = bench.sync(again, {again.member_id: b"new"})
+    bench.fail_over()
+    assert bench.answer(token).error == NOT_COORDINATOR
+    assert bench.answer(bench.sync(again)).error == ErrorCode.illegal_generation.value
+    assert bench.beat(leader) == 0, "the generation before is what the log knows"
+
+
+def test_an_uncommitted_tail_that_survives_counts_when_it_is_replicated() -> None:
+    bench = Bench()
+    bench.commit(5)
+    bench.replicates = False
+    token = bench.commit(6)
+    bench.fail_over(keep=len(bench.log))
+    assert bench.answer(token).partitions[0].error == NOT_COORDINATOR
+    assert bench.committed() == 6
+
+
+def test_an_uncommitted_tail_that_is_cut_never_was() -> None:
+    bench = Bench()
+    bench.commit(5)
+    bench.replicates = False
+    bench.commit(6)
+    bench.fail_over()
+    assert bench.committed() == 5
+
+
+def test_the_same_process_may_lead_again_and_reads_what_came_in_between() -> None:
+    bench = Bench()
+    bench.commit(5)
+    bench.resign()
+    assert bench.coordinator.position == 1
+    bench.elect()
+    bench.commit(7)
+    assert bench.committed() == 7
+    bench.elect()
+    assert bench.committed() == 7, "elected anew without having resigned"
+
+
+def test_older_epochs_change_nothing() -> None:
+    bench = Bench()
+    (leader,) = bench.members(1)
+    bench.leader_epoch = 5
+    bench.handle(Elected(5, len(bench.log)))
+    assert bench.coordinator.role is Role.LEADING
+    bench.handle(Elected(4, len(bench.log)))
+    bench.handle(Resigned(4))
+    assert bench.coordinator.role is Role.LEADING and bench.beat(leader) == 0
+    bench.resign()
+    bench.handle(Elected(5, len(bench.log)))
+    assert bench.coordinator.role is Role.FOLLOWING
+
+
+def test_what_became_of_an_append_of_an_older_epoch_is_nobodys_business() -> None:
+    bench = Bench()
+    bench.replicates = False
+    token = bench.commit(5)
+    bench.resign()
+    bench.elect()
+    before = dict(bench.answers)
+    bench.handle(Appended(1, 1))
+    bench.handle(HighWatermarkRose(1))
+    assert bench.answers == before and bench.answer(token).partitions[0].error == NOT_COORDINATOR
+
+
+def test_a_group_that_is_larger_than_its_limit_has_grown_rebalances_when_it_is_loaded() -> None:
+    bench = Bench()
+    joined = bench.members(3)
+    bench.config = GroupConfig(group_initial_rebalance_delay_ms=0, group_max_size=2)
+    bench.fail_over()
+    tokens = [bench.join(each.member_id) for each in joined]
+    errors = [bench.answers[token].error if token in bench.answers else 0 for token in tokens]  # type: ignore[union-attr]
+    assert sorted(errors) == [0, 0, ErrorCode.group_max_size_reached.value]
