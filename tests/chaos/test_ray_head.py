@@ -300,7 +300,8 @@ def test_the_leaders_of_a_node_that_ended_move_at_once_and_its_processes_wait_fo
         moved_s = time.monotonic() - ended_at
         acknowledges(load, 2_000)
         name = group_name(open_disk(machines.disks[machine][0]).directory_id)
-        waiting = machines.run(GROUP, machines.address, machines.ip("node-0"), name)
+        elsewhere = next(each for each in machines.disks if each != machine)
+        waiting = machines.run(GROUP, machines.address, machines.ip(elsewhere), name)
         assert waiting["states"] == ["RESCHEDULING"], "Ray keeps the group for the disk"
         mine = [each for each in fleet.status()["actors"] if each["broker"] == broker]
         assert {each["state"] for each in mine} == {"starting"}, "one creation of each is pending"
