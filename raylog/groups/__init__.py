@@ -13,4 +13,5 @@ No Ray, no loop, no socket, no clock and no randomness: time and ids come in as 
     rebalances.py          Join, Sync, Heartbeat, Leave: the transitions
     offsets.py             OffsetCommit, OffsetFetch, OffsetDelete, expiry
     coordinator.py         the machine of one partition of __consumer_offsets
+    assignors/             how a group's leading member shares out partitions
 """
