@@ -387,6 +387,10 @@ class ReplicaServer:
             logger.exception("cannot open %s", directory)
             return LogOpened(assignment.id, None, f"{type(error).__name__}: {error}")
         report = log.recovery
+        if report.converted:
+            logger.info(
+                "%s: %d segments held messages of old formats and were converted", directory, len(report.converted)
+            )
         if report.cut_bytes or report.rebuilt_indexes or report.set_aside:
             logger.info(
                 "%s is %s: cut %d bytes (%s), rebuilt %d indexes%s",

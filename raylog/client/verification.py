@@ -252,6 +252,8 @@ class _Comparing:
         starts = comparison.epoch_starts
         for index in range(max(0, len(starts) - EPOCHS_ASKED_MAX), len(starts)):
             epoch, start = starts[index]
+            if epoch < 0:
+                continue  # messages of old formats had none
             answer = await leaders.epoch_ends({self._key: epoch}, self._patience_s * 1000)
             known, end = answer[self._key]
             is_last = index + 1 == len(starts)

@@ -1,8 +1,8 @@
 """Opens the folder of a log: lock, identity, leftovers, recovery, and the states that come with the segments.
 
 The order matters. The lock comes first, so that no other process looks at half-done work; then the topic id, so that a stranger's folder
-is set aside before anything in it is touched; then the checkpoint; then the files. The result is everything that ``Log`` needs to go
-on. See ``raylog.log.recovery`` for what is scanned and how it is judged.
+is set aside before anything in it is touched; then the checkpoint; where there is none of our own, messages of old formats; then the
+files. The result is everything that ``Log`` needs to go on. See ``raylog.log.recovery`` for what is scanned and how it is judged.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from raylog.log.checkpoint import ReplicaCheckpoint
 from raylog.log.config import LogConfig
 from raylog.log.files import Files, Lock
 from raylog.log.leader_epochs import LeaderEpochs
+from raylog.log.old_formats import converts
 from raylog.log.partition_metadata import LOCK_NAME, read_topic_id, write_topic_id
 from raylog.log.producers import ProducerSnapshots, ProducerStates
 from raylog.log.recovery import RecoveryReport, load_segments, tidy
@@ -109,11 +110,18 @@ def _opened(
     boot_id: str,
     adopted: ReplicaCheckpoint | None,
 ) -> Opened:
-    checkpoint = checkpoints.read(files, directory) or adopted
+    own = checkpoints.read(files, directory)
+    checkpoint = own or adopted
     epochs = LeaderEpochs(files, directory)
     producers = ProducerStates()
     snapshots = ProducerSnapshots(files, directory)
     base_offsets = tidy(files, directory, report)
+    if own is None:
+        for base_offset in base_offsets:  # one after the other: only one of them needs twice its room
+            if converts(files, directory, base_offset):
+                report.converted.append(f"{base_offset:020d}.log")
+                tidy(files, directory, report)
+        base_offsets = tidy(files, directory, report)
     if not base_offsets:
         report.condition = Condition.MISSING
         for offset in snapshots.offsets():

@@ -1,11 +1,11 @@
 """What a log does with the files that it finds when it is opened [L19]: tidy up, scan, cut, rebuild, and judge.
 
 After a clean stop the files are taken as they are. Otherwise every segment from the one that holds the recovery point on is scanned:
-each batch must be whole, of format 2, with the right CRC, offsets that ascend from where the last batch ended, and a leader epoch
-that does not go back. At the first that is not, the log ends; a torn tail and appended garbage look alike and are cut alike, and later
-segments go. So does a segment that does not begin where the one before ends: a loss of power took the end of that one (only
-compaction leaves such gaps). Indexes of scanned segments are built anew, those below are rebuilt only where they are missing or
-cannot be right.
+each batch must be whole, of format 2 (older ones were converted before, see ``old_formats``), with the right CRC, offsets that ascend from
+where the last batch ended, and a leader epoch that does not go back. At the first that is not, the log ends; a torn tail and appended
+garbage look alike and are cut alike, and later segments go. So does a segment that does not begin where the one before ends: a loss of
+power took the end of that one (only compaction leaves such gaps). Indexes of scanned segments are built anew, those below are rebuilt
+only where they are missing or cannot be right.
 
 Leftovers of a crash: ``.deleted`` files and ``.cleaned`` files (a cleaner's unfinished work) are removed; a ``.swap`` file is the
 finished work and takes the place of the segments that it covers; an index without its log is removed.
@@ -34,7 +34,7 @@ from raylog.log.leader_epochs import LeaderEpochs
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET
 from raylog.log.segment import SUFFIXES, Segment
 from raylog.metadata.session import Condition
-from raylog.records.batch import HEADER_SIZE, LOG_OVERHEAD
+from raylog.records.batch import CURRENT_MAGIC, HEADER_SIZE, LOG_OVERHEAD, MAGIC_POSITION
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 
 _ZEROS = bytes(1 << 16)
@@ -52,6 +52,7 @@ class RecoveryReport:
     cut_bytes: int = 0
     cut_reason: str | None = None
     cut_is_one_incomplete_batch: bool = True
+    converted: list[str] = field(default_factory=list)  # segments with messages of format 0 or 1
     removed: list[str] = field(default_factory=list)
     rebuilt_indexes: list[str] = field(default_factory=list)
     set_aside: str | None = None
@@ -93,6 +94,9 @@ def _finish_swap(files: Files, directory: str, base_offset: int, remove: Callabl
     while position + HEADER_SIZE <= size:
         head = file.read_at(position, 27)
         start, length = struct.unpack_from(">qi", head)
+        is_batch = head[MAGIC_POSITION] == CURRENT_MAGIC and length >= HEADER_SIZE - LOG_OVERHEAD
+        if not is_batch or position + LOG_OVERHEAD + length > size or start <= last_offset:
+            break  # a tail that recovery will cut covers nothing
         last_offset = start + int.from_bytes(head[23:27], "big")
         position += LOG_OVERHEAD + length
     file.close()
@@ -293,8 +297,8 @@ def _refuse_legacy(segment: Segment, position: int) -> None:
         message = segment.file.read_at(position + LOG_OVERHEAD + 4, size - 4)
         if zlib.crc32(message) == crc:
             raise DiskError(
-                f"{segment.path}.log holds messages of format {message[0]} at byte {position}; raylog reads format 2. Let Apache "
-                "Kafka 3 rewrite the topic (mirror it into a new one) first."
+                f"{segment.path}.log holds messages of format {message[0]} at byte {position}. They are converted when a folder is "
+                "opened for the first time; this one was opened before. Remove its replica.checkpoint to have it looked through again."
             )
 
 

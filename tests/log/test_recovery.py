@@ -360,16 +360,18 @@ def test_files_of_a_newer_version_are_refused_by_name_and_left_alone(
     assert machine.open().log_end_offset == 10, "the lock was released"
 
 
-def test_messages_of_the_old_formats_are_refused_and_not_cut(machine: Any) -> None:
+def test_messages_of_the_old_formats_in_a_folder_that_was_opened_before_are_refused_and_not_cut(machine: Any) -> None:
     message = bytes.fromhex(
         "0000000000000000 0000001c 4d46bea7 01 00 000001640c09144c 00000001 6b 00000005 68656c6c6f".replace(" ", "")
     )
-    machine.open().close()
+    machine.open()
+    machine.crash()
     machine.files.write_file(machine.path(LOG), message)
-    machine.files.remove(machine.path("replica.checkpoint"))
-    with pytest.raises(DiskError, match="format 1"):
+    with pytest.raises(DiskError, match=r"format 1 at byte 0.*Remove its replica\.checkpoint"):
         machine.open()
     assert machine.files.read_file(machine.path(LOG)) == message
+    machine.files.remove(machine.path("replica.checkpoint"))
+    assert machine.open().log_end_offset == 1
 
 
 def test_an_unwritable_folder_is_refused_with_advice(machine: Any) -> None:
