@@ -99,6 +99,11 @@ class Connections:
             )  # nobody may be waiting any more
         return await asyncio.shield(door.opening)
 
+    def pause_s(self, endpoint: Endpoint) -> float:
+        """For how long nobody dials an endpoint, because it has just failed; 0 where a connection is open, or may be opened."""
+        door = self._doors.get(endpoint)
+        return max(0.0, door.not_before - asyncio.get_running_loop().time()) if door is not None else 0.0
+
     def warm(self, endpoints: Iterable[Endpoint]) -> None:
         """Open and prove connections that may be wanted soon, a few at most; failures are of no consequence."""
         loop = asyncio.get_running_loop()
@@ -277,12 +282,12 @@ class ControllerLink:
         failure: RaylogError | None = None
         followed: set[Endpoint] = set()  # hints of this round
         while True:
-            is_standby = False
+            is_standby, asked = False, self.endpoint
             try:
                 reply = await self._watched_attempt(entity, deadline, answer_within_ms)
                 if not says_not_controller(reply):
                     return reply
-                failure, is_standby = _NOT_CONTROLLER(f"{self.endpoint} is a standby controller"), True
+                failure, is_standby = _NOT_CONTROLLER(f"{asked} is a standby controller"), True
             except _NOT_CONTROLLER as error:
                 failure, is_standby = error, True
             except (DisconnectedError, ClientTimeoutError) as error:
@@ -294,9 +299,9 @@ class ControllerLink:
                 self._active = self._endpoints.index(error.endpoint)
                 failures += 1
                 continue
-            if is_standby and await self._follow_hint(followed, deadline):
+            if is_standby and await self._follow_hint(asked, followed, deadline):
                 continue
-            self._active = (self._active + 1) % len(self._endpoints)
+            self._move_on(asked)
             failures += 1
             if failures % len(self._endpoints) == 0 and await self._ask_servers(deadline):
                 continue
@@ -349,12 +354,18 @@ class ControllerLink:
             entity, timeout_ms=left_ms if answer_within_ms is None else min(left_ms, answer_within_ms)
         )
 
-    async def _follow_hint(self, followed: set[Endpoint], deadline: float) -> bool:
+    def _move_on(self, asked: Endpoint) -> None:
+        """Try the next controller in turn that may be dialled now; unless another request has moved on from that one already."""
+        if self.endpoint != asked:
+            return
+        count = len(self._endpoints)
+        turn = [(self._active + step) % count for step in range(1, count + 1)]
+        self._active = min(turn, key=lambda place: self._connections.pause_s(self._endpoints[place]))
+
+    async def _follow_hint(self, standby: Endpoint, followed: set[Endpoint], deadline: float) -> bool:
         """Whether the standby that has just refused names another controller; it is tried next, once."""
-        endpoint = await self._ask_server(
-            self.endpoint, min(_ASK_SERVER_S, deadline - asyncio.get_running_loop().time())
-        )
-        if endpoint is None or endpoint == self.endpoint or endpoint in followed:
+        endpoint = await self._ask_server(standby, min(_ASK_SERVER_S, deadline - asyncio.get_running_loop().time()))
+        if endpoint is None or endpoint == standby or endpoint in followed:
             return False
         followed.add(endpoint)
         self.learn(endpoint)
