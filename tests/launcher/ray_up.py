@@ -7,15 +7,13 @@ from a third place. Keys are made for the test; nobody's known_hosts, home or Ra
 
 Shown, in this order: a cluster of two blank disks, replication factor 2 with one replica on each machine; records written on one
 machine and read on the other; ``ray up`` on the running cluster, with and without a restart of Ray, loses nothing; ``ray down`` ends
-Ray on both; ``ray up`` without anything that Ray knew brings everything back from the disks; and a Ray that ran on the machine before
-is alive afterwards.
+Ray's head; ``ray up`` without anything that Ray knew brings everything back from the disks; what ends Ray everywhere; and a Ray that ran
+on the machine before is alive afterwards.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import shutil
 import socket
 import subprocess
@@ -183,8 +181,10 @@ def inside(folder: Path) -> int:
         check(read(folder, HEAD) == values(0, 2 * RECORDS), "and loses nothing; records can be written again")
 
         ray("down", "--yes", config)
-        eventually(lambda: not rays(), "no process of Ray is left on either machine")
-        say("`ray down` ended Ray on both machines")
+        eventually(lambda: not rays(folder, HEAD), "Ray has ended on the head's machine")
+        check(
+            bool(rays(folder, WORKER)), "`ray down` ends Ray on the head's machine, and with this provider on no other"
+        )
         shutil.rmtree(folder / "head" / "data" / "ray-gcs")
         ray("up", "--yes", "--no-config-cache", config)
         check(
@@ -192,8 +192,12 @@ def inside(folder: Path) -> int:
             "`ray up` after Ray lost all its state finds the cluster on its disks",
         )
         check(read(folder, WORKER) == values(0, 2 * RECORDS), f"with all {2 * RECORDS} records")
+
+        on(folder, HEAD, "raylog down")
         ray("down", "--yes", config)
-        eventually(lambda: not rays(), "no process of Ray is left on either machine")
+        on(folder, WORKER, "ray stop")
+        eventually(lambda: not rays(folder, HEAD) + rays(folder, WORKER), "Ray has ended on both machines")
+        say("`raylog down`, `ray down`, and `ray stop` on the worker end everything")
     say("done")
     return 0
 
@@ -335,11 +339,11 @@ def values(first: int, end: int) -> str:
     return "".join(f"record {number}\n" for number in range(first, end))
 
 
-def rays() -> list[str]:
-    """Processes of Ray in this namespace and those below it."""
-    named = re.compile(r"raylet|gcs_server|ray::|default_worker")
-    lines = [shlex.join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
-    return [line for line in lines if named.search(line)]
+def rays(folder: Path, address: str) -> list[str]:
+    """The servers of Ray on a machine; each sees its own processes only."""
+    program = "import psutil; print(*(each.name() for each in psutil.process_iter()))"
+    names = on(folder, address, f'python -c "{program}"').split()
+    return [name for name in names if name in ("raylet", "gcs_server")]
 
 
 def check(holds: bool, what: str, seen: object = "") -> None:
