@@ -2,9 +2,11 @@
 
 It starts on one of the disks; the controller tells it of the others. A disk that fails later is reported and does not end it.
 
-The listener for Kafka clients will live here. Until then its listener answers the handshake and the summons of a new active controller,
-which is how a controller sees whether the process lives, and tells clients that have lost the controller where it is.
-It also watches for the notice that its node is about to be taken away, and passes it on to the controller.
+It has two listeners. The inside one answers the handshake and the summons of a new active controller, which is how a controller sees
+whether the process lives, and tells clients that have lost the controller where it is. The outside one is for every Kafka client
+(``outside.router``): its port is taken at the start, so that the first hello can name it, and it begins to answer with the first whole
+image that the session brings. With the controller away it goes on answering from its copy. It also watches for the notice that its node
+is about to be taken away, and passes it on to the controller.
 """
 
 from __future__ import annotations
@@ -16,13 +18,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raylog.actors.disk_watch import DiskWatch
+from raylog.actors.outside.router import Router
 from raylog.actors.patience import once_unlocked
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
-from raylog.metadata.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, NodeLeaving
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.image_copy import ImageCopy
+from raylog.metadata.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
 from raylog.placement.disks import DiskLock, boot_id, lock_disk
-from raylog.types import Endpoint
-from raylog.wire.server import Server
+from raylog.placement.listeners import Listeners, default_listeners
+from raylog.types import Endpoint, broker_of
+from raylog.wire.handshake import Peer
+from raylog.wire.server import Limits, Server
 
 logger = logging.getLogger("raylog.broker")
 
@@ -32,8 +39,18 @@ NOTICE_POLL_S = 0.3  # leaders have left within a second of the notice
 class BrokerServer:
     """One broker: ``start`` takes its disk and joins the cluster, ``ended`` returns why it is over."""
 
-    def __init__(self, spec: ServerSpec, *, node_is_leaving: Callable[[], bool] | None = None) -> None:
-        """``node_is_leaving`` says whether this process's node is about to go; it may block, and is called in a thread."""
+    def __init__(
+        self,
+        spec: ServerSpec,
+        *,
+        node_is_leaving: Callable[[], bool] | None = None,
+        listeners: Listeners | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """``node_is_leaving`` says whether this process's node is about to go; it may block, and is called in a thread.
+
+        ``listeners``: instead of those that the disk names. ``limits``: of the outside listener.
+        """
         self._spec = spec
         self._ask_notice = node_is_leaving
         self._is_leaving = False
@@ -55,6 +72,22 @@ class BrokerServer:
             secret=self._disk.secret.encode(),
             host=spec.host,
         )
+        self._copy = ImageCopy()
+        self._listeners = listeners or self._disk.listeners or default_listeners(spec.host)
+        self._advertised: Endpoint | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self.router: Router | None = None
+        if self._listeners.bind is not None:
+            self.router = Router(
+                broker_id=broker_of(spec.node_id),
+                caller=Peer(spec.node_id, spec.incarnation),
+                secret=self._disk.secret.encode(),
+                cluster_id=self._disk.cluster_id,
+                listener=self._listeners.bind,
+                image=self._image,
+                controller=self._session.controller,
+                limits=limits,
+            )
 
     async def start(self) -> Endpoint:
         """Lock the disk, waiting for a predecessor that is still dying; listen; look for the controller.
@@ -65,10 +98,18 @@ class BrokerServer:
         path = Path(self._spec.disk)
         self._lock = await asyncio.to_thread(once_unlocked, lambda: lock_disk(path))
         self._endpoint = await self._server.start()
+        if self.router is not None:
+            self._advertised = self._listeners.advertised_for(self.router.bind())
+            logger.info("Kafka clients reach this broker at %s", self._advertised)
         self._session.start()
         if self._ask_notice is not None:
             self._watch = asyncio.create_task(self._await_notice(self._ask_notice))
         return self._endpoint
+
+    @property
+    def advertised(self) -> Endpoint | None:
+        """Where Kafka clients reach this broker; None without an outside listener."""
+        return self._advertised
 
     async def joined(self) -> None:
         """Wait until the active controller knows this process."""
@@ -83,6 +124,7 @@ class BrokerServer:
             self._watch.cancel()
         await self._disks.stop()
         await self._session.stop()
+        await self._close_router(grace_s=1.0)
         await self._server.stop()
         if self._lock is not None:
             self._lock.release()
@@ -93,9 +135,27 @@ class BrokerServer:
         """End as a SIGKILL would, for clusters in one process."""
         await self._disks.stop()
         await self._session.stop()
+        await self._close_router(grace_s=0)
         await self._server.stop(grace_s=0)
         if self._lock is not None:
             self._lock.release()
+
+    async def _close_router(self, *, grace_s: float) -> None:
+        if self._answering is not None:
+            self._answering.cancel()
+        if self.router is not None:
+            await self.router.stop(grace_s=grace_s)
+
+    def _image(self) -> MetadataImage:
+        assert self._copy.image is not None, "the outside listener answers from the first image on"
+        return self._copy.image
+
+    def _fold(self, frame: ImageChanged) -> None:
+        if not self._copy.fold(frame) or self.router is None:
+            return
+        self.router.image_changed()
+        if self._answering is None:
+            self._answering = asyncio.get_running_loop().create_task(self.router.start())
 
     async def _await_notice(self, node_is_leaving: Callable[[], bool]) -> None:
         """Ask until the answer is yes: there is no way back from it but a new process."""
@@ -113,11 +173,21 @@ class BrokerServer:
             self._session.send(NodeLeaving())
 
     def _hello(self) -> Hello:
-        return Hello(self._identity, self._endpoint, boot_id(), (), self._disk.rack, os.getpid(), self._disks.failed)
+        return Hello(
+            self._identity,
+            self._endpoint,
+            boot_id(),
+            rack=self._disk.rack,
+            pid=os.getpid(),
+            failed_disks=self._disks.failed,
+            listener=self._advertised,
+        )
 
     def _controller_said(self, frame: FromController) -> None:
         if isinstance(frame, BrokerDisks):
             self._disks.assign(frame.disks)
+        elif isinstance(frame, ImageChanged):
+            self._fold(frame)
         elif isinstance(frame, Exit):
             logger.info("told to exit: %s", frame.reason)
             self._exiting = asyncio.get_running_loop().create_task(self.stop(frame.reason))

@@ -21,7 +21,7 @@ from raylog.errors import DisconnectedError, RaylogError
 from raylog.metadata.session import ActorIdentity, FromActor, FromController, Heartbeat, Hello, Welcome
 from raylog.metadata.session_frames import ControllerEpochGuard
 from raylog.placement.disks import Disk, open_disk
-from raylog.types import Endpoint
+from raylog.types import Endpoint, broker_of
 from raylog.wire.handshake import Peer
 from raylog.wire.private import FIND_CONTROLLER, SUMMON, ControllerFound, Summon, Summoned
 from raylog.wire.server import Request
@@ -95,6 +95,12 @@ class SessionClient:
         """
         if self._session is not None:
             self._session.send(frame)
+
+    def controller(self) -> tuple[int, Endpoint] | None:
+        """The broker of the active controller, and where that listens; None while there is no session."""
+        if self._session is None or not self._welcomed:
+            return None
+        return broker_of(self._session.peer.node_id), self._endpoint
 
     def handlers(self) -> dict[int, Callable[[Request], None]]:
         """What the server's listener answers for the session: the summons of a controller, clients that have lost the controller."""

@@ -17,6 +17,8 @@ Files of a formatted disk, besides the replicas' folders::
     rack=rack-a                            # absent without a rack
     controllers=127.0.0.1:40001            # comma list of host:port; hints for finding the quorum, may be stale
     controller.endpoint=127.0.0.1:40001    # where the controller of this very disk listened last; absent without one
+    listeners=127.0.0.1:9092               # where the Broker listens for Kafka clients; absent: by default, "none": nowhere
+    advertised.listeners=kafka.example:9092  # what these clients are told instead; absent: the same
 
 A folder is *blank* if it does not exist, is empty, or holds nothing but a reservation and what an interrupted formatting leaves
 behind. A Ray node advertises its disks by directory id when it starts, so a blank one is given its id before it is formatted::
@@ -42,7 +44,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from raylog.errors import DiskError, DiskLockedError
+from raylog.errors import ConfigError, DiskError, DiskLockedError
+from raylog.placement.listeners import Listeners, listeners_of
 from raylog.types import Endpoint
 
 FORMAT_VERSION = 1
@@ -76,6 +79,7 @@ class Disk:
     controllers: tuple[Endpoint, ...]
     secret: str = field(repr=False)
     controller_endpoint: Endpoint | None = None
+    listeners: Listeners | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +306,11 @@ def controller_moved(disk: Disk, *, home: Path, old: Endpoint | None, new: Endpo
     return _change(disk.path, disk.cluster_id, move)
 
 
+def with_listeners(disk: Disk, listeners: Listeners | None) -> Disk:
+    """Write down where the disk's Broker listens for Kafka clients, durably; it counts from the Broker's next start."""
+    return _change(disk.path, disk.cluster_id, lambda found: replace(found, listeners=listeners))
+
+
 def _change(path: Path, cluster_id: str, change: Callable[[Disk], Disk]) -> Disk:
     """Read, change and write the properties while nobody else does."""
 
@@ -372,9 +381,10 @@ def _parse(path: Path, properties: dict[str, str]) -> Disk:
         cluster_id = properties["cluster.id"]
         own = properties.get("controller.endpoint")
         controller_endpoint = _endpoint(own) if own else None
+        listeners = listeners_of(properties.get("listeners"), properties.get("advertised.listeners"))
     except KeyError as error:
         raise DiskError(f"{where} lacks {error.args[0]}: it is damaged") from None
-    except ValueError as error:
+    except (ValueError, ConfigError) as error:
         raise DiskError(f"{where} is damaged: {error}") from None
     if broker_id < 0 or not cluster_id:
         raise DiskError(f"{where} is damaged: broker.id={broker_id}, cluster.id={cluster_id!r}")
@@ -384,7 +394,7 @@ def _parse(path: Path, properties: dict[str, str]) -> Disk:
         reason = getattr(error, "strerror", None) or error
         raise DiskError(f"{path / SECRET_FILE}: {reason}; copy it from another disk of this cluster") from error
     rack = properties.get("rack") or None
-    return Disk(path, cluster_id, broker_id, directory_id, rack, controllers, secret, controller_endpoint)
+    return Disk(path, cluster_id, broker_id, directory_id, rack, controllers, secret, controller_endpoint, listeners)
 
 
 def _properties(text: str) -> dict[str, str]:
@@ -405,6 +415,10 @@ def _properties_of(disk: Disk) -> str:
         lines.append(f"controller.endpoint={_endpoint_text(disk.controller_endpoint)}")
     if disk.rack is not None:
         lines.append(f"rack={disk.rack}")
+    if disk.listeners is not None:
+        lines.append(f"listeners={disk.listeners}")
+        if disk.listeners.advertised is not None:
+            lines.append(f"advertised.listeners={disk.listeners.advertised_text}")
     return "\n".join(lines) + "\n"
 
 

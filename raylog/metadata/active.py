@@ -210,6 +210,7 @@ class ActiveController:
         decision = self._ledger.commit(sequence)
         touched = self._announcements.touched(decision.records)
         self._effects += self._announcements.copy_rates(decision.records)
+        self._effects += self._announcements.changes(decision.records)
         for id in touched:
             self._effects += self._announcements.of_partition(id)
         for record in decision.records:

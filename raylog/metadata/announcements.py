@@ -4,12 +4,16 @@ Owns the translation of the committed image into session frames. It decides noth
 effective configs (a broker may have some of its own). An Assignment goes to every actor that holds a replica, whenever anything in it
 has changed; the leader's goes out first. Sending one twice is harmless, leaving one out is not, with one exception: a process that has
 dropped a replica because its log or disk failed is not asked to open it again.
+
+A Broker answers clients from a copy of the image. It is sent all of it when it is greeted, then each decision as it commits: the copy is
+the same fold, one session's delay behind.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from raylog.metadata import copy_rates, effective_configs, elections
 from raylog.metadata.events import SendFrame
@@ -23,6 +27,7 @@ from raylog.metadata.records import (
     ReplicaSlot,
     TopicConfigChanged,
     TopicDeleted,
+    encode_batch,
 )
 from raylog.metadata.session import (
     AssignedReplica,
@@ -31,10 +36,13 @@ from raylog.metadata.session import (
     BrokerDisks,
     CopyRates,
     CopyRatesChanged,
+    ImageChanged,
     Removal,
 )
 from raylog.metadata.sessions import Session, Sessions
 from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, node_id, slot_of
+
+IMAGE_FRAME_RECORDS = 10_000  # an image goes out in frames of so many records: some megabytes
 
 
 class Announcements:
@@ -117,7 +125,31 @@ class Announcements:
             if id not in sent
         ]
         frames += [self._removal(session, key) for key in self._committed.removals_on(session.node_id)]
-        return frames + (self.disks_of(broker_of(session.node_id)) if slot_of(session.node_id) == BROKER_SLOT else [])
+        if slot_of(session.node_id) == BROKER_SLOT:
+            frames += self.disks_of(broker_of(session.node_id))
+            frames += self._whole_image(session)
+        return frames
+
+    def changes(self, records: Iterable[Record]) -> list[SendFrame]:
+        """These records, now applied, to every Broker that has the image as it was before."""
+        following = [session for session in self._sessions.all() if session.follows_image]
+        if not following:
+            return []
+        frame = ImageChanged(self._controller_epoch, encode_batch(records))
+        return [SendFrame(session.session_id, frame) for session in following]
+
+    def _whole_image(self, session: Session) -> Iterator[SendFrame]:
+        session.follows_image = True
+        rest = self._committed.records()
+        part = list(islice(rest, IMAGE_FRAME_RECORDS))
+        begins = True
+        while True:
+            following = list(islice(rest, IMAGE_FRAME_RECORDS))
+            frame = ImageChanged(self._controller_epoch, encode_batch(part), begins, is_complete=not following)
+            yield SendFrame(session.session_id, frame)
+            if not following:
+                return
+            part, begins = following, False
 
     def disks_of(self, broker_id: int) -> list[SendFrame]:
         """To a Broker, if it is connected: its disks."""

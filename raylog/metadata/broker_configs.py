@@ -48,6 +48,8 @@ def _for_topics(name: str, broker_name: str) -> BrokerConfig:
 
 
 _TABLE = (
+    BrokerConfig("auto.create.topics.enable", ConfigType.BOOLEAN, "true",
+                 "whether a topic is created when a Kafka client first asks for it", is_cluster_wide=True),
     BrokerConfig("auto.leader.rebalance.enable", ConfigType.BOOLEAN, "true",
                  "whether leaders go back to the preferred replicas by themselves", is_cluster_wide=True),
     BrokerConfig(FOLLOWER_RATE, ConfigType.LONG, str(LONG_MAX),

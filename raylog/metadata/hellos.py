@@ -57,6 +57,7 @@ def admit(image: MetadataImage, hello: Hello) -> Admission | str:
         boot_id=hello.boot_id,
         former=former,
         pid=hello.pid,
+        listener=hello.listener,
     )
     came_back = known is not None and known.alive and known.incarnation == identity.incarnation
     return Admission(None if registration == known else registration, came_back)

@@ -136,7 +136,10 @@ class DiskRegistered:
 
 @dataclass(frozen=True, slots=True)
 class ActorRegistered:
-    """A process of a server actor said hello. ``former`` names its predecessors, newest first: they are told to exit."""
+    """A process of a server actor said hello. ``former`` names its predecessors, newest first: they are told to exit.
+
+    ``listener`` is where clients outside the cluster reach a Broker.
+    """
 
     node_id: int
     directory_id: uuid.UUID
@@ -146,6 +149,7 @@ class ActorRegistered:
     former: tuple[int, ...] = ()
     pid: int = 0
     alive: bool = True
+    listener: Endpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,10 @@ class FailedDisk:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Opens a session. ``replicas`` are those that are open; ``failed_disks`` are what a Broker has found of its disks."""
+    """Opens a session. ``replicas`` are those that are open; ``failed_disks`` are what a Broker has found of its disks.
+
+    ``listener`` is where clients outside the cluster reach a Broker, None if it has no outside listener.
+    """
 
     identity: ActorIdentity
     endpoint: Endpoint
@@ -81,6 +84,7 @@ class Hello:
     rack: str | None = None
     pid: int = 0  # of the process, for people and for tests that kill it
     failed_disks: tuple[FailedDisk, ...] = ()
+    listener: Endpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,19 @@ class BrokerDisks:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageChanged:
+    """To a Broker: committed records, one decision or a part of all there is (``records.encode_batch``), in the order of the log.
+
+    ``begins``: what the Broker has is void, an image begins that counts from the frame that ``is_complete`` on.
+    """
+
+    controller_epoch: int
+    batch: bytes
+    begins: bool = False
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class AssignedReplica:
     """One replica of a partition. ``incarnation`` 0 and ``endpoint`` None: no live process."""
 
@@ -251,4 +268,6 @@ class Exit:
 FromActor = (
     Hello | Heartbeat | ReplicaOpened | ReplicaFailed | ReplicaRemoved | NodeLeaving | DisksChecked | AlterPartition
 )
-FromController = Welcome | CopyRatesChanged | BrokerDisks | Assignment | Removal | AlterPartitionAnswer | Exit
+FromController = (
+    Welcome | CopyRatesChanged | BrokerDisks | ImageChanged | Assignment | Removal | AlterPartitionAnswer | Exit
+)

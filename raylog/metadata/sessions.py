@@ -22,6 +22,7 @@ class Session:
     opened: dict[TopicIdPartition, ReplicaStatus] = field(default_factory=dict)
     failed: dict[TopicIdPartition, str] = field(default_factory=dict)
     rates: CopyRates = field(default_factory=CopyRates)  # as it was told last
+    follows_image: bool = False  # a Broker that was sent the whole image, and is sent what changes
     exiting: bool = False  # told to exit because nothing is assigned to it any more
 
 

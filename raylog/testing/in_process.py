@@ -33,7 +33,8 @@ from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.client.address import ClusterAddress
 from raylog.errors import ClusterError
 from raylog.placement.disks import Disk, disk_path, encode_id, format_disk, new_id, read_disk, with_controllers
-from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
+from raylog.placement.listeners import Listeners
+from raylog.types import BROKER_SLOT, CONTROLLER_SLOT, Endpoint, node_id
 from raylog.wire.private import RegisterDisks
 
 T = TypeVar("T")
@@ -46,10 +47,14 @@ class InProcessLauncher:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.build: dict[str, Build] = {"replica": ReplicaServer, "broker": BrokerServer}
+        self.build: dict[str, Build] = {"replica": ReplicaServer, "broker": self._broker}
         self.servers: dict[int, Any] = {}
         self._succeeded: list[Any] = []  # by another of their node: a controller that died had begun to start them
         self._is_over = False
+
+    @staticmethod
+    def _broker(spec: ServerSpec) -> BrokerServer:
+        return BrokerServer(spec, listeners=Listeners(Endpoint("127.0.0.1", 0)))
 
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
         """Called in a thread, as with Ray; returns when the server listens."""
@@ -193,6 +198,15 @@ class InProcessCluster:
             yield
         finally:
             go_on.set()
+
+    def bootstrap_servers(self) -> str:
+        """Where Kafka clients reach the brokers: what they call ``bootstrap.servers``."""
+
+        async def found() -> list[Endpoint | None]:
+            servers = [self.launcher.servers.get(node_id(disk.broker_id, BROKER_SLOT)) for disk in self._disks]
+            return [server.advertised for server in servers if server is not None]
+
+        return ",".join(str(each) for each in dict.fromkeys(self.run(found())) if each is not None)
 
     def crash(self, node: int) -> None:
         """End the server of that node id as a SIGKILL would; the controller notices and starts another."""

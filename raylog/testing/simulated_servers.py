@@ -26,6 +26,7 @@ from raylog.metadata.session import (
     FromActor,
     Heartbeat,
     Hello,
+    ImageChanged,
     Removal,
     ReplicaRemoved,
     ReplicaStatus,
@@ -92,7 +93,7 @@ class ActorSpec:
     incarnation: int
 
 
-_Said = Welcome | CopyRatesChanged | BrokerDisks | Assignment | Removal | AlterPartitionAnswer
+_Said = Welcome | CopyRatesChanged | BrokerDisks | ImageChanged | Assignment | Removal | AlterPartitionAnswer
 
 
 class ServerProcess(Process):
@@ -255,7 +256,7 @@ class ReplicaProcess(ServerProcess):
                 self.handle(AlterPartitionAnswered(frame))
             case Welcome() | CopyRatesChanged():
                 self.handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
-            case BrokerDisks():
+            case BrokerDisks() | ImageChanged():
                 pass
             case _:
                 assert_never(frame)

@@ -132,11 +132,11 @@ class Connection(FramedProtocol):
     def is_open(self) -> bool:
         return not self.shut
 
-    def call(self, entity: Entity, on_reply: OnReply, *, timeout_ms: float | None = REQUEST_TIMEOUT_MS) -> None:
-        """Sends a request. ``on_reply`` is called exactly once, never before this returns."""
+    def call(self, entity: Entity, on_reply: OnReply, *, timeout_ms: float | None = REQUEST_TIMEOUT_MS) -> int:
+        """Sends a request and returns what ``cancel`` wants. ``on_reply`` is called exactly once, never before this returns."""
         if self.shut or self.lost:
             self.loop.call_soon(on_reply, None, self._disconnected())
-            return
+            return -1
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         frame = encode_request(entity, correlation_id, self._client_id)
@@ -153,6 +153,12 @@ class Connection(FramedProtocol):
             self.write_frame_now(frame)
         else:
             self.write_frame(frame)
+        return correlation_id
+
+    def cancel(self, correlation_id: int) -> None:
+        """The reply to that call is of no use any more: ``on_reply`` is not called, and a server of ours forgets a parked request."""
+        if self._pending.pop(correlation_id, None) is not None:
+            self.call(private.Cancel(correlation_id), lambda reply, error: None)
 
     def send(self, entity: Entity, *, timeout_ms: float | None = REQUEST_TIMEOUT_MS) -> asyncio.Future[Entity]:
         """Sends a request; the future holds the reply."""

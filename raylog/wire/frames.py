@@ -146,9 +146,14 @@ def decode_request(frame: memoryview | bytes) -> DecodedRequest:
 
 
 def decode_request_body(
-    frame: memoryview | bytes, header: RequestHeader, position: int, *, borrow: bool = False
+    frame: memoryview | bytes,
+    header: RequestHeader,
+    position: int,
+    *,
+    borrow: bool = False,
+    ignore_rest: bool = False,
 ) -> Entity:
-    """The body that follows a header which ends at ``position``."""
+    """The body that follows a header which ends at ``position``. ``ignore_rest``: bytes behind it are no mistake."""
     api_key, version, correlation_id, _ = header
     if api_key >= private.FIRST_API_KEY:
         if version != 0 or not private.is_known(api_key):
@@ -159,7 +164,9 @@ def decode_request_body(
         raise UnsupportedVersionError(api_key, version, correlation_id)
     if reader.header_is_flexible:
         position = _skip_tagged_fields(frame, position)
-    return _decode_body(reader, frame, position, lambda: f"{api_key_map[api_key]} request v{version}", borrow)
+    return _decode_body(
+        reader, frame, position, lambda: f"{api_key_map[api_key]} request v{version}", borrow, ignore_rest
+    )
 
 
 def correlation_id_of(frame: memoryview | bytes) -> int:
@@ -181,13 +188,20 @@ def decode_response(api_key: int, version: int, frame: memoryview | bytes, *, bo
 
 
 def _decode_body(
-    reader: _Reader, frame: memoryview | bytes, position: int, name: Callable[[], str], borrow: bool
+    reader: _Reader,
+    frame: memoryview | bytes,
+    position: int,
+    name: Callable[[], str],
+    borrow: bool,
+    ignore_rest: bool = False,
 ) -> Entity:
     try:
         spans: list[Span] = []
         end = check(reader.check, frame, position, spans)
         if end != len(frame):
-            raise ProtocolError(f"{len(frame) - end} bytes behind its end")
+            if not ignore_rest:
+                raise ProtocolError(f"{len(frame) - end} bytes behind its end")
+            frame = frame[:end]
         try:
             if borrow and any(stop - start >= BORROWED_BYTES_MIN for _, start, stop in spans):
                 return _decode_around(reader, frame, position, spans)

@@ -30,6 +30,7 @@ QUORUM: Final = 20_007
 DESCRIBE_QUORUM: Final = 20_008
 SUMMON: Final = 20_009
 DRAIN_BROKER: Final = 20_010
+CANCEL: Final = 20_011
 
 _T = TypeVar("_T")
 _requests: dict[int, type[Any]] = {}
@@ -272,6 +273,23 @@ class Summon:
 @dataclass(frozen=True, slots=True)
 class Summoned:
     """The process has heard it."""
+
+    API_KEY: ClassVar[int]
+
+
+@request_of(CANCEL)
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Nobody waits any more for the reply to an earlier request of this connection: if it is parked, it ends without one."""
+
+    API_KEY: ClassVar[int]
+    correlation_id: int
+
+
+@reply_to(CANCEL)
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Done, or there was nothing to cancel."""
 
     API_KEY: ClassVar[int]
 

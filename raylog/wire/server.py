@@ -43,7 +43,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.errors import ClusterError, ProtocolError, RaylogError
 from raylog.metadata.session import ActorIdentity
-from raylog.types import Endpoint
+from raylog.types import BROKER_SLOT, Endpoint, slot_of
 from raylog.wire import private
 from raylog.wire.frames import (
     API_VERSIONS,
@@ -63,6 +63,7 @@ logger = logging.getLogger("raylog.wire")
 
 HANDSHAKE_BYTES_MAX: Final = 4096
 SMALL_HOLDER_BYTES: Final = 64 * 1024
+BROKER_REQUESTS_MAX: Final = 65_536
 PORTS_TRIED_MAX: Final = 100
 SWEEP_INTERVAL_S: Final = 1.0
 
@@ -73,7 +74,9 @@ Handler = Callable[["Request"], Awaitable[Any] | None]
 class Limits:
     """What one peer, or all of them, may make the server hold.
 
-    ``request_bytes_max`` is Kafka's ``socket.request.max.bytes``.
+    ``request_bytes_max`` is Kafka's ``socket.request.max.bytes``, ``connections_max`` its ``max.connections``,
+    ``idle_timeout_ms`` its ``connections.max.idle.ms``; None: no limit. A Broker speaks for many clients over one connection, so it may
+    have ``BROKER_REQUESTS_MAX`` requests open.
     """
 
     request_bytes_max: int = 104_857_600
@@ -82,6 +85,8 @@ class Limits:
     server_bytes_max: int = 256 * 1024 * 1024
     handshake_timeout_ms: int = 10_000
     frame_timeout_ms: int = 30_000
+    connections_max: int | None = None
+    idle_timeout_ms: int | None = None
 
 
 class Request:
@@ -179,6 +184,8 @@ class ServerConnection(FramedProtocol):
         self._stream: Callable[[memoryview], None] | None = None  # takes the frames after a switch to a session
         self._stream_closed: Callable[[Exception | None], None] | None = None
         self._progress_mark = -1
+        self._idle_mark = -1
+        self._idle_since = 0.0
 
     def __repr__(self) -> str:
         return f"<connection of {self.peername}, node {self.peer.node_id}>"
@@ -192,6 +199,10 @@ class ServerConnection(FramedProtocol):
     def opened(self) -> None:
         server = self.server
         self.opened_at = server.loop.time()
+        connections_max = server.limits.connections_max
+        if connections_max is not None and len(server.connections) >= connections_max:
+            self.refused(ProtocolError(f"{connections_max} connections are open, which is all that are allowed"))
+            return
         if server.secret is not None:
             identity = Peer(server.identity.node_id, server.identity.incarnation) if server.identity else Peer()
             self._handshake = ServerHandshake(server.secret, server.cluster_id, identity=identity)
@@ -209,7 +220,13 @@ class ServerConnection(FramedProtocol):
             return
         try:
             handler = self.server.handler_of(header)
-            body = decode_request_body(data, header, position, borrow=self.server.borrows_records)
+            body = decode_request_body(
+                data,
+                header,
+                position,
+                borrow=self.server.borrows_records,
+                ignore_rest=self.server.ignores_trailing_bytes,
+            )
         except UnsupportedVersionError as error:
             if header.api_key != API_VERSIONS:
                 raise
@@ -310,14 +327,21 @@ class ServerConnection(FramedProtocol):
         if server.waiting and server.in_flight_bytes < server.limits.server_bytes_max:
             server.wake_waiting()
 
+    def cancel(self, correlation_id: int) -> None:
+        """Ends a parked request as if its connection were lost, without a reply. One that nobody parked goes on."""
+        for request, callback in self.watchers.items():
+            if request.correlation_id == correlation_id:
+                request.done()
+                callback(request)
+                return
+
     # -------------------------------------------------------------- back-pressure
 
     def _over_limits(self) -> bool:
         limits = self.server.limits
-        if (
-            self.in_flight_bytes > limits.connection_bytes_max
-            or self.in_flight_requests >= limits.connection_requests_max
-        ):
+        is_broker = self.peer.node_id >= 0 and slot_of(self.peer.node_id) == BROKER_SLOT
+        requests_max = BROKER_REQUESTS_MAX if is_broker else limits.connection_requests_max
+        if self.in_flight_bytes > limits.connection_bytes_max or self.in_flight_requests >= requests_max:
             return True
         return self.server.in_flight_bytes > limits.server_bytes_max and self.in_flight_bytes > SMALL_HOLDER_BYTES
 
@@ -387,8 +411,15 @@ class ServerConnection(FramedProtocol):
         server.wake_waiting()
 
     def sweep(self, now: float) -> None:
-        """Closes a connection whose handshake or frame does not come to its end."""
+        """Closes a connection whose handshake or frame does not come to its end, or that nobody uses."""
         limits = self.server.limits
+        if limits.idle_timeout_ms is not None:
+            if self.in_flight_requests or self._idle_mark != self.bytes_received:
+                self._idle_mark, self._idle_since = self.bytes_received, now
+            elif now - self._idle_since > limits.idle_timeout_ms / 1000:
+                logger.info("closing the connection of %s: idle for %d ms", self.peername, limits.idle_timeout_ms)
+                self.close()
+                return
         if self._handshake is not None and now - self.opened_at > limits.handshake_timeout_ms / 1000:
             self.refused(HandshakeError(f"no handshake within {limits.handshake_timeout_ms} ms"))
             return
@@ -408,6 +439,8 @@ class Server:
     that there is no handshake: anybody may connect. ``port`` 0 takes any free one; a busy port moves to the next free
     one with a notice in the log, unless ``port_must_match``. ``borrows_records``: large records in a request are views that die when its
     handler returns.
+    ``ignores_trailing_bytes``: what follows a request in its frame is skipped, as Kafka does (librdkafka leaves some bytes there).
+    ``claimed_versions``: what ApiVersions says of an API instead of what is spoken, for clients that draw conclusions from a range.
     """
 
     def __init__(
@@ -422,11 +455,14 @@ class Server:
         port_must_match: bool = False,
         ordered: bool = False,
         versions: Mapping[int, range] | None = None,
+        claimed_versions: Mapping[int, range] | None = None,
         limits: Limits | None = None,
         borrows_records: bool = False,
+        ignores_trailing_bytes: bool = False,
     ) -> None:
         self.handlers = dict(handlers)
         self.borrows_records = borrows_records
+        self.ignores_trailing_bytes = ignores_trailing_bytes
         self.identity = identity
         self.secret = secret
         self.cluster_id = cluster_id if cluster_id is not None else (identity.cluster_id if identity else "")
@@ -444,7 +480,11 @@ class Server:
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._bound: socket.socket | None = None
         self.handlers.setdefault(API_VERSIONS, _answer_api_versions)
+        if secret is not None:
+            self.handlers.setdefault(private.CANCEL, _cancel)
+        self.claimed_versions = dict(claimed_versions or {})
         self.versions: dict[int, range] = {}
         for api_key in self.handlers:
             if api_key >= private.FIRST_API_KEY:
@@ -452,10 +492,16 @@ class Server:
             else:
                 self.versions[api_key] = (versions or {}).get(api_key, known_versions(api_key))
 
+    def bind(self) -> Endpoint:
+        """Takes the port; who connects waits for ``start``. Raises ClusterError when no port can be had."""
+        self._bound = self._bind()
+        self.endpoint = Endpoint(self._host, self._bound.getsockname()[1])
+        return self.endpoint
+
     async def start(self) -> Endpoint:
         """Listens. Raises ClusterError when no port can be had."""
         self.loop = asyncio.get_running_loop()
-        listening = self._bind()
+        listening, self._bound = self._bound or self._bind(), None
         self._listener = await self.loop.create_server(lambda: ServerConnection(self), sock=listening, backlog=1024)
         self.endpoint = Endpoint(self._host, listening.getsockname()[1])
         self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
@@ -466,6 +512,9 @@ class Server:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+        if self._bound is not None:
+            self._bound.close()
+            self._bound = None
         if self._sweeper is not None:
             self._sweeper.cancel()
         for task in list(self._tasks):
@@ -527,6 +576,11 @@ class Server:
         raise ClusterError(f"cannot listen on {self._host}: {tried} taken; name another port")
 
 
+def _cancel(request: Request) -> None:
+    request.connection.cancel(request.body.correlation_id)
+    request.reply(private.Cancelled())
+
+
 # ------------------------------------------------------------------ ApiVersions
 
 
@@ -537,7 +591,7 @@ def _api_versions_reply(server: Server, version: int, error: ErrorCode) -> Entit
     module = load_payload_module(API_VERSIONS, version, EntityType.response)
     keys = tuple(
         module.ApiVersion(api_key=key, min_version=spoken.start, max_version=spoken.stop - 1)
-        for key, spoken in sorted(server.versions.items())
+        for key, spoken in sorted({**server.versions, **server.claimed_versions}.items())
         if key < private.FIRST_API_KEY and spoken
     )
     throttle = {"throttle_time": datetime.timedelta(0)} if version >= 1 else {}

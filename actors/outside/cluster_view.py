@@ -1,0 +1,142 @@
+"""What Metadata and DescribeCluster say outside: brokers instead of processes, and of each only its Broker's listener.
+
+Pure functions of the Broker's copy of the image. A leader whose Broker is away cannot be reached from outside, so its partitions have no
+leader there (LEADER_NOT_AVAILABLE) until the Broker is back, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from raylog.actors.apis.api import answer
+from raylog.actors.apis.entities import NO_DELAY, build
+from raylog.actors.outside.places import Places
+from raylog.metadata.image import Topic
+from raylog.metadata.records import PartitionState
+from raylog.metadata.topic_decisions import INTERNAL_TOPICS
+from raylog.types import NO_LEADER
+
+METADATA, DESCRIBE_CLUSTER = 3, 60
+METADATA_VERSIONS = range(14)
+DESCRIBE_CLUSTER_VERSIONS = range(3)
+NOT_ASKED = -(1 << 31)  # operations that are authorised, of who did not ask for them
+BROKERS = 1  # the kind of endpoints that there are outside
+
+
+def asks_for_all(body: Any, version: int) -> bool:
+    return body.topics is None or (version == 0 and not body.topics)
+
+
+def metadata(places: Places, body: Any, version: int, *, controller: int, refused: Mapping[str, int]) -> Any:
+    """The answer to a Metadata request. ``refused``: errors of topics that could not be created."""
+    cls, module = answer(METADATA, version)
+    image = places.image
+    if asks_for_all(body, version):
+        topics = [
+            _topic(places, module, topic.name, topic.topic_id, topic)
+            for _, topic in sorted((each.name, each) for each in image.topics.values())
+        ]
+    else:
+        topics = []
+        for asked in body.topics:
+            if asked.name is not None:
+                error = refused.get(asked.name, ErrorCode.unknown_topic_or_partition)
+                topics.append(_topic(places, module, asked.name, None, image.topic_named(asked.name), error))
+            else:
+                found = image.topics.get(asked.topic_id)
+                unnamed = None if version >= 12 else ""
+                topics.append(_topic(places, module, unnamed, asked.topic_id, found, ErrorCode.unknown_topic_id))
+    return build(
+        cls,
+        throttle_time=NO_DELAY,
+        brokers=tuple(
+            build(
+                module.MetadataResponseBroker,
+                node_id=each.broker_id,
+                host=each.endpoint.host,
+                port=each.endpoint.port,
+                rack=each.rack,
+            )
+            for each in places.listeners()
+        ),
+        cluster_id=image.cluster_id,
+        controller_id=controller,
+        topics=tuple(topics),
+        cluster_authorized_operations=NOT_ASKED,
+        error_code=ErrorCode.none,
+    )
+
+
+def _topic(
+    places: Places, module: Any, name: str | None, topic_id: uuid.UUID | None, topic: Topic | None, error: int = 0
+) -> Any:
+    values: dict[str, Any] = {"error_code": ErrorCode(error), "name": name, "topic_id": topic_id}
+    if topic is not None:
+        values = {"error_code": ErrorCode.none, "name": topic.name, "topic_id": topic.topic_id}
+    return build(
+        module.MetadataResponseTopic,
+        **values,
+        is_internal=values["name"] in INTERNAL_TOPICS,
+        partitions=tuple(
+            _partition(places, module, number, state) for number, state in sorted(topic.partitions.items())
+        )
+        if topic is not None
+        else (),
+        topic_authorized_operations=NOT_ASKED,
+    )
+
+
+def _partition(places: Places, module: Any, number: int, state: PartitionState) -> Any:
+    def is_alive(node: int) -> bool:
+        actor = places.image.actors.get(node)
+        return actor is not None and actor.alive
+
+    leads = (
+        state.leader != NO_LEADER
+        and is_alive(state.node_of(state.leader))
+        and places.listener(state.leader) is not None
+    )
+    return build(
+        module.MetadataResponsePartition,
+        error_code=ErrorCode.none if leads else ErrorCode.leader_not_available,
+        partition_index=number,
+        leader_id=state.leader if leads else NO_LEADER,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=state.brokers,
+        isr_nodes=state.isr,
+        offline_replicas=tuple(slot.broker_id for slot in state.replicas if not is_alive(slot.node_id)),
+    )
+
+
+def describe_cluster(places: Places, body: Any, version: int, *, controller: int) -> Any:
+    """The answer to a DescribeCluster request."""
+    cls, module = answer(DESCRIBE_CLUSTER, version)
+    asks_for = getattr(body, "endpoint_type", BROKERS)
+    error, message = ErrorCode.none, None
+    if asks_for != BROKERS:
+        error, message = ErrorCode.mismatched_endpoint_type, "the controllers have no listener for clients"
+    return build(
+        cls,
+        throttle_time=NO_DELAY,
+        error_code=error,
+        error_message=message,
+        endpoint_type=asks_for,
+        cluster_id=places.image.cluster_id,
+        controller_id=controller,
+        brokers=tuple(
+            build(
+                module.DescribeClusterBroker,
+                broker_id=each.broker_id,
+                host=each.endpoint.host,
+                port=each.endpoint.port,
+                rack=each.rack,
+                is_fenced=False,
+            )
+            for each in (places.listeners() if asks_for == BROKERS else ())
+        ),
+        cluster_authorized_operations=NOT_ASKED,
+    )

@@ -1,0 +1,107 @@
+"""Requests that change the cluster, forwarded to the active controller, wherever it is at the moment.
+
+The Broker's control session knows where the active controller listens (``find``). A request waits while there is none, and is sent again
+where the connection broke or the controller was none any more, as Kafka's brokers do, until ``TIMEOUT_MS`` have passed: then it is
+answered by REQUEST_TIMED_OUT on every item. A client that is gone is not forwarded for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from raylog.actors.apis.api import Api
+from raylog.errors import RaylogError
+from raylog.metadata.requests import Refused
+from raylog.types import Endpoint
+from raylog.wire.connection import Connection
+from raylog.wire.handshake import Peer
+from raylog.wire.server import Request
+
+logger = logging.getLogger("raylog.broker")
+
+TIMEOUT_MS = 30_000
+RETRY_S = 0.05
+OPEN_TIMEOUT_MS = 2_000
+NOT_CONTROLLER = ErrorCode.not_controller
+
+
+class ControllerLink:
+    """``find`` gives the active controller's address, None while there is none."""
+
+    def __init__(
+        self, find: Callable[[], Endpoint | None], *, secret: bytes, cluster_id: str, caller: Peer, timeout_ms: int
+    ) -> None:
+        self._find = find
+        self._secret = secret
+        self._cluster_id = cluster_id
+        self._caller = caller
+        self._timeout_s = timeout_ms / 1_000
+        self._connection: Connection | None = None
+        self._opening = asyncio.Lock()
+
+    def forward(self, api: Api) -> Callable[[Request], Any]:
+        """The handler of an API that the controller answers."""
+
+        async def handle(request: Request) -> Any:
+            body, version = request.body, request.version
+            reply = await self.ask(body, is_wanted=lambda: request.is_open)
+            if reply is None:
+                why = "no controller has answered: it may have been done"
+                return api.to_entity(body, Refused(ErrorCode.request_timed_out, why), version)
+            return reply
+
+        return handle
+
+    async def ask(self, entity: Any, *, is_wanted: Callable[[], bool] = lambda: True) -> Any | None:
+        """The active controller's reply, None if there was none in time or it is not wanted any more."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        while is_wanted() and (left_s := deadline - loop.time()) > 0:
+            try:
+                connection = await self._connected()
+                if connection is not None:
+                    reply = await connection.request(entity, timeout_ms=left_s * 1_000)
+                    if not _is_turned_away(reply):
+                        return reply
+                    connection.close()
+            except RaylogError as error:
+                logger.debug("the controller does not answer: %s", error)
+            await asyncio.sleep(min(RETRY_S, max(0.0, deadline - loop.time())))
+        return None
+
+    async def _connected(self) -> Connection | None:
+        async with self._opening:
+            endpoint = self._find()
+            known = self._connection
+            if known is not None and (not known.is_open or (endpoint is not None and known.endpoint != endpoint)):
+                known.close()
+                self._connection = None
+            if self._connection is None and endpoint is not None:
+                self._connection = await Connection.open(
+                    endpoint,
+                    secret=self._secret,
+                    cluster_id=self._cluster_id,
+                    caller=self._caller,
+                    client_id=f"broker-{self._caller.node_id >> 16}",
+                    timeout_ms=OPEN_TIMEOUT_MS,
+                )
+            return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _is_turned_away(reply: Any) -> bool:
+    """Whether the answer is that of a controller that is not the active one: NOT_CONTROLLER, wherever this API says it."""
+    if getattr(reply, "error_code", None) is NOT_CONTROLLER:
+        return True
+    for name in ("topics", "results", "responses"):
+        for each in getattr(reply, name, None) or ():
+            return getattr(each, "error_code", None) is NOT_CONTROLLER
+    return False

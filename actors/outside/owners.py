@@ -1,0 +1,164 @@
+"""Connections from a Broker to the processes that hold its replicas: opened when first wanted, one per purpose, shared by all clients.
+
+A ``Owners`` sends a request to one process and calls back exactly once: with the reply, or with what went wrong. The end of a connection
+ends everything in flight on it at once. ``keep`` closes those of processes that the image no longer names as alive, so that nothing waits
+for a machine that was declared dead without a word. Nothing is repeated here: clients retry.
+
+Produce and everything else have connections of their own: a process that is told more than it can hold stops reading, and a consumer must
+not wait for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+from raylog.errors import DisconnectedError, RaylogError
+from raylog.types import Endpoint
+from raylog.wire.connection import Connection, OnReply
+from raylog.wire.handshake import Peer
+
+logger = logging.getLogger("raylog.broker")
+
+OPEN_TIMEOUT_MS = 5_000
+PRODUCE = 0
+
+
+class Owner(NamedTuple):
+    """One process of a server actor."""
+
+    node_id: int
+    incarnation: int
+    endpoint: Endpoint
+
+
+def _nothing() -> None:
+    pass
+
+
+class Owners:
+    """``secret`` and ``caller`` are this Broker's, for the handshake."""
+
+    def __init__(self, *, secret: bytes, cluster_id: str, caller: Peer) -> None:
+        self._secret = secret
+        self._cluster_id = cluster_id
+        self._caller = caller
+        self._links: dict[tuple[Owner, bool], _Link] = {}
+
+    def call(self, owner: Owner, request: Any, on_reply: OnReply, *, timeout_ms: float) -> Callable[[], None]:
+        """Send a request. Returns how to cancel it, after which ``on_reply`` is not called."""
+        return self._link(owner, request).call(request, on_reply, timeout_ms)
+
+    def tell(self, owner: Owner, request: Any, on_loss: Callable[[], None]) -> None:
+        """Send a Produce with acks 0, to which no reply comes; ``on_loss``: the process could not be reached."""
+        self._link(owner, request).tell(request, on_loss)
+
+    def keep(self, living: Collection[Owner]) -> None:
+        """Close the connections to all other processes."""
+        for key in [key for key in self._links if key[0] not in living]:
+            self._links.pop(key).close()
+
+    def close(self) -> None:
+        self.keep(())
+
+    def _link(self, owner: Owner, request: Any) -> _Link:
+        key = (owner, request.__api_key__ == PRODUCE)
+        link = self._links.get(key)
+        if link is None:
+            link = self._links[key] = _Link(self._open, owner)
+        return link
+
+    async def _open(self, owner: Owner) -> Connection:
+        return await Connection.open(
+            owner.endpoint,
+            secret=self._secret,
+            cluster_id=self._cluster_id,
+            caller=self._caller,
+            expect=(owner.node_id, owner.incarnation),
+            client_id=f"broker-{self._caller.node_id >> 16}",
+            timeout_ms=OPEN_TIMEOUT_MS,
+        )
+
+
+class _Link:
+    """The connection to one process. Requests that come while it opens wait in order."""
+
+    def __init__(self, open_: Callable[[Owner], Any], owner: Owner) -> None:
+        self._open = open_
+        self._owner = owner
+        self._connection: Connection | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._waiting: list[_Waiting] = []
+
+    def call(self, request: Any, on_reply: OnReply, timeout_ms: float) -> Callable[[], None]:
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            correlation_id = connection.call(request, on_reply, timeout_ms=timeout_ms)
+            return lambda: connection.cancel(correlation_id)
+        waiting = _Waiting(request, on_reply, timeout_ms)
+        self._wait(waiting)
+        return waiting.cancel
+
+    def tell(self, request: Any, on_loss: Callable[[], None]) -> None:
+        if self._connection is not None and self._connection.is_open:
+            self._connection.send_unanswered(request)
+        else:
+            self._wait(_Waiting(request, lambda reply, error: on_loss(), None))
+
+    def _wait(self, waiting: _Waiting) -> None:
+        self._connection = None
+        self._waiting.append(waiting)
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        failure: RaylogError | None = None
+        try:
+            self._connection = await self._open(self._owner)
+        except RaylogError as error:
+            logger.info("node %d cannot be reached at %s: %s", self._owner.node_id, self._owner.endpoint, error)
+            failure = error
+        finally:
+            self._opening = None
+            waiting, self._waiting = self._waiting, []
+            if self._connection is None:
+                failure = failure or DisconnectedError(f"node {self._owner.node_id} is gone")
+        for each in waiting:
+            each.go_on(self._connection, failure)
+
+    def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.go_on(None, DisconnectedError(f"node {self._owner.node_id} is gone"))
+        if self._connection is not None:
+            self._connection.abort()
+
+
+class _Waiting:
+    """A request whose connection is being opened. ``timeout_ms`` None: it has no reply."""
+
+    def __init__(self, request: Any, on_reply: OnReply, timeout_ms: float | None) -> None:
+        self._request = request
+        self._on_reply: OnReply | None = on_reply
+        self._timeout_ms = timeout_ms
+        self._cancel_sent: Callable[[], None] = _nothing
+
+    def go_on(self, connection: Connection | None, failure: RaylogError | None) -> None:
+        on_reply = self._on_reply
+        if on_reply is None:
+            return
+        if connection is None:
+            on_reply(None, failure)
+        elif self._timeout_ms is None:
+            connection.send_unanswered(self._request)
+        else:
+            correlation_id = connection.call(self._request, on_reply, timeout_ms=self._timeout_ms)
+            self._cancel_sent = lambda: connection.cancel(correlation_id)
+
+    def cancel(self) -> None:
+        self._on_reply = None
+        self._cancel_sent()

@@ -1,0 +1,123 @@
+"""Where a partition is served, as the Broker's copy of the image has it: by a process of this broker, or by whom else.
+
+A request for a partition that another broker leads is not forwarded there: the client is told who leads (KIP-951) and goes itself. So a
+broker that is cut off from another one hurts nobody who can reach both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from raylog.actors.outside.owners import Owner
+from raylog.metadata.image import MetadataImage, Topic
+from raylog.metadata.records import PartitionState
+from raylog.types import BROKER_SLOT, NO_LEADER, Endpoint, broker_of, node_id, slot_of
+
+NO_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Why this broker does not serve a partition, and who leads it as far as is known."""
+
+    error: ErrorCode
+    leader: int = NO_LEADER
+    leader_epoch: int = NO_EPOCH
+
+
+UNKNOWN_NAME = Elsewhere(ErrorCode.unknown_topic_or_partition)
+UNKNOWN_ID = Elsewhere(ErrorCode.unknown_topic_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    broker_id: int
+    endpoint: Endpoint
+    rack: str | None
+
+
+class Places:
+    """``image`` gives the copy as it is now."""
+
+    def __init__(self, broker_id: int, image: Callable[[], MetadataImage]) -> None:
+        self.broker_id = broker_id
+        self._image = image
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._image()
+
+    # ------------------------------------------------------------------ partitions
+
+    def leader(self, topic: Any, number: int) -> Owner | Elsewhere:
+        """The process of this broker that leads a partition of a request's topic (an entity with a name or an id)."""
+        found = self._find(topic, number)
+        if isinstance(found, Elsewhere):
+            return found
+        if found.leader != self.broker_id:
+            return Elsewhere(ErrorCode.not_leader_or_follower, found.leader, found.leader_epoch)
+        return self._owner(found.node_of(self.broker_id)) or Elsewhere(
+            ErrorCode.not_leader_or_follower, NO_LEADER, found.leader_epoch
+        )
+
+    def reader(self, topic: Any, number: int) -> Owner | Elsewhere:
+        """The process of this broker that a consumer may read a partition from: the leader, or a follower (KIP-392)."""
+        found = self._find(topic, number)
+        if isinstance(found, Elsewhere):
+            return found
+        node = found.node_of(self.broker_id)
+        owner = self._owner(node) if node >= 0 else None
+        return owner or Elsewhere(ErrorCode.not_leader_or_follower, found.leader, found.leader_epoch)
+
+    def replica_processes(self) -> list[Owner]:
+        """The live processes of this broker that hold replicas."""
+        nodes = sorted(node for node in self.image.actors if broker_of(node) == self.broker_id)
+        owners = (self._owner(node) for node in nodes if slot_of(node) != BROKER_SLOT)
+        return [owner for owner in owners if owner is not None]
+
+    def _find(self, topic: Any, number: int) -> PartitionState | Elsewhere:
+        image = self.image
+        topic_id = getattr(topic, "topic_id", None)
+        found: Topic | None
+        if topic_id is not None:
+            found = image.topics.get(topic_id)
+            if found is None:
+                return UNKNOWN_ID
+        else:
+            found = image.topic_named(getattr(topic, "name", None) or getattr(topic, "topic", None) or "")
+        state = found.partitions.get(number) if found is not None else None
+        return state if state is not None else UNKNOWN_NAME
+
+    def _owner(self, node: int) -> Owner | None:
+        actor = self.image.actors.get(node)
+        return Owner(node, actor.incarnation, actor.endpoint) if actor is not None and actor.alive else None
+
+    # ------------------------------------------------------------------ brokers
+
+    def listener(self, broker_id: int) -> Listener | None:
+        """Where clients reach a broker; None while its Broker is dead or has no outside listener."""
+        actor = self.image.actors.get(node_id(broker_id, BROKER_SLOT)) if broker_id >= 0 else None
+        if actor is None or not actor.alive or actor.listener is None:
+            return None
+        broker = self.image.brokers.get(broker_id)
+        return Listener(broker_id, actor.listener, broker.rack if broker is not None else None)
+
+    def listeners(self) -> list[Listener]:
+        """Of all brokers that clients can reach, by id."""
+        return [found for broker_id in sorted(self.image.brokers) if (found := self.listener(broker_id)) is not None]
+
+    def endpoints(self, module: ModuleType, brokers: Iterable[int]) -> tuple[Any, ...]:
+        """The ``node_endpoints`` of an answer that names these leaders."""
+        found = (self.listener(broker_id) for broker_id in sorted(set(brokers)))
+        return tuple(
+            module.NodeEndpoint(
+                node_id=each.broker_id, host=each.endpoint.host, port=each.endpoint.port, rack=each.rack
+            )
+            for each in found
+            if each is not None
+        )

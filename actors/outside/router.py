@@ -1,0 +1,163 @@
+"""The table of Kafka APIs that a Broker serves outside, and the listener that speaks them.
+
+=====================================  ==========================================================================================
+API                                    answered
+=====================================  ==========================================================================================
+ApiVersions                            by the server, out of this table
+Metadata, DescribeCluster              from the Broker's copy of the image (``cluster_view``); Metadata may create (``topic_creation``)
+Produce, ListOffsets, DeleteRecords,   by the processes that lead the partitions (``scattered``)
+OffsetForLeaderEpoch
+Fetch                                  by the processes that hold the partitions (``fetch``)
+DescribeLogDirs                        by all processes of this broker
+everything in ``CONTROLLER_APIS``      by the active controller (``controller_link``)
+=====================================  ==========================================================================================
+
+An API or version that is not in the table ends the connection with a line in the log, as in Kafka; ApiVersions of an unknown version is
+answered in version 0 with the ranges, so that a newer client can step down.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from raylog.actors.apis import admin, fetch, operations
+from raylog.actors.outside import cluster_view, log_directories, scattered
+from raylog.actors.outside.controller_link import TIMEOUT_MS, ControllerLink
+from raylog.actors.outside.fetch import Fetches
+from raylog.actors.outside.fetch_sessions import FetchSessions
+from raylog.actors.outside.owners import Owner, Owners
+from raylog.actors.outside.places import Places
+from raylog.actors.outside.topic_creation import TopicCreation
+from raylog.metadata.image import MetadataImage
+from raylog.types import Endpoint
+from raylog.wire.handshake import Peer
+from raylog.wire.server import Handler, Limits, Request, Server
+
+ANSWERED_HERE = (cluster_view.METADATA, cluster_view.DESCRIBE_CLUSTER)
+CONTROLLER_APIS = tuple(api for api in (*admin.APIS, *operations.APIS) if api.key not in ANSWERED_HERE)
+PRODUCE = scattered.PRODUCE.key
+
+
+class Router:
+    """The listener of one Broker. ``bind`` takes the port, ``start`` begins to answer, once there is an image."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        caller: Peer,
+        secret: bytes,
+        cluster_id: str,
+        listener: Endpoint,
+        image: Callable[[], MetadataImage],
+        controller: Callable[[], tuple[int, Endpoint] | None],
+        limits: Limits | None = None,
+        controller_timeout_ms: int = TIMEOUT_MS,
+    ) -> None:
+        """``listener`` is where to listen, ``controller`` says which broker has the active controller, and where that listens."""
+        self._controller = controller
+        self._places = Places(broker_id, image)
+        self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
+        self._link = ControllerLink(
+            self._controller_endpoint,
+            secret=secret,
+            cluster_id=cluster_id,
+            caller=caller,
+            timeout_ms=controller_timeout_ms,
+        )
+        self.sessions = FetchSessions(lambda: random.getrandbits(31))
+        self._creation = TopicCreation(self._places, self._link)
+        fetches = Fetches(self._places, self._owners, self.sessions, _now_ms)
+        handlers: dict[int, Handler] = {
+            cluster_view.METADATA: self._metadata,
+            cluster_view.DESCRIBE_CLUSTER: self._describe_cluster,
+            fetch.KEY: fetches.handle,
+            log_directories.KEY: log_directories.handler(self._places, self._owners),
+        }
+        versions = {
+            cluster_view.METADATA: cluster_view.METADATA_VERSIONS,
+            cluster_view.DESCRIBE_CLUSTER: cluster_view.DESCRIBE_CLUSTER_VERSIONS,
+            fetch.KEY: fetch.VERSIONS,
+            log_directories.KEY: log_directories.VERSIONS,
+        }
+        for shape in scattered.SHAPES:
+            handlers[shape.key] = scattered.Scattered(shape, self._places, self._owners).handle
+            versions[shape.key] = shape.versions
+        for api in CONTROLLER_APIS:
+            handlers[api.key] = self._link.forward(api)
+            versions[api.key] = api.versions
+        self.server = Server(
+            handlers,
+            cluster_id=cluster_id,
+            host=listener.host,
+            port=listener.port,
+            ordered=True,
+            ignores_trailing_bytes=True,
+            versions=versions,
+            claimed_versions={
+                PRODUCE: range(versions[PRODUCE].stop)
+            },  # librdkafka takes codecs from version 0 being there (KAFKA-18659)
+            limits=limits,
+        )
+
+    def bind(self) -> Endpoint:
+        """Take the port. Clients that connect wait until ``start``. Raises ClusterError if none can be had."""
+        return self.server.bind()
+
+    async def start(self) -> None:
+        """Begin to answer."""
+        await self.server.start()
+
+    def image_changed(self) -> None:
+        """The image has changed: processes that are gone are not waited for."""
+        living = {
+            Owner(node, actor.incarnation, actor.endpoint)
+            for node, actor in self._places.image.actors.items()
+            if actor.alive
+        }
+        self._owners.keep(living)
+
+    async def stop(self, *, grace_s: float = 1.0) -> None:
+        """Close the listener and everything behind it."""
+        await self.server.stop(grace_s=grace_s)
+        self._owners.close()
+        self._link.close()
+
+    # ------------------------------------------------------------------ from the image
+
+    def _controller_endpoint(self) -> Endpoint | None:
+        found = self._controller()
+        return found[1] if found is not None else None
+
+    def _controller_broker(self) -> int:
+        """Whom clients shall take for the controller: any broker would do, since all of them forward."""
+        found = self._controller()
+        if found is not None and self._places.listener(found[0]) is not None:
+            return found[0]
+        return self._places.broker_id
+
+    def _metadata(self, request: Request) -> Any:
+        missing = self._creation.wanted(request.body, request.version)
+        if missing:
+            return self._create_first(request, missing)
+        request.reply(self._metadata_entity(request, {}))
+        return None
+
+    async def _create_first(self, request: Request, missing: list[str]) -> Any:
+        return self._metadata_entity(request, await self._creation.create(missing))
+
+    def _metadata_entity(self, request: Request, refused: dict[str, int]) -> Any:
+        return cluster_view.metadata(
+            self._places, request.body, request.version, controller=self._controller_broker(), refused=refused
+        )
+
+    def _describe_cluster(self, request: Request) -> None:
+        controller = self._controller_broker()
+        request.reply(cluster_view.describe_cluster(self._places, request.body, request.version, controller=controller))
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,262 @@
+"""Requests about partitions: split per owning process, forwarded, and the answers merged in the order of the request.
+
+========================  ===  =======================================================================
+API                       key  what differs
+========================  ===  =======================================================================
+Produce                     0  acks 0 has no reply: what cannot be forwarded closes the connection, as in Kafka
+ListOffsets                 2
+DeleteRecords              21
+OffsetForLeaderEpoch       23
+========================  ===  =======================================================================
+
+A ``Shape`` says what the fields of such an API are called. A request whose partitions all have one owner is forwarded as it is, and its
+answer is passed on as it is unless it names leaders, which are nodes inside and brokers outside.
+
+Each partition is answered exactly once: by its owner; by NOT_LEADER_OR_FOLLOWER with a hint where another broker leads it, and where the
+connection to the owner ends; by REQUEST_TIMED_OUT where the owner says nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from raylog.actors.apis import offsets, produce
+from raylog.actors.apis.entities import NO_DELAY, build, fields_of, milliseconds, module_of, response_class
+from raylog.actors.outside.owners import Owner, Owners
+from raylog.actors.outside.places import NO_EPOCH, Elsewhere, Places
+from raylog.errors import ClientTimeoutError
+from raylog.types import NO_LEADER, broker_of
+from raylog.wire.server import Request
+
+logger = logging.getLogger("raylog.broker")
+
+SLACK_MS = 5_000  # an owner answers by the request's own timeout; this is how much later it may arrive
+TIMEOUT_MS = 30_000
+_NAMING = ("name", "topic", "topic_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The names of an API's fields: of the lists of topics, and of partitions in a topic, and of a partition's number."""
+
+    key: int
+    versions: range
+    topics: str
+    partitions: str
+    number: str
+    replied_topics: str
+    replied_topic: str
+    replied_partitions: str
+    replied_partition: str
+    replied_number: str
+    timeout_of: Callable[[Any], int] = lambda body: TIMEOUT_MS
+
+
+PRODUCE = Shape(
+    produce.KEY, produce.VERSIONS, "topic_data", "partition_data", "index",
+    "responses", "TopicProduceResponse", "partition_responses", "PartitionProduceResponse", "index",
+    timeout_of=lambda body: milliseconds(body.timeout) + SLACK_MS,
+)  # fmt: skip
+LIST_OFFSETS = Shape(
+    offsets.LIST_OFFSETS, offsets.LIST_OFFSETS_VERSIONS, "topics", "partitions", "partition_index",
+    "topics", "ListOffsetsTopicResponse", "partitions", "ListOffsetsPartitionResponse", "partition_index",
+)  # fmt: skip
+DELETE_RECORDS = Shape(
+    offsets.DELETE_RECORDS, offsets.DELETE_RECORDS_VERSIONS, "topics", "partitions", "partition_index",
+    "topics", "DeleteRecordsTopicResult", "partitions", "DeleteRecordsPartitionResult", "partition_index",
+    timeout_of=lambda body: milliseconds(body.timeout) + SLACK_MS,
+)  # fmt: skip
+EPOCH_ENDS = Shape(
+    offsets.OFFSET_FOR_LEADER_EPOCH, offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS, "topics", "partitions", "partition",
+    "topics", "OffsetForLeaderTopicResult", "partitions", "EpochEndOffset", "partition",
+)  # fmt: skip
+SHAPES = (PRODUCE, LIST_OFFSETS, DELETE_RECORDS, EPOCH_ENDS)
+
+_REFUSED = {
+    "base_offset": -1, "log_append_time": None, "log_start_offset": -1, "record_errors": (), "error_message": None,
+    "timestamp": -1, "offset": -1, "leader_epoch": -1, "low_watermark": -1, "end_offset": -1, "old_style_offsets": (),
+}  # fmt: skip
+"""What a partition's answer says besides its error, under whatever names an API has for it."""
+
+Spot = tuple[int, int]
+"""Where a partition stands in its request: which topic, which of its partitions."""
+
+
+class Scattered:
+    """The handler of one of these APIs."""
+
+    def __init__(self, shape: Shape, places: Places, owners: Owners) -> None:
+        self._shape = shape
+        self._places = places
+        self._owners = owners
+
+    def handle(self, request: Request) -> None:
+        """Forward it. The reply follows when every owner has answered, or was lost."""
+        if getattr(request.body, "replica_id", -1) >= 0:  # nobody outside is a follower, whatever he says
+            request.body = dataclasses.replace(request.body, replica_id=-1)
+        shape, body = self._shape, request.body
+        shares: dict[Owner, list[Spot]] = {}
+        refused: dict[Spot, Elsewhere] = {}
+        for at, topic in enumerate(getattr(body, shape.topics)):
+            for index, partition in enumerate(getattr(topic, shape.partitions)):
+                place = self._places.leader(topic, getattr(partition, shape.number))
+                if isinstance(place, Owner):
+                    shares.setdefault(place, []).append((at, index))
+                else:
+                    refused[at, index] = place
+        if shape is PRODUCE and body.acks == 0:
+            self._forward_unanswered(request, shares, refused)
+            return
+        gathering = _Gathering(request, shape, self._places, refused, pending=len(shares))
+        if not shares:
+            gathering.finish()
+            return
+        timeout_ms = shape.timeout_of(body)
+        is_whole = len(shares) == 1 and not refused
+        for owner, spots in shares.items():
+            part = body if is_whole else self._part(body, spots)
+            self._owners.call(owner, part, gathering.answered(spots, is_whole=is_whole), timeout_ms=timeout_ms)
+
+    def _forward_unanswered(
+        self, request: Request, shares: dict[Owner, list[Spot]], refused: dict[Spot, Elsewhere]
+    ) -> None:
+        """Without acknowledgements only the end of the connection tells a client to look for leaders again."""
+        connection = request.connection
+
+        def lost() -> None:
+            logger.info("closing the connection of %s: a Produce with acks=0 finds no leader here", connection.peername)
+            connection.close()
+
+        for owner, spots in shares.items():
+            part = request.body if len(shares) == 1 and not refused else self._part(request.body, spots)
+            self._owners.tell(owner, part, lost)
+        request.done()
+        if refused:
+            lost()
+
+    def _part(self, body: Any, spots: list[Spot]) -> Any:
+        """The request with these partitions only."""
+        shape = self._shape
+        topics = getattr(body, shape.topics)
+        wanted: dict[int, list[int]] = {}
+        for at, index in spots:
+            wanted.setdefault(at, []).append(index)
+        parts = []
+        for at, indexes in wanted.items():
+            partitions = getattr(topics[at], shape.partitions)
+            chosen = partitions if len(indexes) == len(partitions) else tuple(partitions[index] for index in indexes)
+            parts.append(dataclasses.replace(topics[at], **{shape.partitions: chosen}))
+        return dataclasses.replace(body, **{shape.topics: tuple(parts)})
+
+
+class _Gathering:
+    """The answers to one request, until all are there."""
+
+    def __init__(
+        self, request: Request, shape: Shape, places: Places, refused: dict[Spot, Elsewhere], *, pending: int
+    ) -> None:
+        self._request = request
+        self._body = request.body
+        self._shape = shape
+        self._places = places
+        self._pending = pending
+        self._leaders: set[int] = set()  # brokers that the answer names as leaders
+        self._cls = response_class(shape.key, request.version)
+        self._module = module_of(self._cls)
+        self._has_leaders = "current_leader" in fields_of(getattr(self._module, shape.replied_partition))
+        self._results: dict[Spot, Any] = {}
+        for spot, elsewhere in refused.items():
+            self._refuse(spot, elsewhere)
+
+    def answered(self, spots: list[Spot], *, is_whole: bool) -> Callable[[Any, Exception | None], None]:
+        """The callback for the owner of these partitions. ``is_whole``: they are all that were asked for."""
+
+        def take(reply: Any, error: Exception | None) -> None:
+            if error is not None:
+                timed_out = isinstance(error, ClientTimeoutError)
+                code = ErrorCode.request_timed_out if timed_out else ErrorCode.not_leader_or_follower
+                for spot in spots:
+                    self._refuse(spot, self._now_elsewhere(spot, code))
+            elif is_whole and not self._names_leaders(reply):
+                self._request.reply(reply)
+                return
+            else:
+                self._collect(spots, reply)
+            self._pending -= 1
+            if self._pending == 0:
+                self.finish()
+
+        return take
+
+    def _now_elsewhere(self, spot: Spot, code: ErrorCode) -> Elsewhere:
+        """The refusal of a partition whose owner is lost, with the new leader if the image knows one by now."""
+        topic = getattr(self._body, self._shape.topics)[spot[0]]
+        number = getattr(getattr(topic, self._shape.partitions)[spot[1]], self._shape.number)
+        place = self._places.leader(topic, number)
+        return Elsewhere(code, place.leader, place.leader_epoch) if isinstance(place, Elsewhere) else Elsewhere(code)
+
+    def _names_leaders(self, reply: Any) -> bool:
+        return self._has_leaders and any(
+            partition.current_leader.leader_id >= 0
+            for topic in getattr(reply, self._shape.replied_topics)
+            for partition in getattr(topic, self._shape.replied_partitions)
+        )
+
+    def _collect(self, spots: list[Spot], reply: Any) -> None:
+        """Answers come in the order of what was asked."""
+        answers = (
+            partition
+            for topic in getattr(reply, self._shape.replied_topics)
+            for partition in getattr(topic, self._shape.replied_partitions)
+        )
+        for spot, found in zip(spots, answers, strict=True):
+            self._results[spot] = self._translated(found)
+
+    def _translated(self, found: Any) -> Any:
+        if not self._has_leaders or found.current_leader.leader_id < 0:
+            return found
+        leader = found.current_leader
+        self._leaders.add(broker_of(leader.leader_id))
+        outside = dataclasses.replace(leader, leader_id=broker_of(leader.leader_id))
+        return dataclasses.replace(found, current_leader=outside)
+
+    def _refuse(self, spot: Spot, elsewhere: Elsewhere) -> None:
+        shape, module = self._shape, self._module
+        topic = getattr(self._body, shape.topics)[spot[0]]
+        cls = getattr(module, shape.replied_partition)
+        values = {
+            **_REFUSED,
+            shape.replied_number: getattr(getattr(topic, shape.partitions)[spot[1]], shape.number),
+            "error_code": elsewhere.error,
+        }
+        if elsewhere.leader != NO_LEADER and self._has_leaders:
+            values["current_leader"] = module.LeaderIdAndEpoch(
+                leader_id=elsewhere.leader, leader_epoch=max(elsewhere.leader_epoch, NO_EPOCH)
+            )
+            self._leaders.add(elsewhere.leader)
+        self._results[spot] = build(cls, **values)
+
+    def finish(self) -> None:
+        shape = self._shape
+        reply_topic = getattr(self._module, shape.replied_topic)
+        named = fields_of(reply_topic).intersection(_NAMING)
+        topics = []
+        for at, topic in enumerate(getattr(self._body, shape.topics)):
+            values: dict[str, Any] = {name: getattr(topic, name) for name in named}
+            count = len(getattr(topic, shape.partitions))
+            values[shape.replied_partitions] = tuple(self._results[at, index] for index in range(count))
+            topics.append(reply_topic(**values))
+        self._request.reply(
+            build(
+                self._cls,
+                **{shape.replied_topics: tuple(topics)},
+                throttle_time=NO_DELAY,
+                node_endpoints=self._places.endpoints(self._module, self._leaders) if self._leaders else (),
+            )
+        )
