@@ -166,9 +166,8 @@ class _Fetch:
             min_bytes=min_bytes,
             **self._limits(),
         )
-        share.cancel = self._fetches.owners.call(
-            owner, part, lambda reply, error: self._heard(owner, share, reply, error), timeout_ms=wait_ms + SLACK_MS
-        )
+        heard = self._request.guarded(lambda reply, error: self._heard(owner, share, reply, error))
+        share.cancel = self._fetches.owners.call(owner, part, heard, timeout_ms=wait_ms + SLACK_MS)
 
     def _limits(self) -> dict[str, Any]:
         version = self._request.version

@@ -112,7 +112,9 @@ class Places:
         return [found for broker_id in sorted(self.image.brokers) if (found := self.listener(broker_id)) is not None]
 
     def endpoints(self, module: ModuleType, brokers: Iterable[int]) -> tuple[Any, ...]:
-        """The ``node_endpoints`` of an answer that names these leaders."""
+        """The ``node_endpoints`` of an answer that names these leaders; older versions have none."""
+        if not hasattr(module, "NodeEndpoint"):
+            return ()
         found = (self.listener(broker_id) for broker_id in sorted(set(brokers)))
         return tuple(
             module.NodeEndpoint(

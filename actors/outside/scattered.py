@@ -121,7 +121,8 @@ class Scattered:
         is_whole = len(shares) == 1 and not refused
         for owner, spots in shares.items():
             part = body if is_whole else self._part(body, spots)
-            self._owners.call(owner, part, gathering.answered(spots, is_whole=is_whole), timeout_ms=timeout_ms)
+            answered = request.guarded(gathering.answered(spots, is_whole=is_whole))
+            self._owners.call(owner, part, answered, timeout_ms=timeout_ms)
 
     def _forward_unanswered(
         self, request: Request, shares: dict[Owner, list[Spot]], refused: dict[Spot, Elsewhere]

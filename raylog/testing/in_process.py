@@ -49,12 +49,14 @@ class InProcessLauncher:
         self._loop = loop
         self.build: dict[str, Build] = {"replica": ReplicaServer, "broker": self._broker}
         self.servers: dict[int, Any] = {}
+        self._outside: dict[int, Endpoint] = {}  # where Kafka clients reach a Broker, by node
         self._succeeded: list[Any] = []  # by another of their node: a controller that died had begun to start them
         self._is_over = False
 
-    @staticmethod
-    def _broker(spec: ServerSpec) -> BrokerServer:
-        return BrokerServer(spec, listeners=Listeners(Endpoint("127.0.0.1", 0)))
+    def _broker(self, spec: ServerSpec) -> BrokerServer:
+        """Its outside listener is on any free port at first, and where it was when it is started again."""
+        last = self._outside.get(spec.node_id)
+        return BrokerServer(spec, listeners=Listeners(last or Endpoint("127.0.0.1", 0)))
 
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
         """Called in a thread, as with Ray; returns when the server listens."""
@@ -65,6 +67,8 @@ class InProcessLauncher:
             if spec.node_id in self.servers:
                 self._succeeded.append(self.servers[spec.node_id])
             self.servers[spec.node_id] = server
+            if isinstance(server, BrokerServer) and server.advertised is not None:
+                self._outside[spec.node_id] = server.advertised
             if self._is_over:
                 await server.stop()
             return endpoint

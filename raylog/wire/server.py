@@ -151,6 +151,17 @@ class Request:
         held, self._held_bytes = self._held_bytes, 0
         self.connection.give_back(held)
 
+    def guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """The callback of something this request waits for: what escapes it ends the connection, as what escapes a handler does."""
+
+        def call(*arguments: Any) -> None:
+            try:
+                callback(*arguments)
+            except Exception as error:
+                self.connection.handler_failed(self, error)
+
+        return call
+
     def on_close(self, callback: Callable[[Request], None]) -> None:
         """Calls back if the connection is lost before the reply. For parked requests; at once if it is lost already."""
         if self._state is _OPEN:
@@ -246,7 +257,7 @@ class ServerConnection(FramedProtocol):
         try:
             awaitable = handler(request)
         except Exception as error:
-            self._handler_failed(request, error)
+            self.handler_failed(request, error)
             return
         if awaitable is not None:
             self.server.spawn(self._answer(request, awaitable))
@@ -261,9 +272,10 @@ class ServerConnection(FramedProtocol):
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            self._handler_failed(request, error)
+            self.handler_failed(request, error)
 
-    def _handler_failed(self, request: Request, error: Exception) -> None:
+    def handler_failed(self, request: Request, error: Exception) -> None:
+        """Nobody knows what the peer was told: the connection ends, unless a private API can be refused."""
         if isinstance(error, RaylogError) and request.is_open and request.api_key >= private.FIRST_API_KEY:
             request.refuse(error)
             return

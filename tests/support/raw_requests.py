@@ -138,7 +138,9 @@ def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 30.0)
     raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
 
 
-def isr_is_whole(running: InProcessCluster, topic: str) -> bool:
-    """Whether the topic's first partition has a leader and all its replicas alive and in the ISR."""
-    found = part(running, topic)
-    return bool(found["leader"] >= 0 and not found["offline"] and sorted(found["isr"]) == sorted(found["replicas"]))
+def isr_is_whole(running: InProcessCluster, topic: str, partitions: int = 1) -> bool:
+    """Whether the topic's first partitions have leaders and all their replicas alive and in the ISR."""
+    return all(
+        found["leader"] >= 0 and not found["offline"] and sorted(found["isr"]) == sorted(found["replicas"])
+        for found in (part(running, topic, number) for number in range(partitions))
+    )

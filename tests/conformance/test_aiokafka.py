@@ -1,0 +1,233 @@
+"""aiokafka through the Brokers' listeners: one case per thing that its users do without a consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import MessageSizeTooLargeError, UnknownTopicOrPartitionError
+from raw_requests import eventually, isr_is_whole, part
+
+from raylog.testing.in_process import InProcessCluster
+from raylog.types import BROKER_SLOT, node_id
+
+pytestmark = pytest.mark.conformance
+
+NewTopicOf = Callable[..., str]
+PATIENCE_S = 20.0
+
+
+def run(work: Awaitable[Any]) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(60):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def producer(bootstrap: str, **config: Any) -> AsyncIterator[AIOKafkaProducer]:
+    found = AIOKafkaProducer(bootstrap_servers=bootstrap, **config)
+    await found.start()
+    try:
+        yield found
+    finally:
+        await found.stop()
+
+
+@asynccontextmanager
+async def consumer(bootstrap: str, topic: str, partitions: int = 1, **config: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer at the beginning of these partitions."""
+    found = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, **config)
+    await found.start()
+    try:
+        found.assign([TopicPartition(topic, number) for number in range(partitions)])
+        await found.seek_to_beginning()
+        yield found
+    finally:
+        await found.stop()
+
+
+async def take(reader: AIOKafkaConsumer, count: int, timeout_s: float = PATIENCE_S) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
+    deadline = time.monotonic() + timeout_s
+    while len(found) < count and time.monotonic() < deadline:
+        for records in (await reader.getmany(timeout_ms=200, max_records=count - len(found))).values():
+            found += records
+    return found
+
+
+async def send_all(writer: AIOKafkaProducer, topic: str, values: Iterable[bytes]) -> list[int]:
+    """The offsets of all values, in partition 0."""
+    sent = [await writer.send(topic, value, partition=0) for value in values]
+    return [(await each).offset for each in sent]
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def produce_and_consume(bootstrap: str, topic: str, values: list[bytes], **config: Any) -> None:
+    async with producer(bootstrap, **config) as writer:
+        assert await send_all(writer, topic, values) == list(range(len(values)))
+    async with consumer(bootstrap, topic) as reader:
+        assert [record.value for record in await take(reader, len(values))] == values
+
+
+@pytest.mark.parametrize("acks", [1, "all"])
+def test_what_is_produced_is_consumed_in_order(bootstrap: str, new_topic: NewTopicOf, acks: Any) -> None:
+    run(produce_and_consume(bootstrap, new_topic(), numbered(2_000), acks=acks))
+
+
+def test_producing_without_acknowledgement(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic()
+
+    async def work() -> None:
+        async with producer(bootstrap, acks=0) as writer:
+            for value in numbered(100):
+                await writer.send(topic, value, partition=0)
+            await writer.flush()
+        async with consumer(bootstrap, topic) as reader:
+            assert [record.value for record in await take(reader, 100)] == numbered(100)
+
+    run(work())
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_every_codec(bootstrap: str, new_topic: NewTopicOf, codec: str) -> None:
+    values = [b"%d" % number * 100 for number in range(300)]
+    run(produce_and_consume(bootstrap, new_topic(), values, compression_type=codec, linger_ms=20))
+
+
+def test_an_idempotent_producer_writes_each_message_once(bootstrap: str, new_topic: NewTopicOf) -> None:
+    run(produce_and_consume(bootstrap, new_topic(), numbered(1_000), enable_idempotence=True))
+
+
+def test_a_large_message_passes(bootstrap: str, new_topic: NewTopicOf) -> None:
+    values = [bytes(range(256)) * 30_000, b"small"]
+    run(produce_and_consume(bootstrap, new_topic(max_message_bytes="9000000"), values, max_request_size=9_000_000))
+
+
+def test_a_message_too_large_is_refused(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic(max_message_bytes="10000")
+
+    async def work() -> None:
+        async with producer(bootstrap) as writer:
+            with pytest.raises(MessageSizeTooLargeError):
+                await writer.send_and_wait(topic, b"x" * 20_000, partition=0)
+            assert (await writer.send_and_wait(topic, b"fits", partition=0)).offset == 0
+
+    run(work())
+
+
+def test_headers_keys_and_timestamps_come_back(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic()
+
+    async def work() -> None:
+        async with producer(bootstrap) as writer:
+            headers = [("a", b"1"), ("a", b"")]
+            await writer.send_and_wait(topic, None, key=b"k", headers=headers, timestamp_ms=1_234_567, partition=0)
+        async with consumer(bootstrap, topic) as reader:
+            (record,) = await take(reader, 1)
+        assert (record.key, record.value, record.timestamp) == (b"k", None, 1_234_567)
+        assert record.headers == tuple(headers)
+
+    run(work())
+
+
+def test_positions_by_time_seek_and_pause(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic()
+    partition = TopicPartition(topic, 0)
+
+    async def work() -> None:
+        async with producer(bootstrap) as writer:
+            for number in range(10):
+                await writer.send_and_wait(topic, b"%d" % number, timestamp_ms=1_000 * number + 1_000, partition=0)
+        async with consumer(bootstrap, topic) as reader:
+            assert (await reader.offsets_for_times({partition: 4_500}))[partition].offset == 4
+            assert await reader.beginning_offsets([partition]) == {partition: 0}
+            assert await reader.end_offsets([partition]) == {partition: 10}
+            reader.seek(partition, 7)
+            assert [record.value for record in await take(reader, 3)] == [b"7", b"8", b"9"]
+            reader.seek(partition, 0)
+            reader.pause(partition)
+            assert await take(reader, 1, timeout_s=0.5) == []
+            reader.resume(partition)
+            assert len(await take(reader, 10)) == 10
+
+    run(work())
+
+
+def test_all_partitions_on_all_brokers(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic(6)
+
+    async def work() -> None:
+        async with producer(bootstrap) as writer:
+            sent = [await writer.send(topic, value, key=value) for value in numbered(600)]
+            await asyncio.gather(*sent)
+        async with consumer(bootstrap, topic, 6) as reader:
+            found = await take(reader, 600)
+        assert sorted(record.value for record in found) == sorted(numbered(600))
+
+    run(work())
+
+
+def test_topics_are_listed_created_and_deleted(bootstrap: str) -> None:
+    async def work() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        try:
+            await admin.create_topics([NewTopic("made-by-aiokafka", 2, 3)])
+            assert "made-by-aiokafka" in await admin.list_topics()
+            (described,) = await admin.describe_topics(["made-by-aiokafka"])
+            assert len(described["partitions"]) == 2
+            await admin.delete_topics(["made-by-aiokafka"])
+            assert "made-by-aiokafka" not in await admin.list_topics()
+        finally:
+            await admin.close()
+
+    run(work())
+
+
+def test_an_unknown_topic_that_may_not_be_created(bootstrap: str, running: InProcessCluster) -> None:
+    from raylog.client.sync import AdminClient
+
+    async def work() -> None:
+        async with producer(bootstrap, request_timeout_ms=1_000) as writer:
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await writer.send_and_wait("not-allowed", b"v")
+
+    with AdminClient(running.address) as own:
+        own.alter_configs(broker="all", set={"auto.create.topics.enable": "false"})
+        try:
+            run(work())
+        finally:
+            own.alter_configs(broker="all", delete=["auto.create.topics.enable"])
+
+
+@pytest.mark.parametrize("victim", ["leader", "broker"])
+def test_a_kill_loses_nothing_and_stops_nobody(
+    running: InProcessCluster, bootstrap: str, new_topic: NewTopicOf, victim: str
+) -> None:
+    topic = new_topic(min_insync_replicas="2")
+    found = part(running, topic)
+    node = found["leader_node"] if victim == "leader" else node_id(found["leader"], BROKER_SLOT)
+
+    async def work() -> int:
+        async with producer(bootstrap, enable_idempotence=True, linger_ms=1) as writer:
+            assert await send_all(writer, topic, numbered(200)) == list(range(200))
+            await asyncio.to_thread(running.crash, node)
+            began = time.monotonic()
+            assert await send_all(writer, topic, numbered(200)) == list(range(200, 400))
+            assert time.monotonic() - began < 3.0
+        async with consumer(bootstrap, topic) as reader:
+            assert [record.value for record in await take(reader, 400)] == numbered(200) * 2
+
+    run(work())
+    eventually(lambda: isr_is_whole(running, topic), "the killed process back")

@@ -1,0 +1,329 @@
+"""What a Broker answers itself, what it forwards and to whom, and how it says that somebody else is to be asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+from outside import Client, fetch, listener, metadata, milliseconds, parts, produce, request
+from raw_requests import batch, eventually, isr_is_whole, part
+
+from raylog.client.sync import AdminClient
+from raylog.errors import DisconnectedError
+from raylog.testing.in_process import InProcessCluster
+from raylog.types import BROKER_SLOT, node_id
+from raylog.wire import private
+
+pytestmark = pytest.mark.core
+
+Open = Callable[..., Client]
+NewTopicOf = Callable[..., str]
+NOT_LEADER = ErrorCode.not_leader_or_follower
+
+
+# ------------------------------------------------------------------ versions
+
+
+def test_api_versions_lists_what_is_served(client: Open) -> None:
+    reply = client().ask(request(18, 3, client_software_name="test", client_software_version="1"))
+    spoken = {each.api_key: (each.min_version, each.max_version) for each in reply.api_keys}
+    assert reply.error_code is ErrorCode.none
+    assert spoken[3] == (0, 13) and spoken[60] == (0, 2) and spoken[18] == (0, 4)
+    assert spoken[0][0] == 0, "librdkafka takes the codecs from it"
+    assert not [key for key in spoken if key >= private.FIRST_API_KEY]
+
+
+def test_every_version_that_is_listed_is_answered(client: Open, new_topic: NewTopicOf) -> None:
+    topic = new_topic((0, 1, 2))
+    versions = {each.api_key: each for each in client().ask(request(18, 0)).api_keys}
+    for version in range(versions[3].min_version, versions[3].max_version + 1):
+        (found,) = client().ask(metadata(topic, version=version)).topics
+        assert (found.name, found.error_code, len(found.partitions)) == (topic, ErrorCode.none, 1), version
+        everything = client().ask(metadata(version=version))
+        assert topic in [each.name for each in everything.topics] and len(everything.brokers) == 3
+    for version in range(3, versions[0].max_version + 1):
+        if version < 13:
+            (answer,) = client().ask(produce(topic, {0: batch(b"v")}, version=version)).responses
+            assert answer.partition_responses[0].error_code is ErrorCode.none, version
+    for version in range(versions[1].min_version, 13):
+        found = parts(client().ask(fetch(topic, {0: 0}, version=version)))[0]
+        assert found.error_code is ErrorCode.none and found.records, version
+
+
+def test_fetch_by_topic_id(client: Open, new_topic: NewTopicOf, topic_id: Callable[[str], uuid.UUID]) -> None:
+    topic = new_topic((0, 1, 2))
+    client().ask(produce(topic, {0: batch(b"v")}))
+    for version in (13, 14, 15, 16, 17):
+        assert parts(client().ask(fetch(topic_id(topic), {0: 0}, version=version)))[0].records
+    unknown = parts(client().ask(fetch(uuid.UUID(int=5), {0: 0}, version=17)))[0]
+    assert unknown.error_code is ErrorCode.unknown_topic_id
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(client: Open) -> None:
+    import asyncio
+
+    from wire_ends import raw, read_frame
+
+    running = client()._running
+
+    async def ask() -> bytes:
+        reader, writer = await raw(listener(running, 0))
+        body = b"\x00\x12\x00\x63" + (7).to_bytes(4, "big") + b"\xff\xff" + b"\x00"
+        writer.write(len(body).to_bytes(4, "big") + body)
+        answer = await asyncio.wait_for(read_frame(reader), 10)
+        writer.close()
+        return answer
+
+    answer = running.run(ask())
+    assert int.from_bytes(answer[:4], "big") == 7
+    assert int.from_bytes(answer[4:6], "big") == ErrorCode.unsupported_version.value
+    assert int.from_bytes(answer[6:10], "big") > 10, "with the ranges that are spoken"
+
+
+def test_what_is_not_served_ends_the_connection_with_a_line_in_the_log(
+    client: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    for entity, told in (
+        (private.FindController(), "20006"),
+        (private.OpenSession(), "OpenSession"),
+        (request(17, 1, mechanism="PLAIN"), "sasl_handshake"),
+    ):
+        caplog.clear()
+        with pytest.raises(DisconnectedError):
+            client().ask(entity)
+        assert "closing the connection" in caplog.text and "not spoken here" in caplog.text, told
+
+
+# ------------------------------------------------------------------ metadata
+
+
+def test_metadata_shows_brokers_and_nothing_of_what_is_inside(client: Open, new_topic: NewTopicOf) -> None:
+    topic = new_topic((2, 0), (1, 2))
+    reply = client().ask(metadata(topic))
+    assert [(each.node_id, each.port) for each in reply.brokers] == [
+        (broker, listener(client()._running, broker).port) for broker in range(3)
+    ]
+    assert reply.controller_id in (0, 1, 2)
+    one, two = reply.topics[0].partitions
+    assert (one.leader_id, one.replica_nodes, sorted(one.isr_nodes), one.offline_replicas) == (2, (2, 0), [0, 2], ())
+    assert (two.leader_id, two.replica_nodes, two.leader_epoch) == (1, (1, 2), 0)
+
+
+def test_an_unknown_topic_is_named_as_unknown(client: Open) -> None:
+    (found,) = client().ask(metadata("nowhere")).topics
+    assert (found.name, found.error_code) == ("nowhere", ErrorCode.unknown_topic_or_partition)
+    (found,) = (
+        client()
+        .ask(
+            request(
+                3,
+                12,
+                topics=lambda module: (module.MetadataRequestTopic(topic_id=uuid.UUID(int=9), name=None),),
+                allow_auto_topic_creation=True,
+                include_topic_authorized_operations=False,
+            )
+        )
+        .topics
+    )
+    assert (found.name, found.topic_id, found.error_code) == (None, uuid.UUID(int=9), ErrorCode.unknown_topic_id)
+
+
+def test_a_topic_is_created_by_who_allows_it(client: Open) -> None:
+    (found,) = client().ask(metadata("made-outside", create=True)).topics
+    assert found.error_code in (ErrorCode.none, ErrorCode.leader_not_available)
+    eventually(lambda: client().ask(metadata("made-outside")).topics[0].partitions, "the topic's partitions")
+    (refused,) = client().ask(metadata("no/name", create=True)).topics
+    assert refused.error_code is ErrorCode.invalid_topic_exception
+
+
+def test_many_who_want_the_same_topic_get_one(client: Open) -> None:
+    asked = [client().send(metadata("wanted-by-many", create=True)) for _ in range(10)]
+    errors = {each.result().topics[0].error_code for each in asked}
+    assert errors <= {ErrorCode.none, ErrorCode.leader_not_available}
+
+
+def test_a_partition_whose_broker_is_away_has_no_leader_outside(
+    running: InProcessCluster, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic = new_topic((2, 0, 1))
+    release = threading.Event()
+    build = running.launcher.build["broker"]
+
+    def held(spec: object) -> object:
+        if not release.is_set():
+            raise OSError("the test holds new Brokers back")
+        return build(spec)  # type: ignore[arg-type]
+
+    running.launcher.build["broker"] = held
+    try:
+        running.crash(node_id(2, BROKER_SLOT))
+        gone = eventually(
+            lambda: [each for each in [client().ask(metadata(topic))] if len(each.brokers) == 2], "it gone"
+        )
+        (found,) = gone[0].topics[0].partitions
+        assert (found.leader_id, found.error_code) == (-1, ErrorCode.leader_not_available)
+        assert found.offline_replicas == (), "its replicas live"
+    finally:
+        release.set()
+        running.launcher.build["broker"] = build
+    eventually(lambda: len(client().ask(metadata(topic)).brokers) == 3, "the Broker back")
+    assert client().ask(metadata(topic)).topics[0].partitions[0].leader_id == 2
+
+
+# ------------------------------------------------------------------ whom to ask
+
+
+def test_another_brokers_partition_is_refused_with_the_leader_named(client: Open, new_topic: NewTopicOf) -> None:
+    topic = new_topic((1, 2))
+    other = client(0)
+    written = other.ask(produce(topic, {0: batch(b"v")}, version=11))
+    refused = written.responses[0].partition_responses[0]
+    assert (refused.error_code, refused.current_leader.leader_id) == (NOT_LEADER, 1)
+    assert [(each.node_id, each.port) for each in written.node_endpoints] == [(1, listener(other._running, 1).port)]
+    read = parts(other.ask(fetch(topic, {0: 0}, version=12)))[0]
+    assert (read.error_code, read.current_leader.leader_id) == (NOT_LEADER, 1)
+    listed = other.ask(
+        request(
+            2,
+            7,
+            replica_id=-1,
+            isolation_level=0,
+            topics=lambda module: (
+                module.ListOffsetsTopic(
+                    name=topic,
+                    partitions=(module.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1),),
+                ),
+            ),
+        )
+    )
+    assert listed.topics[0].partitions[0].error_code is NOT_LEADER
+    assert client(1).ask(produce(topic, {0: batch(b"v")})).responses[0].partition_responses[0].base_offset == 0
+
+
+def test_a_request_for_many_partitions_is_split_and_put_together_in_order(client: Open, new_topic: NewTopicOf) -> None:
+    topic = new_topic((0, 1), (0, 2), (1, 0), (0, 1))
+    reply = client(0).ask(produce(topic, {number: batch(b"%d" % number) for number in (3, 2, 9, 0, 1)}))
+    found = [(each.index, each.error_code) for each in reply.responses[0].partition_responses]
+    assert found == [
+        (3, ErrorCode.none),
+        (2, NOT_LEADER),
+        (9, ErrorCode.unknown_topic_or_partition),
+        (0, ErrorCode.none),
+        (1, ErrorCode.none),
+    ]
+    read = parts(client(0).ask(fetch(topic, dict.fromkeys((3, 0, 1), 0))))
+    assert [bytes(read[number].records)[-2:-1] for number in (3, 0, 1)] == [b"3", b"0", b"1"]
+
+
+def test_produce_without_acknowledgement_is_forwarded(client: Open, new_topic: NewTopicOf) -> None:
+    topic = new_topic((0, 1), (0, 2))
+    mine = client(0)
+
+    async def send() -> None:
+        mine.connection.send_unanswered(produce(topic, {0: batch(b"a"), 1: batch(b"b")}, acks=0))
+
+    mine._running.run(send())
+    eventually(
+        lambda: all(each.high_watermark == 1 for each in parts(mine.ask(fetch(topic, {0: 0, 1: 0}))).values()), "it"
+    )
+
+
+def test_produce_without_acknowledgement_to_the_wrong_broker_ends_the_connection(
+    client: Open, new_topic: NewTopicOf
+) -> None:
+    topic = new_topic((1, 2))
+    mine = client(0)
+
+    async def send() -> None:
+        mine.connection.send_unanswered(produce(topic, {0: batch(b"a")}, acks=0))
+
+    mine._running.run(send())
+    eventually(lambda: not mine.connection.is_open, "the connection's end")
+
+
+def test_nobody_outside_is_a_follower(
+    client: Open, new_topic: NewTopicOf, topic_id: Callable[[str], uuid.UUID], running: InProcessCluster
+) -> None:
+    """Else he could move the high watermark, and read what is not committed."""
+    topic = new_topic((0, 1, 2))
+    client(0).ask(produce(topic, {0: batch(b"v")}))
+    read = parts(client(0).ask(fetch(topic_id(topic), {0: 0}, version=17, replica=(1, 5))))[0]
+    assert read.error_code is ErrorCode.none and read.records, "answered as any consumer"
+    for replica in (1, -1):
+        listed = client(0).ask(
+            request(
+                2,
+                7,
+                replica_id=replica,
+                isolation_level=0,
+                topics=lambda module: (
+                    module.ListOffsetsTopic(
+                        name=topic,
+                        partitions=(
+                            module.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1),
+                        ),
+                    ),
+                ),
+            )
+        )
+        assert listed.topics[0].partitions[0].offset == 1
+
+
+def test_log_directories_are_those_of_all_processes(client: Open, new_topic: NewTopicOf) -> None:
+    topic = new_topic((0, 1), (0, 2))
+    reply = client(0).ask(
+        request(35, 4, topics=lambda module: (module.DescribableLogDirTopic(topic=topic, partitions=(0, 1)),))
+    )
+    (result,) = reply.results
+    assert [len(each.partitions) for each in result.topics] == [2]
+
+
+# ------------------------------------------------------------------ the controller
+
+
+def test_what_changes_the_cluster_goes_to_the_controller(client: Open) -> None:
+    def created(module: object) -> object:
+        topic = module.CreatableTopic  # type: ignore[attr-defined]
+        return (topic(name="by-way-of-2", num_partitions=2, replication_factor=3, assignments=(), configs=()),)
+
+    reply = client(2).ask(request(19, 7, topics=created, timeout=milliseconds(10_000), validate_only=False))
+    assert (reply.topics[0].error_code, reply.topics[0].num_partitions) == (ErrorCode.none, 2)
+    given = client(1).ask(
+        request(22, 4, transactional_id=None, transaction_timeout=milliseconds(1), producer_id=-1, producer_epoch=-1)
+    )
+    assert given.error_code is ErrorCode.none and given.producer_id >= 0
+
+
+def test_without_a_controller_metadata_is_told_from_the_copy_and_changes_wait(
+    running: InProcessCluster, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic = new_topic((0, 1, 2))
+    running.stop_controller()
+    try:
+        (found,) = client(0).ask(metadata(topic)).topics
+        assert found.partitions[0].leader_id == 0
+        assert client(0).ask(produce(topic, {0: batch(b"v")})).responses[0].partition_responses[0].base_offset == 0
+        waiting = client(1).send(
+            request(
+                22, 4, transactional_id=None, transaction_timeout=milliseconds(1), producer_id=-1, producer_epoch=-1
+            )
+        )
+        time.sleep(0.1)
+        assert not waiting.done
+    finally:
+        running.start_controller()
+    assert waiting.result().error_code is ErrorCode.none, "it was sent when the controller was back"
+
+
+def test_the_image_follows_what_happens(running: InProcessCluster, client: Open, new_topic: NewTopicOf) -> None:
+    topic = new_topic((0, 1, 2), min_insync_replicas="2")
+    running.crash(part(running, topic)["leader_node"])
+    eventually(lambda: client(2).ask(metadata(topic)).topics[0].partitions[0].leader_id == 1, "the new leader")
+    eventually(lambda: isr_is_whole(running, topic), "the replica back")
+    with AdminClient(running.address) as admin:
+        admin.delete_topics([topic])
+    eventually(lambda: client(2).ask(metadata(topic)).topics[0].error_code, "the end of the topic")
