@@ -15,6 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis.api import Api
+from raylog.actors.apis.entities import NO_DELAY, build, response_class
 from raylog.errors import RaylogError
 from raylog.metadata.requests import Refused
 from raylog.types import Endpoint
@@ -28,6 +29,28 @@ TIMEOUT_MS = 30_000
 RETRY_S = 0.05
 OPEN_TIMEOUT_MS = 2_000
 NOT_CONTROLLER = ErrorCode.not_controller
+
+
+TimedOut = Callable[[Any, int], Any]
+"""Makes the answer of an API, to a request of a version, where no controller has answered."""
+
+
+def timed_out(api: Api) -> TimedOut:
+    """Of an API whose answers have a place for the error on every item."""
+    refused = Refused(ErrorCode.request_timed_out, "no controller has answered: it may have been done")
+    return lambda body, version: api.to_entity(body, refused, version)
+
+
+def timed_out_as_a_whole(key: int) -> TimedOut:
+    """Of an API whose answers have one error for everything."""
+    return lambda body, version: build(
+        response_class(key, version),
+        error_code=ErrorCode.request_timed_out,
+        error_message="no controller has answered",
+        topics=(),
+        nodes=(),
+        throttle_time=NO_DELAY,
+    )
 
 
 class ControllerLink:
@@ -44,16 +67,12 @@ class ControllerLink:
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
 
-    def forward(self, api: Api) -> Callable[[Request], Any]:
+    def forward(self, timed_out: TimedOut) -> Callable[[Request], Any]:
         """The handler of an API that the controller answers."""
 
         async def handle(request: Request) -> Any:
-            body, version = request.body, request.version
-            reply = await self.ask(body, is_wanted=lambda: request.is_open)
-            if reply is None:
-                why = "no controller has answered: it may have been done"
-                return api.to_entity(body, Refused(ErrorCode.request_timed_out, why), version)
-            return reply
+            reply = await self.ask(request.body, is_wanted=lambda: request.is_open)
+            return reply if reply is not None else timed_out(request.body, request.version)
 
         return handle
 

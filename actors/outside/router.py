@@ -6,10 +6,12 @@ API                                    answered
 ApiVersions                            by the server, out of this table
 Metadata, DescribeCluster              from the Broker's copy of the image (``cluster_view``); Metadata may create (``topic_creation``)
 Produce, ListOffsets, DeleteRecords,   by the processes that lead the partitions (``scattered``)
-OffsetForLeaderEpoch
+OffsetForLeaderEpoch,
+DescribeProducers
 Fetch                                  by the processes that hold the partitions (``fetch``)
 DescribeLogDirs                        by all processes of this broker
-everything in ``CONTROLLER_APIS``      by the active controller (``controller_link``)
+everything in ``CONTROLLER_APIS``,     by the active controller (``controller_link``)
+DescribeQuorum
 =====================================  ==========================================================================================
 
 An API or version that is not in the table ends the connection with a line in the log, as in Kafka; ApiVersions of an unknown version is
@@ -23,9 +25,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from raylog.actors.apis import admin, fetch, operations
+from raylog.actors.apis import admin, configs, fetch, operations, quorum
 from raylog.actors.outside import cluster_view, log_directories, scattered
-from raylog.actors.outside.controller_link import TIMEOUT_MS, ControllerLink
+from raylog.actors.outside.controller_link import TIMEOUT_MS, ControllerLink, timed_out, timed_out_as_a_whole
 from raylog.actors.outside.fetch import Fetches
 from raylog.actors.outside.fetch_sessions import FetchSessions
 from raylog.actors.outside.owners import Owner, Owners
@@ -37,7 +39,7 @@ from raylog.wire.handshake import Peer
 from raylog.wire.server import Handler, Limits, Request, Server
 
 ANSWERED_HERE = (cluster_view.METADATA, cluster_view.DESCRIBE_CLUSTER)
-CONTROLLER_APIS = tuple(api for api in (*admin.APIS, *operations.APIS) if api.key not in ANSWERED_HERE)
+CONTROLLER_APIS = tuple(api for api in (*admin.APIS, *configs.APIS, *operations.APIS) if api.key not in ANSWERED_HERE)
 PRODUCE = scattered.PRODUCE.key
 
 
@@ -87,8 +89,10 @@ class Router:
             handlers[shape.key] = scattered.Scattered(shape, self._places, self._owners).handle
             versions[shape.key] = shape.versions
         for api in CONTROLLER_APIS:
-            handlers[api.key] = self._link.forward(api)
+            handlers[api.key] = self._link.forward(timed_out(api))
             versions[api.key] = api.versions
+        handlers[quorum.KEY] = self._link.forward(timed_out_as_a_whole(quorum.KEY))
+        versions[quorum.KEY] = quorum.VERSIONS
         self.server = Server(
             handlers,
             cluster_id=cluster_id,

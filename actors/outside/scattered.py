@@ -7,6 +7,7 @@ Produce                     0  acks 0 has no reply: what cannot be forwarded clo
 ListOffsets                 2
 DeleteRecords              21
 OffsetForLeaderEpoch       23
+DescribeProducers          61  its partitions are bare numbers
 ========================  ===  =======================================================================
 
 A ``Shape`` says what the fields of such an API are called. A request whose partitions all have one owner is forwarded as it is, and its
@@ -26,7 +27,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import offsets, produce
+from raylog.actors.apis import offsets, produce, producers
 from raylog.actors.apis.entities import NO_DELAY, build, fields_of, milliseconds, module_of, response_class
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import NO_EPOCH, Elsewhere, Places
@@ -57,6 +58,10 @@ class Shape:
     replied_number: str
     timeout_of: Callable[[Any], int] = lambda body: TIMEOUT_MS
 
+    def number_of(self, partition: Any) -> int:
+        """The number of a request's partition, which may be all that there is."""
+        return int(getattr(partition, self.number) if self.number else partition)
+
 
 PRODUCE = Shape(
     produce.KEY, produce.VERSIONS, "topic_data", "partition_data", "index",
@@ -76,11 +81,15 @@ EPOCH_ENDS = Shape(
     offsets.OFFSET_FOR_LEADER_EPOCH, offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS, "topics", "partitions", "partition",
     "topics", "OffsetForLeaderTopicResult", "partitions", "EpochEndOffset", "partition",
 )  # fmt: skip
-SHAPES = (PRODUCE, LIST_OFFSETS, DELETE_RECORDS, EPOCH_ENDS)
+PRODUCERS = Shape(
+    producers.KEY, producers.VERSIONS, "topics", "partition_indexes", "",
+    "topics", "TopicResponse", "partitions", "PartitionResponse", "partition_index",
+)  # fmt: skip
+SHAPES = (PRODUCE, LIST_OFFSETS, DELETE_RECORDS, EPOCH_ENDS, PRODUCERS)
 
 _REFUSED = {
     "base_offset": -1, "log_append_time": None, "log_start_offset": -1, "record_errors": (), "error_message": None,
-    "timestamp": -1, "offset": -1, "leader_epoch": -1, "low_watermark": -1, "end_offset": -1, "old_style_offsets": (),
+    "timestamp": -1, "offset": -1, "leader_epoch": -1, "low_watermark": -1, "end_offset": -1, "active_producers": (),
 }  # fmt: skip
 """What a partition's answer says besides its error, under whatever names an API has for it."""
 
@@ -105,7 +114,7 @@ class Scattered:
         refused: dict[Spot, Elsewhere] = {}
         for at, topic in enumerate(getattr(body, shape.topics)):
             for index, partition in enumerate(getattr(topic, shape.partitions)):
-                place = self._places.leader(topic, getattr(partition, shape.number))
+                place = self._places.leader(topic, shape.number_of(partition))
                 if isinstance(place, Owner):
                     shares.setdefault(place, []).append((at, index))
                 else:
@@ -198,7 +207,7 @@ class _Gathering:
     def _now_elsewhere(self, spot: Spot, code: ErrorCode) -> Elsewhere:
         """The refusal of a partition whose owner is lost, with the new leader if the image knows one by now."""
         topic = getattr(self._body, self._shape.topics)[spot[0]]
-        number = getattr(getattr(topic, self._shape.partitions)[spot[1]], self._shape.number)
+        number = self._shape.number_of(getattr(topic, self._shape.partitions)[spot[1]])
         place = self._places.leader(topic, number)
         return Elsewhere(code, place.leader, place.leader_epoch) if isinstance(place, Elsewhere) else Elsewhere(code)
 
@@ -233,7 +242,7 @@ class _Gathering:
         cls = getattr(module, shape.replied_partition)
         values = {
             **_REFUSED,
-            shape.replied_number: getattr(getattr(topic, shape.partitions)[spot[1]], shape.number),
+            shape.replied_number: shape.number_of(getattr(topic, shape.partitions)[spot[1]]),
             "error_code": elsewhere.error,
         }
         if elsewhere.leader != NO_LEADER and self._has_leaders:

@@ -25,7 +25,6 @@ REFUSED: Mapping[str, str] = {
     "advertised.listeners": _LISTENER,
     "alter.config.policy.class.name": "there are no policy classes",
     "authorizer.class.name": _SECURITY,
-    "auto.create.topics.enable": _FIXED,
     "auto.include.jmx.reporter": _METRICS,
     "background.threads": _THREADS,
     "broker.id.generation.enable": _FIXED,

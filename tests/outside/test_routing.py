@@ -282,7 +282,34 @@ def test_log_directories_are_those_of_all_processes(client: Open, new_topic: New
     assert [len(each.partitions) for each in result.topics] == [2]
 
 
+def test_producers_are_described_by_the_leaders(client: Open, new_topic: NewTopicOf) -> None:
+    topic = new_topic((0, 1), (1, 0))
+    client(0).ask(produce(topic, {0: batch(b"v", producer_id=7, sequence=0)}))
+    reply = client(0).ask(
+        request(61, 0, topics=lambda module: (module.TopicRequest(name=topic, partition_indexes=(1, 0)),))
+    )
+    one, two = reply.topics[0].partitions
+    assert (one.partition_index, one.error_code, one.active_producers) == (1, NOT_LEADER, ())
+    assert (two.partition_index, two.error_code) == (0, ErrorCode.none)
+    assert [each.producer_id for each in two.active_producers] == [7]
+
+
 # ------------------------------------------------------------------ the controller
+
+
+def test_the_quorum_is_described(client: Open) -> None:
+    reply = client(2).ask(
+        request(
+            55,
+            2,
+            topics=lambda module: (
+                module.TopicData(
+                    topic_name="__cluster_metadata", partitions=(module.PartitionData(partition_index=0),)
+                ),
+            ),
+        )
+    )
+    assert reply.error_code is ErrorCode.none and reply.topics[0].partitions[0].leader_id == 0
 
 
 def test_what_changes_the_cluster_goes_to_the_controller(client: Open) -> None:
