@@ -28,7 +28,7 @@ from typing import Any
 import ray
 
 from raylog.actors.ray_actors import RAY_CLASSES
-from raylog.actors.ray_launcher import pinned
+from raylog.actors.ray_launcher import CONTROLLER_PREFIX, pinned
 from raylog.actors.spec import ServerSpec
 from raylog.errors import RaylogError
 from raylog.placement.disks import Disk, encode_id, open_disk
@@ -38,7 +38,7 @@ from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
 
 def controller_name(disk: Disk) -> str:
     """The Ray name of the controller actor of a disk; it begins with the cluster's."""
-    return f"raylog:controller:{disk.cluster_id}:{encode_id(disk.directory_id)}"
+    return f"{CONTROLLER_PREFIX}{disk.cluster_id}:{encode_id(disk.directory_id)}"
 
 
 def launch(order: dict[str, Any]) -> dict[str, Any]:

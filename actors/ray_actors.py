@@ -132,6 +132,7 @@ class ControllerActor(ServerActor):
 
     def __init__(self, spec: ServerSpec) -> None:
         super().__init__(replace(spec, incarnation=new_incarnation()))
+        self._launcher: Any = None
         self._serving = asyncio.get_running_loop().create_task(self._serve())
 
     async def _serve(self) -> None:
@@ -150,7 +151,7 @@ class ControllerActor(ServerActor):
         from raylog.actors.ray_launcher import retire
 
         if reason == SHUT_DOWN:
-            await asyncio.to_thread(retire, server.directory_ids())
+            await asyncio.to_thread(retire, server.directory_ids(), self._launcher.waiting())
 
     async def credentials(self) -> tuple[str, list[Endpoint], bytes]:
         """What a client inside this Ray needs: cluster id, the controllers' addresses, the own first, secret.
@@ -165,7 +166,8 @@ class ControllerActor(ServerActor):
         from raylog.actors.controller_server import ControllerServer
         from raylog.actors.ray_launcher import RayLauncher
 
-        return ControllerServer(spec, launcher=RayLauncher(self._spec.host))
+        self._launcher = RayLauncher(self._spec.host)
+        return ControllerServer(spec, launcher=self._launcher)
 
 
 RAY_CLASSES: dict[str, Any] = {

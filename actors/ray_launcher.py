@@ -29,6 +29,7 @@ from raylog.placement.groups import (
 from raylog.types import Endpoint
 
 STEWARD_NAME = "raylog:steward"
+CONTROLLER_PREFIX = "raylog:controller:"
 STEWARD_PATIENCE_S = 20.0
 JOIN_PATIENCE_S = 30.0
 
@@ -43,14 +44,26 @@ def pinned(directory_id: uuid.UUID, *, name: str) -> dict[str, Any]:
     return actor_options(directory_id, name=name, node_ip=ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
-def retire(directory_ids: Sequence[uuid.UUID]) -> None:
+def retire(directory_ids: Sequence[uuid.UUID], waiting: Sequence[Any] = ()) -> None:
     """Called by a controller's own actor, last of all: give these disks' reservations back but for the own, which is the last of them, and
-    end without being restarted."""
+    end without being restarted. So do the actors in ``waiting``, and controllers whose nodes are away."""
     _stop_steward(directory_ids)
     me = ray.get_runtime_context().current_actor
+    for actor in waiting:
+        ray.kill(actor, no_restart=True)
     for directory_id in directory_ids[:-1]:
+        _end_waiting_controller(directory_id)
         remove_group(directory_id)
     ray.kill(me, no_restart=True)
+
+
+def _end_waiting_controller(directory_id: uuid.UUID) -> None:
+    """Ray would start it again when its node comes back."""
+    names = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
+    for name in names:
+        if name.startswith(CONTROLLER_PREFIX) and name.endswith(f":{encode_id(directory_id)}"):
+            with suppress(ValueError):  # it has just ended
+                ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
 
 
 def _stop_steward(directory_ids: Sequence[uuid.UUID]) -> None:
@@ -70,7 +83,11 @@ class RayLauncher:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._handles: dict[int, Any] = {}  # by node id, the newest: letting it go would not end a detached actor
+        self._waiting: dict[str, Any] = {}  # actors that Ray has not started yet, by name
+
+    def waiting(self) -> list[Any]:
+        """The actors that Ray has found no place for yet: their disk's node is away, or its disk was replaced."""
+        return list(self._waiting.values())
 
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint:
         """Create the actor and wait until it listens and the active controller knows it; raises what its opening raised.
@@ -81,8 +98,11 @@ class RayLauncher:
         name = f"raylog:{encode_id(spec.directory_id)}:{spec.node_id}:{spec.incarnation}"
         spec = replace(spec, host=self._host)
         handle = RAY_CLASSES[kind].options(max_restarts=0, **pinned(spec.directory_id, name=name)).remote(spec)
-        self._handles[spec.node_id] = handle
-        endpoint: Endpoint = ray.get(handle.start.remote())
+        self._waiting[name] = handle
+        try:
+            endpoint: Endpoint = ray.get(handle.start.remote())
+        finally:
+            del self._waiting[name]
         with suppress(ray.exceptions.GetTimeoutError):
             ray.get(handle.joined.remote(), timeout=JOIN_PATIENCE_S)
         return endpoint

@@ -131,7 +131,16 @@ def test_a_machine_whose_disk_was_lost_is_the_same_broker_with_a_blank_one_and_i
 def test_a_shutdown_ends_every_server_and_what_would_start_them_again(ray_cluster: Any, folders: list[Path]) -> None:
     down = command("down", "--address", ray_cluster.address)
     assert down.returncode == 0, down.stderr
-    eventually(lambda: not ray.util.list_named_actors(all_namespaces=True), "every actor has ended for good")
+    left: list[dict[str, str]] = []
+
+    def all_ended() -> bool:
+        left[:] = ray.util.list_named_actors(all_namespaces=True)
+        return not left
+
+    try:
+        eventually(all_ended, "every actor has ended for good", timeout_s=30)
+    except AssertionError as error:
+        raise AssertionError(f"{error}, but {left}") from None
     status = command("status", "--address", ray_cluster.address)
     assert status.returncode == 1 and "no cluster runs" in status.stderr
     assert all(read_disk(folder) is not None for folder in folders)
