@@ -30,6 +30,7 @@ from kio.schema.errors import ErrorCode
 from raylog.metadata import config_decisions, effective_configs, views
 from raylog.metadata.announcements import Announcements
 from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.departures import Departures
 from raylog.metadata.disk_health import DiskHealth, replicas_on
 from raylog.metadata.events import (
     ActiveEffect,
@@ -59,8 +60,6 @@ from raylog.metadata.partition_decisions import FIRST_LEADER, PartitionDecisions
 from raylog.metadata.producer_ids import ProducerIds
 from raylog.metadata.reassignment_decisions import Reassignments
 from raylog.metadata.records import (
-    ActorDied,
-    ActorRemoved,
     BrokerConfigChanged,
     DiskRegistered,
     Record,
@@ -69,7 +68,7 @@ from raylog.metadata.records import (
     TopicConfigChanged,
     TopicDeleted,
 )
-from raylog.metadata.registrations import decide_register_disk, decide_unregister_broker, places
+from raylog.metadata.registrations import places
 from raylog.metadata.requests import (
     AllocateProducerIds,
     AlterConfigs,
@@ -109,7 +108,7 @@ from raylog.metadata.starts import START, Starts, may_create_need
 from raylog.metadata.status_report import status_report
 from raylog.metadata.timers import Timers
 from raylog.metadata.topic_decisions import Planner, TopicDecisions, decide_delete_topics
-from raylog.types import BROKER_SLOT, FIRST_REPLICA_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
+from raylog.types import BROKER_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +157,15 @@ class ActiveController:
             unstartable=self._starts.has_failed,
             has_failed=self._disks.has_failed,
         )
+        self._departures = Departures(
+            self._ledger,
+            self._sessions,
+            self._liveness,
+            self._starts,
+            self._partitions,
+            controller_epoch=controller_epoch,
+            emit=self._effects.append,
+        )
         self._leadership = Leadership(self._ledger, self._partitions, self._timers, config)
         self._reassignments = Reassignments(self._ledger, self._partitions, self._disks)
 
@@ -191,7 +199,7 @@ class ActiveController:
                 self._session_closed(event.session_id, now_ms)
             case Dialed():
                 if self._liveness.dialed(event, now_ms):
-                    self._declare_dead([event.node_id], now_ms, why=event.outcome.value)
+                    self._departures.declare_dead([event.node_id], now_ms, why=event.outcome.value)
             case ActorStarted():
                 self._starts.started(event.node_id, now_ms)
             case ActorStartFailed():
@@ -223,7 +231,7 @@ class ActiveController:
                 if record.replaced_by is not None:
                     self._starts.disk_lost(record.directory_id)
                 self._effects += self._announcements.disks_of(record.broker_id)
-        self._dismiss_idle(decision.records)
+        self._departures.dismiss_idle(decision.records)
         self._release(decision.held, touched)
         for id in touched:
             self._wake_waiting(id)
@@ -279,8 +287,8 @@ class ActiveController:
         if isinstance(admission, str):
             self._effects.append(SendFrame(session_id, Exit(self._epoch, admission)))
             self._effects.append(CloseSession(session_id))
-            self._maybe_remove_exited(node_id, identity.incarnation)
-            if self._is_idle(node_id):
+            self._departures.exited(node_id, identity.incarnation)
+            if self._departures.is_idle(node_id):
                 self._starts.sent_away(node_id)
             return
         if admission.registration is not None:
@@ -380,55 +388,9 @@ class ActiveController:
         if session is None:
             return
         if session.exiting:
-            self._maybe_remove_exited(session.node_id, session.incarnation)
+            self._departures.exited(session.node_id, session.incarnation)
         else:
             self._effects.append(self._liveness.lost(session.node_id, now_ms))
-
-    # -------------------------------------------------------------- death
-
-    def _declare_dead(self, node_ids: Iterable[int], now_ms: int, *, why: str) -> None:
-        """All of them, and everything that follows, in one decision."""
-        ids: set[TopicIdPartition] = set()
-        for node_id in sorted(node_ids):
-            actor = self.latest.actors[node_id]
-            assert actor.alive, f"{actor} is already dead"
-            session = self._sessions.of_node(node_id)
-            if session is not None:
-                self._sessions.close(session.session_id)
-                self._effects.append(CloseSession(session.session_id))
-            self._liveness.forget(node_id)
-            self._starts.died(node_id, now_ms)
-            self._ledger.add(ActorDied(node_id, actor.incarnation))
-            self._effects.append(Notice(f"server actor {node_id} (pid {actor.pid}) is dead: {why}"))
-            if self._is_idle(node_id):
-                self._ledger.add(ActorRemoved(node_id))
-            ids.update(self.latest.partitions_on(node_id))
-        self._partitions.settle(ids, now_ms)
-
-    def _is_idle(self, node_id: int) -> bool:
-        """A replica actor that has nothing to hold and nothing to delete."""
-        return slot_of(node_id) >= FIRST_REPLICA_SLOT and not self.latest.needs(node_id)
-
-    def _maybe_remove_exited(self, node_id: int, incarnation: int) -> None:
-        actor = self.latest.actors.get(node_id)
-        if actor is not None and actor.incarnation == incarnation and self._is_idle(node_id):
-            session = self._sessions.of_node(node_id)
-            if session is not None:
-                self._sessions.close(session.session_id)
-                self._effects.append(CloseSession(session.session_id))
-            self._liveness.forget(node_id)
-            self._starts.forget(node_id)
-            self._ledger.add(ActorRemoved(node_id))
-
-    def _dismiss_idle(self, records: Iterable[Record]) -> None:
-        """Actors that these records have left with nothing are told to exit, once the commit stands."""
-        nodes = sorted({record.node_id for record in records if isinstance(record, RemovalConfirmed)})
-        for node_id in nodes:
-            session = self._sessions.of_node(node_id)
-            if session is not None and self._is_idle(node_id) and not session.exiting:
-                session.exiting = True
-                self._effects.append(SendFrame(session.session_id, Exit(self._epoch, "nothing is assigned to it")))
-                self._effects.append(CloseSession(session.session_id))
 
     def _start_failed(self, event: ActorStartFailed, now_ms: int) -> None:
         self._starts.start_failed(event.node_id, event.reason, now_ms)
@@ -455,7 +417,7 @@ class ActiveController:
         if verdicts.paused:
             self._effects.append(Notice("the controller was paused; it gives everybody their time again"))
         self._effects += verdicts.dials
-        self._declare_dead(verdicts.dead, now_ms, why="silent")
+        self._departures.declare_dead(verdicts.dead, now_ms, why="silent")
 
     # -------------------------------------------------------------- requests
 
@@ -496,9 +458,9 @@ class ActiveController:
             case DrainBroker():
                 self._ledger.hold(Reply(token, self._leadership.drain(request, now_ms)))
             case UnregisterBroker():
-                self._unregister(token, request)
+                self._departures.unregister(token, request, voters=self._voters())
             case RegisterDisk():
-                self._register_disk(token, request, now_ms)
+                self._departures.register_disk(token, request, now_ms)
             case InitProducerId():
                 self._ledger.hold(Reply(token, self._producer_ids.next()))
             case AllocateProducerIds():
@@ -526,39 +488,6 @@ class ActiveController:
             default_replication_factor=self._config.default_replication_factor,
             failed_disks=failed,
         )
-
-    def _register_disk(self, token: int, request: RegisterDisk, now_ms: int) -> None:
-        """Of a disk that another one has replaced the processes, whatever they do, are over."""
-        records, reply = decide_register_disk(self.latest, request)
-        lost = {each.directory_id for each in records if isinstance(each, DiskRegistered) and each.replaced_by}
-        nodes = [node for node, actor in sorted(self.latest.actors.items()) if actor.directory_id in lost]
-        alive = [node for node in nodes if self.latest.actors[node].alive]
-        self._declare_dead(alive, now_ms, why=f"another disk is at {request.path} in the place of its own")
-        self._decide(token, records, reply)
-        for node in nodes:
-            if node in self.latest.actors and self._is_idle(node):
-                self._ledger.add(ActorRemoved(node))
-        if lost:
-            self._effects.append(
-                Notice(
-                    f"the disk at {request.path} of broker {request.broker_id} was replaced: its replicas are copied anew"
-                )
-            )
-
-    def _unregister(self, token: int, request: UnregisterBroker) -> None:
-        records, reply = decide_unregister_broker(self.latest, request, controller_disks=self._voters())
-        nodes = sorted(node for node in self.latest.actors if broker_of(node) == request.broker_id) if records else []
-        self._decide(token, records, reply)
-        for node in nodes:
-            self._liveness.forget(node)
-            self._starts.forget(node)
-            session = self._sessions.of_node(node)
-            if session is not None:
-                self._sessions.close(session.session_id)
-                self._ledger.hold(
-                    SendFrame(session.session_id, Exit(self._epoch, "its broker was removed from the cluster")),
-                    CloseSession(session.session_id),
-                )
 
     def _alter_configs(self, token: int, request: AlterConfigs, now_ms: int) -> None:
         records, reply = config_decisions.decide_alter_configs(self.latest, request)
