@@ -19,6 +19,10 @@ CONTROLLER_SLOT = 1
 FIRST_REPLICA_SLOT = 2
 SLOTS_PER_BROKER = 1 << 16
 
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+METADATA_TOPIC = "__cluster_metadata"
+"""The controllers' log: it looks like a topic to Kafka's tools, and none may have its name, nor its folder."""
+
 SERVER_PROCESS = "RAYLOG_SERVER_PROCESS"
 """An environment variable that says: this process is a server actor of raylog's."""
 

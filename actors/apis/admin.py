@@ -30,6 +30,8 @@ from raylog.metadata.requests import ControllerReply, Refused
 from raylog.types import NO_LEADER, broker_of
 
 ERROR_NONE = CODES[0]
+INVALID_REQUEST = ErrorCode.invalid_request.value
+TOPIC_DELETION_DISABLED = ErrorCode.topic_deletion_disabled.value
 NOT_COORDINATOR = ErrorCode.not_coordinator.value
 MISMATCHED_ENDPOINT_TYPE = ErrorCode.mismatched_endpoint_type.value
 UNSUPPORTED_ENDPOINT_TYPE = ErrorCode.unsupported_endpoint_type.value
@@ -148,6 +150,13 @@ def _create_topics_entity(body: Any, reply: ControllerReply, version: int) -> An
 def _delete_topics_request(body: Any, version: int) -> requests.Request:
     if version < 6:
         return requests.DeleteTopics(tuple(body.topic_names))
+    for topic in body.topics:
+        if (topic.name is None) == (topic.topic_id is None):
+            raise error_for(INVALID_REQUEST, "each topic is named either by its name or by its id")
+    return _named(body)
+
+
+def _named(body: Any) -> requests.DeleteTopics:
     names = tuple(topic.name for topic in body.topics if topic.name is not None)
     return requests.DeleteTopics(names, tuple(topic.topic_id for topic in body.topics if topic.name is None))
 
@@ -155,8 +164,7 @@ def _delete_topics_request(body: Any, version: int) -> requests.Request:
 def _delete_topics_entity(body: Any, reply: ControllerReply, version: int) -> Any:
     cls, module = answer(DELETE_TOPICS, version)
     if isinstance(reply, Refused):
-        asked = _delete_topics_request(body, version)
-        assert isinstance(asked, requests.DeleteTopics)
+        asked = requests.DeleteTopics(tuple(body.topic_names)) if version < 6 else _named(body)
         pairs = [(name, None) for name in asked.names] + [(None, each) for each in asked.topic_ids]
         reply = requests.TopicsDeleted(
             tuple(requests.TopicDeletion(name, topic_id, reply.error, reply.message) for name, topic_id in pairs)
@@ -167,7 +175,7 @@ def _delete_topics_entity(body: Any, reply: ControllerReply, version: int) -> An
             module.DeletableTopicResult,
             name=topic.name,
             topic_id=topic.topic_id,
-            error_code=CODES[topic.error],
+            error_code=_deletion_error(topic.error, version),
             error_message=topic.message,
         )
         for topic in reply.topics
@@ -175,10 +183,17 @@ def _delete_topics_entity(body: Any, reply: ControllerReply, version: int) -> An
     return build(cls, throttle_time=NO_DELAY, responses=results)
 
 
+def _deletion_error(error: int, version: int) -> ErrorCode:
+    """The error as that version knows it."""
+    return CODES[INVALID_REQUEST if version < 3 and error == TOPIC_DELETION_DISABLED else error]
+
+
 def _create_partitions_request(body: Any, version: int) -> requests.Request:
     topics = tuple(
         requests.PartitionGrowth(
-            topic.name, topic.count, tuple(tuple(each.broker_ids) for each in topic.assignments or ())
+            topic.name,
+            topic.count,
+            None if topic.assignments is None else tuple(tuple(each.broker_ids) for each in topic.assignments),
         )
         for topic in body.topics
     )

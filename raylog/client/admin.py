@@ -162,13 +162,17 @@ class AsyncAdminClient:
         _raise_first((r.name, r.error_code, r.error_message) for r in reply.topics if r.error_code != forgiven)
 
     async def delete_topics(
-        self, names: Iterable[str], *, if_exists: bool = False, timeout: float | None = None
+        self, names: Iterable[str | uuid.UUID], *, if_exists: bool = False, timeout: float | None = None
     ) -> None:
-        """Delete topics with all their records."""
+        """Delete topics, by name or by id, with all their records."""
         timeout_ms = self._timeout_ms(timeout)
         reply = await self._ask(requests.delete_topics(list(names), timeout_ms=timeout_ms), timeout_ms)
-        forgiven = ErrorCode.unknown_topic_or_partition if if_exists else ErrorCode.none
-        _raise_first((r.name, r.error_code, r.error_message) for r in reply.responses if r.error_code != forgiven)
+        forgiven = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id) if if_exists else ()
+        _raise_first(
+            (r.name or r.topic_id, r.error_code, r.error_message)
+            for r in reply.responses
+            if r.error_code not in forgiven
+        )
 
     async def list_topics(self, *, internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""

@@ -206,11 +206,17 @@ def create_topics(
     )
 
 
-def delete_topics(names: Iterable[str], *, timeout_ms: float) -> Request:
-    """DeleteTopics v6, by name."""
+def delete_topics(topics: Iterable[str | uuid.UUID], *, timeout_ms: float) -> Request:
+    """DeleteTopics v6, by name or by id."""
     schema = _schema("delete_topics.v6")
     return schema.DeleteTopicsRequest(
-        topics=tuple(schema.DeleteTopicState(name=name, topic_id=NO_UUID) for name in names), timeout=_ms(timeout_ms)
+        topics=tuple(
+            schema.DeleteTopicState(name=None, topic_id=each)
+            if isinstance(each, uuid.UUID)
+            else schema.DeleteTopicState(name=each, topic_id=None)
+            for each in topics
+        ),
+        timeout=_ms(timeout_ms),
     )
 
 

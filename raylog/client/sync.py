@@ -13,6 +13,7 @@ import asyncio
 import atexit
 import logging
 import threading
+import uuid
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -301,10 +302,14 @@ class AdminClient:
         )
 
     def delete_topics(
-        self, names: Iterable[str] | str, *, if_exists: bool = False, timeout: float | None = None
+        self,
+        names: Iterable[str | uuid.UUID] | str | uuid.UUID,
+        *,
+        if_exists: bool = False,
+        timeout: float | None = None,
     ) -> None:
-        """Delete topics with all their records."""
-        listed = [names] if isinstance(names, str) else list(names)
+        """Delete topics, by name or by id, with all their records."""
+        listed = [names] if isinstance(names, str | uuid.UUID) else list(names)
         self._run(self._client.delete_topics(listed, if_exists=if_exists, timeout=timeout))
 
     def list_topics(self, *, internal: bool = False) -> list[str]:

@@ -80,11 +80,11 @@ class TopicsDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PartitionGrowth:
-    """``count`` is the new total. ``assignments`` names the brokers of the new partitions only, in order; empty: planned."""
+    """``count`` is the new total. ``assignments`` names the brokers of the new partitions only, in order; None: planned."""
 
     name: str
     count: int
-    assignments: tuple[tuple[int, ...], ...] = ()
+    assignments: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ from raylog.metadata.requests import (
     TopicsCreated,
     TopicsDeleted,
 )
+from raylog.types import INTERNAL_TOPICS as INTERNAL_TOPICS
+from raylog.types import METADATA_TOPIC
 
 InvalidAssignment = kafka_error(ErrorCode.invalid_replica_assignment)
 InvalidPartitions = kafka_error(ErrorCode.invalid_partitions)
@@ -50,7 +52,6 @@ TopicDeletionDisabled = kafka_error(ErrorCode.topic_deletion_disabled)
 UnknownTopic = kafka_error(ErrorCode.unknown_topic_or_partition)
 UnknownTopicId = kafka_error(ErrorCode.unknown_topic_id)
 
-INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 Place = tuple[int, uuid.UUID]
 
 
@@ -134,6 +135,8 @@ class TopicDecisions:
 
     def _create(self, topic: NewTopic, names: Mapping[str, bool]) -> tuple[list[Record], TopicCreation]:
         topic_configs.validate_topic_name(topic.name)
+        if topic.name == METADATA_TOPIC:
+            raise InvalidRequest(f"{METADATA_TOPIC} is the controllers' own log")
         if topic.name in names:
             raise TopicAlreadyExists(f"topic {topic.name!r} already exists")
         clash = topic_configs.colliding_name(topic.name, names)
@@ -266,7 +269,7 @@ class TopicDecisions:
             )
         added = growth.count - count
         factor = len(reassignments.target(topic.partitions[0]))
-        if growth.assignments:
+        if growth.assignments is not None:
             if len(growth.assignments) != added:
                 raise InvalidAssignment(f"{added} partitions are added, {len(growth.assignments)} are assigned")
             places: Sequence[Sequence[Place]] = self._named_places(growth.assignments, factor)
@@ -294,21 +297,21 @@ class TopicDecisions:
 def decide_delete_topics(
     image: MetadataImage, request: DeleteTopics, *, enabled: bool
 ) -> tuple[list[Record], TopicsDeleted]:
+    """A topic that is named twice, whether by name or by id, is not deleted: the asker does not know what it wants."""
     records: list[Record] = []
     results = []
-    doomed: set[uuid.UUID] = set()
+    named = [image.topic_ids.get(name) for name in request.names] + list(request.topic_ids)
 
     def delete(name: str | None, topic_id: uuid.UUID | None) -> None:
         try:
             topic = _find(image, name, topic_id)
             if not enabled:
                 raise TopicDeletionDisabled("delete.topic.enable is false")
-            if topic.topic_id in doomed:
+            if named.count(topic.topic_id) > 1:
                 raise InvalidRequest(f"topic {topic.name!r} is named twice in one request")
         except RaylogError as error:
             results.append(TopicDeletion(name, topic_id, code_of(error), str(error)))
             return
-        doomed.add(topic.topic_id)
         records.append(TopicDeleted(topic.topic_id))
         results.append(TopicDeletion(topic.name, topic.topic_id))
 

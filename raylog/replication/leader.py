@@ -32,6 +32,7 @@ from raylog.metadata.session import AlterPartition, AlterPartitionAnswer, Assign
 from raylog.replication.context import Deadline
 from raylog.replication.events import Buffer, FetchPartition, ProducePartitionResult, Tell
 from raylog.replication.isr import InSyncReplicas
+from raylog.types import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from raylog.replication.replica import Replica
@@ -303,6 +304,8 @@ class Leader:
     def delete_records(self, offset: int) -> tuple[int, int, int]:
         """(error, low watermark now, log start that every live replica must reach)."""
         log = self.log
+        if self.replica.assignment.topic in INTERNAL_TOPICS:
+            return ErrorCode.invalid_topic_exception.value, -1, -1
         if not log.config.deletes:
             return POLICY_VIOLATION, -1, -1
         target = log.high_watermark if offset == -1 else offset

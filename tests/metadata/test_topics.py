@@ -144,8 +144,9 @@ def test_partitions_only_grow(world):
 
 def test_new_partitions_may_be_placed_by_hand(world):
     create(world, NewTopic("t", 1, 2))
-    bad = world.ask(CreatePartitions((PartitionGrowth("t", 3, ((0, 1),)),))).topics[0]
-    assert bad.error == ErrorCode.invalid_replica_assignment
+    for brokers in (((0, 1),), (), ((0, 1), (1,)), ((0, 1), (1, 1)), ((0, 1), (1, 9)), ((0, 1), ())):
+        bad = world.ask(CreatePartitions((PartitionGrowth("t", 3, brokers),))).topics[0]
+        assert bad.error == ErrorCode.invalid_replica_assignment, brokers
     assert (
         world.ask(CreatePartitions((PartitionGrowth("t", 3, ((2, 1), (1, 0))),), validate_only=True)).topics[0].error
         == 0
@@ -158,11 +159,28 @@ def test_new_partitions_may_be_placed_by_hand(world):
 def test_topics_are_deleted_by_name_and_by_id(world):
     create(world, NewTopic("a", 1, 1), NewTopic("b", 1, 1))
     b = world.image.topic_ids["b"]
-    reply = world.ask(DeleteTopics(("a", "nope"), (b, uuid.UUID(int=5), b)))
+    reply = world.ask(DeleteTopics(("a", "nope"), (b, uuid.UUID(int=5))))
     assert [each.error for each in reply.topics] == [
-        0, ErrorCode.unknown_topic_or_partition, 0, ErrorCode.unknown_topic_id, ErrorCode.invalid_request,
+        0, ErrorCode.unknown_topic_or_partition, 0, ErrorCode.unknown_topic_id,
+    ]  # fmt: skip
+    assert [(each.name, each.topic_id is not None) for each in reply.topics] == [
+        ("a", True), ("nope", False), ("b", True), (None, True),
     ]  # fmt: skip
     assert not world.image.topics
+
+
+def test_a_topic_that_is_named_twice_is_not_deleted(world):
+    create(world, NewTopic("a", 1, 1), NewTopic("b", 1, 1), NewTopic("c", 1, 1))
+    b = world.image.topic_ids["b"]
+    reply = world.ask(DeleteTopics(("a", "a", "b", "c"), (b,)))
+    twice = ErrorCode.invalid_request
+    assert [each.error for each in reply.topics] == [twice, twice, twice, 0, twice]
+    assert sorted(world.image.topic_ids) == ["a", "b"]
+
+
+def test_no_topic_takes_the_name_of_the_controllers_own_log(world):
+    (refused,) = create(world, NewTopic("__cluster_metadata", 1, 1))
+    assert refused.error == ErrorCode.invalid_request and not world.image.topics
 
 
 def test_deletion_can_be_switched_off(new_world):

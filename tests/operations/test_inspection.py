@@ -9,6 +9,7 @@ from raw_requests import NOW_MS, batch, nodes_of
 from raylog.actors.apis import log_dirs, offsets, producers, quorum
 from raylog.actors.apis.entities import module_of, request_class
 from raylog.client import requests
+from raylog.client.admin import NewTopic
 from raylog.client.sync import call
 from raylog.errors import kafka_error
 from raylog.types import TopicPartition
@@ -181,3 +182,24 @@ def test_a_request_to_a_standby_is_asked_of_the_active_one():
 def test_partitions_without_a_topic_have_no_producers(operator):
     with pytest.raises(kafka_error(ErrorCode.unknown_topic_or_partition)):
         operator.admin.describe_producers([("nowhere", 0)])
+
+
+def test_topics_are_deleted_by_their_ids(operator):
+    topic = operator.new_topic((1,))
+    topic_id = operator.admin.describe_topics([topic])[topic].topic_id
+    operator.admin.delete_topics(topic_id)
+    assert topic not in operator.admin.list_topics()
+    with pytest.raises(kafka_error(ErrorCode.unknown_topic_id)):
+        operator.admin.delete_topics([topic_id])
+    operator.admin.delete_topics([topic_id], if_exists=True)
+
+
+def test_the_records_of_internal_topics_are_not_deleted_by_hand(operator):
+    name = "__transaction_state"
+    operator.admin.create_topics(NewTopic(name, replica_assignment={0: [1]}))
+    operator.until(lambda: operator.partition(name).leader == 1)
+    try:
+        with pytest.raises(kafka_error(ErrorCode.invalid_topic_exception)):
+            operator.admin.delete_records({TopicPartition(name, 0): 0})
+    finally:
+        operator.admin.delete_topics(name)
