@@ -38,6 +38,7 @@ def cluster_status(
                 "id": broker.broker_id,
                 "rack": broker.rack,
                 "draining": broker.is_draining,
+                "listener": str(broker.listener) if broker.listener is not None else None,
                 "live": broker.broker_id << 16 | BROKER_SLOT in live,
                 "disks": [path for _, path in broker.directories],
                 "offline_disks": {path: failed[each] for each, path in broker.directories if each in failed},

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raylog.errors import DiskError
@@ -67,6 +67,8 @@ def promise(path: Path, reserved: Reservation, voters: Sequence[uuid.UUID]) -> R
     shutil.rmtree(folder, ignore_errors=True)  # of an earlier founding that formatted no disk
     if reserved.directory_id in voters:
         MetadataLog.format(DiskFiles(), str(folder), bootstrap_snapshot(reserved.cluster_id, voters))
+    known = read_reservation(path)
+    reserved = replace(reserved, listeners=known.listeners if known is not None else None)
     write_reservation(path, reserved)
     return reserved
 

@@ -23,7 +23,7 @@ Files of a formatted disk, besides the replicas' folders::
 A folder is *blank* if it does not exist, is empty, or holds nothing but a reservation and what an interrupted formatting leaves
 behind. A Ray node advertises its disks by directory id when it starts, so a blank one is given its id before it is formatted::
 
-    reserved.properties  0644   version=1, directory.id, and where known rack, cluster.id and broker.id; formatting deletes it
+    reserved.properties  0644   version=1, directory.id, and where known rack, cluster.id, broker.id and listeners; formatting deletes it
 
 Anything else without ``meta.properties`` is somebody's data and is refused. All trouble is a DiskError that names folder and
 remedy.
@@ -90,6 +90,7 @@ class Reservation:
     rack: str | None = None
     cluster_id: str | None = None
     broker_id: int | None = None
+    listeners: Listeners | None = None
 
 
 @dataclass(slots=True)
@@ -177,6 +178,7 @@ def format_disk(
         rack=rack or reserved.rack,
         controllers=tuple(controllers),
         secret=secret,
+        listeners=reserved.listeners,
     )
 
     def write() -> None:
@@ -189,8 +191,8 @@ def format_disk(
     return disk
 
 
-def reserve_disk(path: Path, *, rack: str | None = None) -> Reservation:
-    """Give a blank folder its directory id, durably; the one that it has already if it is reserved.
+def reserve_disk(path: Path, *, rack: str | None = None, listeners: Listeners | None = None) -> Reservation:
+    """Give a blank folder its directory id, durably; the one that it has already if it is reserved. The rest is noted, too.
 
     Raises DiskError for a folder that is missing (a disk that is not mounted?) or not blank.
     """
@@ -200,9 +202,10 @@ def reserve_disk(path: Path, *, rack: str | None = None) -> Reservation:
     if read_disk(path) is not None:
         raise DiskError(f"{path} is already formatted")
     found = read_reservation(path)
-    if found is not None and rack in (None, found.rack):
+    if found is not None and rack in (None, found.rack) and listeners in (None, found.listeners):
         return found
-    reserved = replace(found, rack=rack) if found is not None else Reservation(new_id(), rack)
+    known = found or Reservation(new_id())
+    reserved = replace(known, rack=rack or known.rack, listeners=listeners or known.listeners)
     write_reservation(path, reserved)
     return reserved
 
@@ -215,6 +218,10 @@ def write_reservation(path: Path, reserved: Reservation) -> None:
         "rack": reserved.rack,
         "cluster.id": reserved.cluster_id,
         "broker.id": reserved.broker_id,
+        "listeners": reserved.listeners,
+        "advertised.listeners": (reserved.listeners.advertised_text or None)
+        if reserved.listeners is not None
+        else None,
     }
     text = "".join(f"{name}={value}\n" for name, value in fields.items() if value is not None)
     _reporting(path, lambda: _replace_file(path / RESERVATION_FILE, text, mode=0o644))
@@ -237,8 +244,9 @@ def read_reservation(path: Path) -> Reservation | None:
             properties.get("rack"),
             properties.get("cluster.id"),
             int(properties["broker.id"]) if "broker.id" in properties else None,
+            listeners_of(properties.get("listeners"), properties.get("advertised.listeners")),
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, ConfigError) as error:
         raise DiskError(f"{where} is damaged ({error}): delete it") from None
 
 
@@ -309,6 +317,17 @@ def controller_moved(disk: Disk, *, home: Path, old: Endpoint | None, new: Endpo
 def with_listeners(disk: Disk, listeners: Listeners | None) -> Disk:
     """Write down where the disk's Broker listens for Kafka clients, durably; it counts from the Broker's next start."""
     return _change(disk.path, disk.cluster_id, lambda found: replace(found, listeners=listeners))
+
+
+def set_listeners(disks: Sequence[Disk], wanted: Sequence[Listeners | None]) -> list[Disk]:
+    """Write down the listeners that are wanted of the disks' brokers, by broker id; None leaves what is there."""
+    return [with_listeners(disk, wanted[disk.broker_id]) if differs(disk, wanted) else disk for disk in disks]
+
+
+def differs(disk: Disk, wanted: Sequence[Listeners | None]) -> bool:
+    """Whether other listeners are wanted of the disk's broker than it has."""
+    new = wanted[disk.broker_id] if disk.broker_id < len(wanted) else None
+    return new is not None and new != disk.listeners
 
 
 def _change(path: Path, cluster_id: str, change: Callable[[Disk], Disk]) -> Disk:

@@ -38,7 +38,8 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raylog.errors import ClusterError, DiskError
-from raylog.placement.disks import encode_id, open_disk, read_disk, reserve_disk
+from raylog.placement.disks import encode_id, open_disk, read_disk, reserve_disk, with_listeners
+from raylog.placement.listeners import Listeners
 from raylog.types import SERVER_PROCESS
 
 NAMESPACE = "raylog"
@@ -92,17 +93,24 @@ def node_resources(paths: Iterable[Path]) -> dict[str, int]:
     return resources
 
 
-def advertisement(paths: Iterable[Path], *, rack: str | None = None) -> dict[str, int]:
+def advertisement(
+    paths: Iterable[Path], *, rack: str | None = None, listeners: Listeners | None = None
+) -> dict[str, int]:
     """What ``ray start --resources`` takes on a node whose disks the cluster on this Ray may use. Asks no Ray.
 
-    A blank folder is given its directory id, and ``rack``, which it keeps. Raises DiskError for a folder that is missing, or neither blank
-    nor a disk, and for one directory id in two folders (a copied disk).
+    A blank folder is given its directory id, and ``rack``, which it keeps; ``listeners`` are noted in any. Raises DiskError for a folder
+    that is missing, or neither blank nor a disk, and for one directory id in two folders (a copied disk).
     """
     resources: dict[str, int] = {}
     for path in paths:
         folder = path.resolve()
         disk = read_disk(folder)
-        directory_id = disk.directory_id if disk is not None else reserve_disk(folder, rack=rack).directory_id
+        if disk is None:
+            directory_id = reserve_disk(folder, rack=rack, listeners=listeners).directory_id
+        else:
+            directory_id = disk.directory_id
+            if listeners is not None:
+                with_listeners(disk, listeners)
         if disk_resource(directory_id) in resources:
             raise DiskError(f"{path} has the directory id of another folder in the list: one is a copy, remove it")
         resources[disk_resource(directory_id)] = DISK_CAPACITY

@@ -13,6 +13,7 @@ another protocol than PLAINTEXT, or a second listener, is refused.
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raylog.errors import ConfigError
@@ -66,6 +67,24 @@ def listeners_of(listeners: str | None, advertised: str | None = None) -> Listen
     if told is not None and told.host in ("", *EVERYWHERE):
         raise ConfigError(f"advertised.listeners={advertised!r}: clients need an address that they can reach")
     return Listeners(bind, told)
+
+
+def listeners_of_brokers(
+    brokers: int, listeners: Sequence[str] | None, advertised: Sequence[str] | None
+) -> list[Listeners | None]:
+    """What each of so many brokers is given, as a launcher takes it: one value for all, or one for each. None: what it had.
+
+    One value for all is where each of them looks for a free port, so it cannot be advertised. Raises ConfigError.
+    """
+    given, told = list(listeners or ()), list(advertised or ())
+    if len(given) == 1 and brokers > 1 and not told:
+        given *= brokers
+    for name, values in (("listeners", given), ("advertised.listeners", told)):
+        if values and len(values) != brokers:
+            raise ConfigError(f"{len(values)} {name} for {brokers} brokers: give one each")
+    if told and not given:
+        raise ConfigError("advertised.listeners needs listeners")
+    return [listeners_of(given[broker] if given else None, told[broker] if told else None) for broker in range(brokers)]
 
 
 def _endpoint(name: str, text: str, *, lowest_port: int) -> Endpoint:

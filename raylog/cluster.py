@@ -35,14 +35,17 @@ from raylog.client.sync import AdminClient, Consumer, Producer, call
 from raylog.errors import ClosedError, ClusterError, DiskError, RayError, RaylogError
 from raylog.placement.disks import (
     Disk,
+    differs,
     disk_path,
     encode_id,
     format_disk,
     new_id,
     open_disk,
     read_disk,
+    set_listeners,
     with_controllers,
 )
+from raylog.placement.listeners import listeners_of_brokers
 from raylog.placement.local_ray import (
     is_child_of_raylet,
     is_endpoint,
@@ -122,6 +125,10 @@ class Cluster:
         learn_servers(self.address, dict(map(_server, filter(_listens, status["actors"]))))
         return status
 
+    def bootstrap_servers(self, timeout_s: float = 10) -> str:
+        """Where Kafka clients reach the live brokers, as their ``bootstrap.servers`` wants it."""
+        return ",".join(each["listener"] for each in self.status(timeout_s)["brokers"] if each["listener"])
+
     def quorum(self, timeout_s: float = 2) -> dict[str, Any]:
         """The controllers as the active one sees them, or, without an active one, as any that answers does. Plain values.
 
@@ -189,6 +196,8 @@ def init(
     disks_per_broker: int = 1,
     controllers: int | None = None,
     racks: Sequence[str] | None = None,
+    listeners: Sequence[str] | None = None,
+    advertised_listeners: Sequence[str] | None = None,
     name: str = DEFAULT_NAME,
     host: str = "127.0.0.1",
     ray_address: str | None = None,
@@ -201,18 +210,23 @@ def init(
     A broker with several disks has the folders ``broker-0``, ``broker-0-disk-1``, …, any of which may be a link to another file system.
     ``controllers`` is 1 or 3: three survive the death of one (each on another broker's disk). None is what the cluster has, 1 for a new
     one; a cluster of one controller that is given 3 grows, running or not, and never back. ``racks`` gives each broker a rack.
+    ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or one from which on each looks for a free port; None is
+    what the disks say, port 9092 of ``host`` for new ones. ``advertised_listeners`` is what the clients are told.
     ``ray_address``: None takes a Ray that runs on this machine or starts one (loopback only, no dashboard, a small object store),
     "local" always starts one, anything else is Ray's address. A Ray started here prints nothing of
     its workers unless ``log_to_driver``. Raises DiskError for a folder that can't be used, RayError for a Ray that
     can't, ClusterError when it does not serve within ``timeout_s`` seconds.
     """
     home = Path(folder).expanduser().resolve()
+    wanted = listeners_of_brokers(brokers, listeners, advertised_listeners)
     with _lock:
         running = _running(home, name, brokers * disks_per_broker)
+        if running is not None and any(differs(disk, wanted) for disk in _existing(home)):
+            raise ClusterError("the cluster runs with other listeners: shut it down before they are changed")
         existing = _clusters.get(home)
         if running is not None and len(running.address.bootstrap) >= (controllers or 1):
             return existing if existing is not None and existing.address == running.address else running
-        found = prepare_disks(home, brokers, racks, disks_per_broker)
+        found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), wanted)
         homes = quorum_disks(found, controllers)
         owns_ray, gcs_address = _ensure_ray(found, ray_address, log_to_driver)
         endpoints = _launch(gcs_address, found, homes, host, timeout_s)

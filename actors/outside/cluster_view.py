@@ -119,6 +119,8 @@ def describe_cluster(places: Places, body: Any, version: int, *, controller: int
     error, message = ErrorCode.none, None
     if asks_for != BROKERS:
         error, message = ErrorCode.mismatched_endpoint_type, "the controllers have no listener for clients"
+    live = {each.broker_id for each in places.listeners()}
+    found = places.listeners(dead_too=getattr(body, "include_fenced_brokers", False)) if asks_for == BROKERS else ()
     return build(
         cls,
         throttle_time=NO_DELAY,
@@ -134,9 +136,9 @@ def describe_cluster(places: Places, body: Any, version: int, *, controller: int
                 host=each.endpoint.host,
                 port=each.endpoint.port,
                 rack=each.rack,
-                is_fenced=False,
+                is_fenced=each.broker_id not in live,
             )
-            for each in (places.listeners() if asks_for == BROKERS else ())
+            for each in found
         ),
         cluster_authorized_operations=NOT_ASKED,
     )

@@ -99,17 +99,18 @@ class Places:
 
     # ------------------------------------------------------------------ brokers
 
-    def listener(self, broker_id: int) -> Listener | None:
-        """Where clients reach a broker; None while its Broker is dead or has no outside listener."""
+    def listener(self, broker_id: int, *, dead_too: bool = False) -> Listener | None:
+        """Where clients reach a broker; None while its Broker is dead, unless that one is wanted, too, or has no outside listener."""
         actor = self.image.actors.get(node_id(broker_id, BROKER_SLOT)) if broker_id >= 0 else None
-        if actor is None or not actor.alive or actor.listener is None:
+        if actor is None or not (actor.alive or dead_too) or actor.listener is None:
             return None
         broker = self.image.brokers.get(broker_id)
         return Listener(broker_id, actor.listener, broker.rack if broker is not None else None)
 
-    def listeners(self) -> list[Listener]:
+    def listeners(self, *, dead_too: bool = False) -> list[Listener]:
         """Of all brokers that clients can reach, by id."""
-        return [found for broker_id in sorted(self.image.brokers) if (found := self.listener(broker_id)) is not None]
+        found = (self.listener(broker_id, dead_too=dead_too) for broker_id in sorted(self.image.brokers))
+        return [each for each in found if each is not None]
 
     def endpoints(self, module: ModuleType, brokers: Iterable[int]) -> tuple[Any, ...]:
         """The ``node_endpoints`` of an answer that names these leaders; older versions have none."""

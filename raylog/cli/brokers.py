@@ -34,6 +34,7 @@ def list_(folder: Folder = None, address: Address = None, as_json: AsJson = Fals
             {
                 "broker": broker["id"],
                 "rack": broker["rack"],
+                "listener": broker["listener"],
                 "live": broker["live"],
                 "draining": broker["draining"],
                 "replicas": sum(broker["id"] in part["replicas"] for part in parts),
@@ -50,8 +51,13 @@ def list_(folder: Folder = None, address: Address = None, as_json: AsJson = Fals
         state_name = "away" if not each["live"] else "draining" if each["draining"] else "live"
         offline = len(each["offline_disks"])
         disks = f"{len(each['disks'])}, {offline} offline" if offline else str(len(each["disks"]))
-        rows.append([each["broker"], each["rack"] or "-", state_name, each["replicas"], each["leads"], disks])
-    print_table(["broker", "rack", "state", "replicas", "leads", "disks"], rows)
+        rows.append(
+            [
+                *(each["broker"], each["rack"] or "-", state_name, each["replicas"], each["leads"]),
+                *(each["listener"] or "-", disks),
+            ]
+        )
+    print_table(["broker", "rack", "state", "replicas", "leads", "Kafka clients", "disks"], rows)
 
 
 @app.command("drain")

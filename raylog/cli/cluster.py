@@ -45,6 +45,17 @@ def up(
     rack: Annotated[
         list[str] | None, typer.Option(help="A broker's rack, once per broker.", show_default=False)
     ] = None,
+    listeners: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where Kafka clients reach a broker, host:port or none; once per broker, or once: the next free port for each.",
+            show_default="what it has; port 9092 of --host for a new one",
+        ),
+    ] = None,
+    advertised_listeners: Annotated[
+        list[str] | None,
+        typer.Option(help="What Kafka clients are told instead, once per broker.", show_default=False),
+    ] = None,
     host: Annotated[str, typer.Option(help="The address that the servers listen on.")] = "127.0.0.1",
     disks: Annotated[
         int | None,
@@ -69,8 +80,10 @@ def up(
     from raylog.cluster import has_run, init
 
     if disks is not None:
-        if folder != DEFAULT_FOLDER or rack:
-            raise typer.BadParameter("with --disks folders and racks are what `raylog node resources` was given")
+        if folder != DEFAULT_FOLDER or rack or listeners or advertised_listeners:
+            raise typer.BadParameter(
+                "with --disks folders, racks and listeners are what `raylog node resources` was given"
+            )
         _up_on_nodes(disks, controllers, address, wait, as_json)
         return
     with progress_bar(quiet=as_json) as progress:
@@ -85,6 +98,8 @@ def up(
             disks_per_broker=disks_per_broker,
             controllers=controllers,
             racks=rack,
+            listeners=listeners,
+            advertised_listeners=advertised_listeners,
             host=host,
             ray_address=address,
         )
@@ -101,10 +116,12 @@ def up(
     if as_json:
         print_json(state)
         return
+    servers = _bootstrap_servers(state)
     live = sum(1 for each in state["brokers"] if each["live"])
     where, option = ("", "") if folder == DEFAULT_FOLDER else (f" {folder}", f" --folder {folder}")
     print_text(
         f"Cluster {state['cluster_id']} is up: {live} brokers, data in {state['folder']}",
+        *([f"Kafka: bootstrap.servers={servers}"] if servers else []),
         *([f"Logs:  {words}"] if (words := recovery_words(status["logs"])) else []),
         f"Next:  raylog topics create events --partitions 6 --replication-factor 3{option}",
         f"       raylog status{option}",
@@ -214,6 +231,8 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
             ]
         )
     print_table(["broker", "rack", "state", "processes", "replicas", "leads", "disks"], rows)
+    if servers := _bootstrap_servers(state):
+        print_text("", f"Kafka clients: bootstrap.servers={servers}")
     print_text("")
     topics = []
     for topic in state["topics"]:
@@ -241,6 +260,10 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
             notice(f"broker {actor['broker']}, process {actor['pid']}: {failure}")
     if state["unclean_elections"]:
         notice(f"{state['unclean_elections']} unclean elections: acknowledged records may be lost")
+
+
+def _bootstrap_servers(state: dict[str, Any]) -> str:
+    return ",".join(each["listener"] for each in state["brokers"] if each["listener"])
 
 
 def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: int) -> str:

@@ -26,6 +26,16 @@ def resources(
     rack: Annotated[
         str | None, typer.Option(help="The rack of the broker that a blank folder becomes.", show_default=False)
     ] = None,
+    listeners: Annotated[
+        str | None,
+        typer.Option(
+            help="Where Kafka clients reach the node's broker, host:port or none.",
+            show_default="what it has; port 9092 of the node's address for a new one",
+        ),
+    ] = None,
+    advertised_listeners: Annotated[
+        str | None, typer.Option(help="What Kafka clients are told instead.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the --resources of a Ray node from its disks' folders (always JSON).
@@ -35,8 +45,9 @@ def resources(
     A blank folder is given its directory id, and is formatted when the cluster takes it in.
     """
     from raylog.placement.groups import advertisement
+    from raylog.placement.listeners import listeners_of
 
-    print_json(advertisement(disk_folders(folders), rack=rack))
+    print_json(advertisement(disk_folders(folders), rack=rack, listeners=listeners_of(listeners, advertised_listeners)))
 
 
 def disk_folders(folders: list[Path]) -> list[Path]:

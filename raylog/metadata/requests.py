@@ -292,6 +292,7 @@ class BrokerView:
     is_draining: bool = False
     last_endpoint: Endpoint | None = None
     is_live: bool = False
+    listener: Endpoint | None = None  # where Kafka clients reach it, while its Broker lives
 
 
 @dataclass(frozen=True, slots=True)

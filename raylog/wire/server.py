@@ -30,7 +30,6 @@ connection.
 from __future__ import annotations
 
 import asyncio
-import datetime
 import errno
 import logging
 import socket
@@ -44,7 +43,7 @@ from kio.schema.errors import ErrorCode
 from raylog.errors import ClusterError, ProtocolError, RaylogError
 from raylog.metadata.session import ActorIdentity
 from raylog.types import BROKER_SLOT, Endpoint, slot_of
-from raylog.wire import private
+from raylog.wire import api_versions, private
 from raylog.wire.frames import (
     API_VERSIONS,
     SMALL_FRAME_BYTES,
@@ -547,6 +546,11 @@ class Server:
             raise UnsupportedVersionError(header.api_key, header.version, header.correlation_id)
         return self.handlers[header.api_key]
 
+    @property
+    def told_versions(self) -> dict[int, range]:
+        """What ApiVersions says."""
+        return {**self.versions, **self.claimed_versions}
+
     def spawn(self, work: Any) -> None:
         """Runs a handler's coroutine and keeps it alive."""
         task: asyncio.Task[None] = self.loop.create_task(work)
@@ -593,27 +597,11 @@ def _cancel(request: Request) -> None:
     request.reply(private.Cancelled())
 
 
-# ------------------------------------------------------------------ ApiVersions
-
-
-def _api_versions_reply(server: Server, version: int, error: ErrorCode) -> Entity:
-    from kio.index import load_payload_module
-    from kio.static.constants import EntityType
-
-    module = load_payload_module(API_VERSIONS, version, EntityType.response)
-    keys = tuple(
-        module.ApiVersion(api_key=key, min_version=spoken.start, max_version=spoken.stop - 1)
-        for key, spoken in sorted({**server.versions, **server.claimed_versions}.items())
-        if key < private.FIRST_API_KEY and spoken
-    )
-    throttle = {"throttle_time": datetime.timedelta(0)} if version >= 1 else {}
-    return module.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle)
-
-
 def _answer_api_versions(request: Request) -> None:
     """What the table says; a server with more to tell (features) puts its own handler there."""
-    request.reply(_api_versions_reply(request.connection.server, request.version, ErrorCode.none))
+    request.reply(api_versions.reply(request.connection.server.told_versions, request.version))
 
 
 def _answer_unsupported_api_versions(request: Request) -> None:
-    request.reply(_api_versions_reply(request.connection.server, 0, ErrorCode.unsupported_version))
+    told = request.connection.server.told_versions
+    request.reply(api_versions.reply(told, 0, ErrorCode.unsupported_version))

@@ -143,6 +143,7 @@ def test_status_shows_brokers_processes_and_topics(run: Runner, running: InProce
     run.ok("produce", "shown", stdin=b"there is a leader now\n")
     state = json.loads(run.ok("status", "--json"))
     assert [(broker["id"], broker["live"]) for broker in state["brokers"]] == [(0, True), (1, True), (2, True)]
+    assert ",".join(broker["listener"] for broker in state["brokers"]) == running.bootstrap_servers()
     assert "shown" in {topic["name"] for topic in state["topics"]}
     text = run.ok("status")
     assert running.address.cluster_id in text and "shown" in text and str(running.folder) in text

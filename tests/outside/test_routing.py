@@ -167,6 +167,10 @@ def test_a_partition_whose_broker_is_away_has_no_leader_outside(
         (found,) = gone[0].topics[0].partitions
         assert (found.leader_id, found.error_code) == (-1, ErrorCode.leader_not_available)
         assert found.offline_replicas == (), "its replicas live"
+        options = {"include_cluster_authorized_operations": False, "endpoint_type": 1}
+        fenced = client().ask(request(60, 2, **options, include_fenced_brokers=True)).brokers
+        assert [(each.broker_id, each.is_fenced) for each in fenced] == [(0, False), (1, False), (2, True)]
+        assert len(client().ask(request(60, 2, **options, include_fenced_brokers=False)).brokers) == 2
     finally:
         release.set()
         running.launcher.build["broker"] = build

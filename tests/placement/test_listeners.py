@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from raylog.actors.disk_work import format_folder, promise
 from raylog.errors import ConfigError, DiskError
-from raylog.placement.disks import format_disk, open_disk, with_listeners
-from raylog.placement.listeners import Listeners, default_listeners, listeners_of
+from raylog.placement.disks import (
+    Reservation,
+    differs,
+    format_disk,
+    open_disk,
+    read_reservation,
+    reserve_disk,
+    set_listeners,
+    with_listeners,
+)
+from raylog.placement.groups import advertisement
+from raylog.placement.listeners import Listeners, default_listeners, listeners_of, listeners_of_brokers
 from raylog.types import Endpoint
 
 
@@ -62,6 +73,48 @@ def test_a_disk_keeps_its_brokers_listeners(tmp_path: Path) -> None:
     assert with_listeners(disk, listeners).listeners == open_disk(disk.path).listeners == listeners
     assert with_listeners(disk, Listeners(None)).listeners == Listeners(None)
     assert with_listeners(disk, None).listeners is None
+
+
+def test_each_broker_is_given_its_own_or_all_look_from_one_port_on() -> None:
+    assert listeners_of_brokers(2, None, None) == [None, None]
+    assert listeners_of_brokers(2, ["a:1"], None) == [Listeners(Endpoint("a", 1))] * 2
+    assert listeners_of_brokers(2, ["a:1", "a:2"], ["b:3", "b:4"]) == [
+        Listeners(Endpoint("a", 1), Endpoint("b", 3)),
+        Listeners(Endpoint("a", 2), Endpoint("b", 4)),
+    ]
+
+
+@pytest.mark.parametrize(("listeners", "advertised"), [(["a:1"] * 3, None), (["a:1"], ["b:1"]), (None, ["b:1", "b:2"])])
+def test_numbers_that_do_not_fit_are_refused(listeners: list[str] | None, advertised: list[str] | None) -> None:
+    with pytest.raises(ConfigError, match="listeners"):
+        listeners_of_brokers(2, listeners, advertised)
+
+
+def test_what_is_wanted_is_written_to_all_disks_of_a_broker_and_nothing_else(tmp_path: Path) -> None:
+    disks = [
+        format_disk(tmp_path / str(at), cluster_id="c", broker_id=broker, rack=None, controllers=[], secret="s")
+        for at, broker in enumerate((0, 0, 1, 2))
+    ]
+    wanted = [Listeners(Endpoint("a", 1)), None]
+    assert [differs(disk, wanted) for disk in disks] == [True, True, False, False]
+    changed = set_listeners(disks, wanted)
+    assert [disk.listeners for disk in changed] == [wanted[0], wanted[0], None, None]
+    assert not any(differs(disk, wanted) for disk in changed)
+
+
+def test_what_a_node_says_of_a_blank_folder_is_kept_when_it_is_formatted(tmp_path: Path) -> None:
+    listeners = listeners_of("0.0.0.0:9092", "kafka.example:19092")
+    advertisement([tmp_path], listeners=listeners)
+    reserved = reserve_disk(tmp_path)
+    assert reserved.listeners == listeners
+    promised = promise(tmp_path, Reservation(reserved.directory_id, None, "c", 0), [])
+    assert promised.listeners == listeners and read_reservation(tmp_path) == promised
+    format_folder(tmp_path, promised, secret="s", controllers=[])
+    assert open_disk(tmp_path).listeners == listeners
+    advertisement([tmp_path], listeners=Listeners(None))
+    assert open_disk(tmp_path).listeners == Listeners(None), "a formatted one takes them over, too"
+    advertisement([tmp_path])
+    assert open_disk(tmp_path).listeners == Listeners(None)
 
 
 def test_a_disk_whose_listeners_make_no_sense_is_damaged(tmp_path: Path) -> None:
