@@ -15,6 +15,7 @@ from raylog.errors import ConfigError, RaylogError, code_of, kafka_error
 from raylog.metadata import broker_configs, effective_configs, topic_configs
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.records import BrokerConfigChanged, Record, TopicConfigChanged
+from raylog.metadata.refused_broker_configs import reason_for
 from raylog.metadata.requests import (
     AlterConfigs,
     ConfigChange,
@@ -72,6 +73,8 @@ def _alter(image: MetadataImage, resource: ResourceChanges) -> list[Record]:
 
 
 def _new_value(of: _Resource, change: ConfigChange) -> str | None:
+    if change.operation is ConfigOperation.DELETE and of.can_never_have(change.name):
+        return None  # Kafka's tools take away what they might have set: that asks for nothing
     config = of.config_named(change.name)
     match change.operation:
         case ConfigOperation.DELETE:
@@ -144,6 +147,9 @@ class _TopicResource:
         self.config_named = topic_configs.config_named
         self.validated = topic_configs.validated
 
+    def can_never_have(self, name: str) -> bool:
+        return False
+
     def record(self, name: str, value: str | None) -> Record:
         return TopicConfigChanged(self._topic.topic_id, name, value)
 
@@ -154,6 +160,9 @@ class _BrokerResource:
     def __init__(self, image: MetadataImage, broker_id: int | None) -> None:
         self._broker_id = broker_id
         self.configs: Mapping[str, str] = image.broker_configs.get(broker_id, {})
+
+    def can_never_have(self, name: str) -> bool:
+        return name not in broker_configs.BROKER_CONFIGS and reason_for(name) is not None
 
     def config_named(self, name: str) -> TopicConfig:
         return broker_configs.config_named(name, self._broker_id)

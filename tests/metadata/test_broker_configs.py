@@ -232,6 +232,12 @@ def test_a_replacement_resets_what_it_does_not_name(world):
     assert world.ask(AlterConfigs((nothing,))).resources[0].error == 0 and not world.image.topic_named("t").configs
 
 
+def test_what_a_broker_can_never_have_may_be_deleted_because_that_asks_for_nothing(world):
+    assert configure(world, "1", "replica.alter.log.dirs.io.max.bytes.per.second", None).error == 0
+    assert configure(world, "1", "no.such.thing", None).error == ErrorCode.invalid_config
+    assert not world.image.broker_configs
+
+
 def test_another_type_of_resource_is_refused_alone(world):
     world.create("t", (0,))
     change = (ConfigChange("retention.ms", ConfigOperation.SET, "7"),)
