@@ -16,12 +16,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from raylog.metadata import effective_configs, elections
 from raylog.metadata.events import ActorStarted
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.quorum_messages import EntryKind
 from raylog.metadata.records import decode_batch, encode_batch
 from raylog.metadata.requests import (
+    AlterConfigs,
     AlterReassignments,
+    ConfigChange,
+    ConfigOperation,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -30,6 +34,8 @@ from raylog.metadata.requests import (
     PartitionGrowth,
     PartitionTarget,
     RegisterDisk,
+    ResourceChanges,
+    ResourceType,
     UnregisterBroker,
 )
 from raylog.metadata.session import Condition
@@ -37,7 +43,7 @@ from raylog.metadata.session import Condition
 STEPS = (
     "kill", "kill", "restart", "restart", "suspect", "missing", "drop session", "come back", "come back", "time", "time",
     "shrink", "grow isr", "new controller", "create", "delete", "grow topic", "minimum", "unclean", "fail", "all gone",
-    "mute", "reassign", "reassign", "cancel", "drain", "undrain", "unregister", "register",
+    "mute", "reassign", "reassign", "cancel", "drain", "undrain", "unregister", "register", "all brokers", "one broker",
 )  # fmt: skip
 
 
@@ -99,6 +105,8 @@ class Story:
                 key = {"minimum": "min.insync.replicas", "unclean": "unclean.leader.election.enable"}[step]
                 value = str(1 + choice % 3) if step == "minimum" else ("true", "false")[choice % 2]
                 world.configure(names[choice % len(names)], key, value)
+            case "all brokers" | "one broker":
+                self.configure_brokers(step, choice)
             case "drain" | "undrain":
                 world.ask(DrainBroker(choice % 3, step == "drain"))
             case "unregister":
@@ -116,6 +124,17 @@ class Story:
             case "shrink" | "grow isr" | "fail" if partitions:
                 self.touch(step, partitions[choice % len(partitions)], choice)
         self.observe()
+
+    def configure_brokers(self, step, choice):
+        key, value = (
+            ("min.insync.replicas", str(1 + choice % 3)),
+            ("unclean.leader.election.enable", ("true", "false")[choice % 2]),
+            ("log.retention.ms", str(1_000 + choice)),
+        )[choice // 2 % 3]
+        operation = ConfigOperation.DELETE if choice > 8 else ConfigOperation.SET
+        name = "" if step == "all brokers" else str(choice % 3)
+        change = ConfigChange(key, operation, value)
+        self.world.ask(AlterConfigs((ResourceChanges(ResourceType.BROKER, name, (change,)),)))
 
     def start(self, choice, step):
         start = self.world.starts.pop(choice % len(self.world.starts))
@@ -186,6 +205,14 @@ def test_invariants_hold_and_the_log_folds_to_the_live_state(new_world, story):
     assert told.fold() == image
     assert MetadataImage.of(decode_batch(encode_batch(image.records()))) == image
     assert told.world.controller.active.latest == image
+    for process in told.world.processes.values():
+        if process.session is not None and not process.mute:
+            for id in image.assigned.get(process.node, ()):
+                topic = image.topics[id.topic_id]
+                if id in process.held:
+                    assert dict(process.told[id].config) == effective_configs.of_log(image, topic, process.broker), id
+                    minimum = effective_configs.integer(image, topic, "min.insync.replicas")
+                    assert process.told[id].min_isr == elections.effective_min_isr(image.partition(id), minimum), id
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

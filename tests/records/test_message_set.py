@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from pathlib import Path
 
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
@@ -23,6 +24,7 @@ V2 = bytes.fromhex(
     "0000000000000000 0000003e 00000000 02 930e983c 0000 00000000 000001640c09144c 000001640c09144c ffffffffffffffff"
     " ffff ffffffff 00000001 18 00 00 00 02 6b 0a 68656c6c6f 00"
 )
+GOLDEN = (Path(__file__).parent / "golden" / "message-sets.txt").read_text().splitlines()[1:]
 ITEMS = [(40, T, b"k", b"a" * 200), (41, T + 5, None, b"b" * 200), (43, T - 5, b"k", None), (44, T, b"", b"")]
 
 
@@ -49,6 +51,27 @@ def test_what_an_independent_client_writes_is_read(magic: int) -> None:
     builder = LegacyRecordBatchBuilder(magic=magic, compression_type=0, batch_size=1 << 20)
     builder.append(0, T, b"key", b"value")
     assert message_of(bytes(builder.build())) == Message(0, magic, 0, T if magic else -1, b"key", b"value")
+
+
+@pytest.mark.parametrize("line", GOLDEN, ids=lambda line: "-".join(line.split()[:3]))
+def test_what_apache_kafka_wrote_becomes_batches_that_say_the_same(line: str) -> None:
+    magic, codec, kind, content = line.split()
+    data, position, found, codecs = bytes.fromhex(content), 0, [], set()
+    while position < len(data):
+        size = 12 + struct.unpack_from(">i", data, position + 8)[0]
+        batch = batch_of(message_of(data[position : position + size]))
+        found += plain(batch)
+        view = BatchView(batch)
+        codecs.add(view.compression)
+        assert view.timestamp_type == (kind == "LogAppendTime") and view.last_offset == found[-1][0]
+        position += size
+    times = [T, T + 2, T + 1, T] if magic == "1" else [-1] * 4
+    if kind == "LogAppendTime":
+        times = [1_600_000_000_000] * 4
+    value = b"the same value again and again and again and again"
+    keys, values = [b"k", None, b"k", b""], [value, value, None, b""]
+    assert found == list(zip([100, 101, 102, 107], times, keys, values, strict=True))
+    assert codecs == {CODECS.get(codec, 0)}
 
 
 @pytest.mark.parametrize("codec", CODECS)
