@@ -1,9 +1,9 @@
 """Decodes the files of a replica's folder, without a cluster: what ``raylog dump-log`` prints.
 
 Each function takes a file's bytes and yields entries; an entry is a dict with Kafka's field names in the order in which Apache
-Kafka's ``DumpLogSegments`` prints them, and ``text`` turns one into that tool's line. Files: ``.log`` (record batches),
-``.index``, ``.timeindex``, ``.snapshot`` (producer state), ``leader-epoch-checkpoint``, and the controllers' (``metadata_files``).
-Damage is an entry of its own (``fault``), after which the file is not read on.
+Kafka's ``DumpLogSegments`` prints them, and ``text`` turns one into that tool's line. Files: ``.log`` (record batches, and messages of
+formats 0 and 1), ``.index``, ``.timeindex``, ``.snapshot`` (producer state), ``leader-epoch-checkpoint``, and the controllers'
+(``metadata_files``). Damage is an entry of its own (``fault``), after which the file is not read on.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from raylog.errors import KafkaError
 from raylog.log.offset_index import ENTRY as OFFSET_ENTRY
 from raylog.log.producers import ProducerStates
 from raylog.log.time_index import ENTRY as TIME_ENTRY
-from raylog.records.batch import NO_SEQUENCE, SEQUENCE_MASK, BatchView, Buffer
+from raylog.records.batch import NO_SEQUENCE, SEQUENCE_MASK, BatchView, Buffer, peek_size
 from raylog.records.codec import decode
 from raylog.records.control import read_control_batch
+from raylog.records.corrupt import UnsupportedMagic
+from raylog.records.message_set import message_of, records_of
 
 Entry = dict[str, Any]
 COMPRESSION_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -57,6 +59,14 @@ def log_entries(data: Buffer, *, deep: bool, contents: bool) -> Iterator[Entry]:
     while position < len(data):
         try:
             batch = BatchView(data, position)
+        except UnsupportedMagic:
+            size = peek_size(data, position) or 0
+            if not 0 < size <= len(data) - position:
+                yield _fault(f"{len(data) - position} invalid bytes at position {position}")
+                return
+            yield from _message_entries(memoryview(data)[position : position + size], position, deep, contents)
+            position += size
+            continue
         except KafkaError as error:
             yield _fault(f"{len(data) - position} invalid bytes at position {position}: {error}")
             return
@@ -203,6 +213,43 @@ def _record_entries(batch: BatchView, *, contents: bool) -> Iterator[Entry]:
             entry["endTxnMarker"] = control.marker.name if control.marker is not None else "UNKNOWN"
             entry["coordinatorEpoch"] = control.coordinator_epoch
         elif contents:
+            entry |= text_or_base64("key", record.key)
+            entry |= text_or_base64("payload", record.value)
+        yield entry
+
+
+def _message_entries(content: memoryview, position: int, deep: bool, contents: bool) -> Iterator[Entry]:
+    """A message of format 0 or 1; what a wrapper holds follows if ``deep``."""
+    try:
+        message = message_of(content)
+    except KafkaError as error:
+        yield _fault(f"the message at position {position} fails: {error}")
+        return
+    kind = TIMESTAMP_TYPES[message.is_stamped_by_server] if message.magic else "NoTimestampType"
+    codec = message.compression
+    yield {
+        "offset": message.offset,
+        "position": position,
+        kind: message.timestamp,
+        "size": len(content),
+        "magic": message.magic,
+        "compresscodec": COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"unknown({codec})",
+        "crc": int.from_bytes(content[12:16], "big"),
+        "isvalid": True,
+    }
+    try:
+        records = records_of(message) if deep else []
+    except KafkaError as error:
+        yield _fault(f"the wrapper at position {position} can't be decoded: {error}")
+        return
+    for record in records:
+        entry: Entry = {
+            "offset": record.offset,
+            kind: record.timestamp,
+            "keySize": -1 if record.key is None else len(record.key),
+            "valueSize": -1 if record.value is None else len(record.value),
+        }
+        if contents:
             entry |= text_or_base64("key", record.key)
             entry |= text_or_base64("payload", record.value)
         yield entry

@@ -213,3 +213,48 @@ def test_a_damaged_metadata_log_is_named(metadata_folder: Path) -> None:
     result = run(path)
     assert result.exit_code == 1
     assert "Found 9 bytes at position" in result.stdout
+
+
+GOLDEN = Path(__file__).resolve().parents[1] / "records" / "golden" / "message-sets.txt"
+
+
+def written_by_kafka(folder: Path, *named: str) -> Path:
+    """A segment of what Apache Kafka wrote in an old format."""
+    found = {line.rsplit(" ", 1)[0]: line.rsplit(" ", 1)[1] for line in GOLDEN.read_text().splitlines()[1:]}
+    path = folder / f"{100:020d}.log"
+    path.write_bytes(b"".join(bytes.fromhex(found[name]) for name in named))
+    return path
+
+
+def test_messages_of_old_formats_are_shown_as_dump_log_segments_shows_them(tmp_path: Path) -> None:
+    path = written_by_kafka(tmp_path, "0 none CreateTime")
+    assert run(path).stdout.splitlines()[2:] == [
+        "offset: 100 position: 0 NoTimestampType: -1 size: 77 magic: 0 compresscodec: none crc: 1468631715 isvalid: true",
+        "offset: 101 position: 77 NoTimestampType: -1 size: 76 magic: 0 compresscodec: none crc: 1880829331 isvalid: true",
+        "offset: 102 position: 153 NoTimestampType: -1 size: 27 magic: 0 compresscodec: none crc: 2424440054 isvalid: true",
+        "offset: 107 position: 180 NoTimestampType: -1 size: 26 magic: 0 compresscodec: none crc: 3817498742 isvalid: true",
+    ]
+    path = written_by_kafka(tmp_path, "1 gzip CreateTime")
+    assert run(path, "--deep-iteration", "--print-data-log").stdout.splitlines()[2:] == [
+        "offset: 107 position: 0 CreateTime: 1529210278990 size: 149 magic: 1 compresscodec: gzip crc: 893151450 isvalid: true",
+        "| offset: 100 CreateTime: 1529210278988 keySize: 1 valueSize: 50 "
+        "key: k payload: the same value again and again and again and again",
+        "| offset: 101 CreateTime: 1529210278990 keySize: -1 valueSize: 50 "
+        "payload: the same value again and again and again and again",
+        "| offset: 102 CreateTime: 1529210278989 keySize: 1 valueSize: -1 key: k",
+        "| offset: 107 CreateTime: 1529210278988 keySize: 0 valueSize: 0 key:  payload: ",
+    ]
+    path = written_by_kafka(tmp_path, "1 none LogAppendTime", "1 snappy LogAppendTime")
+    shown = run(path)
+    assert shown.exit_code == 0 and shown.stdout.count("LogAppendTime: 1600000000000") == 5
+
+
+@pytest.mark.parametrize(("cut", "reason"), [(-1, "invalid bytes at position 180"), (None, "CRC of a message")])
+def test_damage_among_messages_of_old_formats_is_found(tmp_path: Path, cut: int | None, reason: str) -> None:
+    path = written_by_kafka(tmp_path, "0 none CreateTime")
+    data = bytearray(path.read_bytes()[:cut])
+    if cut is None:
+        data[-1] ^= 1
+    path.write_bytes(data)
+    result = run(path, "--deep-iteration")
+    assert result.exit_code == 1 and reason in result.stdout

@@ -126,11 +126,9 @@ class Story:
         self.observe()
 
     def configure_brokers(self, step, choice):
-        key, value = (
-            ("min.insync.replicas", str(1 + choice % 3)),
-            ("unclean.leader.election.enable", ("true", "false")[choice % 2]),
-            ("log.retention.ms", str(1_000 + choice)),
-        )[choice // 2 % 3]
+        keys = ("log.retention.ms", "min.insync.replicas", "unclean.leader.election.enable")
+        key = keys[choice % 3] if step == "all brokers" else keys[0]
+        value = ("true", "false")[choice % 2] if key == keys[2] else str(1 + choice % 5)
         operation = ConfigOperation.DELETE if choice > 8 else ConfigOperation.SET
         name = "" if step == "all brokers" else str(choice % 3)
         change = ConfigChange(key, operation, value)
