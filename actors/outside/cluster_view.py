@@ -24,6 +24,10 @@ METADATA, DESCRIBE_CLUSTER = 3, 60
 METADATA_VERSIONS = range(14)
 DESCRIBE_CLUSTER_VERSIONS = range(3)
 NOT_ASKED = -(1 << 31)  # operations that are authorised, of who did not ask for them
+TOPIC_OPERATIONS = sum(
+    1 << each for each in (3, 4, 5, 6, 7, 8, 10, 11)
+)  # all that Kafka has: nobody is refused any here
+CLUSTER_OPERATIONS = sum(1 << each for each in (5, 7, 8, 9, 10, 11, 12))
 BROKERS = 1  # the kind of endpoints that there are outside
 
 
@@ -35,9 +39,10 @@ def metadata(places: Places, body: Any, version: int, *, controller: int, refuse
     """The answer to a Metadata request. ``refused``: errors of topics that could not be created."""
     cls, module = answer(METADATA, version)
     image = places.image
+    operations = TOPIC_OPERATIONS if getattr(body, "include_topic_authorized_operations", False) else NOT_ASKED
     if asks_for_all(body, version):
         topics = [
-            _topic(places, module, topic.name, topic.topic_id, topic)
+            _topic(places, module, topic.name, topic.topic_id, topic, operations=operations)
             for _, topic in sorted((each.name, each) for each in image.topics.values())
         ]
     else:
@@ -45,11 +50,13 @@ def metadata(places: Places, body: Any, version: int, *, controller: int, refuse
         for asked in body.topics:
             if asked.name is not None:
                 error = refused.get(asked.name, ErrorCode.unknown_topic_or_partition)
-                topics.append(_topic(places, module, asked.name, None, image.topic_named(asked.name), error))
+                known = image.topic_named(asked.name)
+                topics.append(_topic(places, module, asked.name, None, known, error, operations=operations))
             else:
                 found = image.topics.get(asked.topic_id)
                 unnamed = None if version >= 12 else ""
-                topics.append(_topic(places, module, unnamed, asked.topic_id, found, ErrorCode.unknown_topic_id))
+                unknown = ErrorCode.unknown_topic_id
+                topics.append(_topic(places, module, unnamed, asked.topic_id, found, unknown, operations=operations))
     return build(
         cls,
         throttle_time=NO_DELAY,
@@ -66,13 +73,24 @@ def metadata(places: Places, body: Any, version: int, *, controller: int, refuse
         cluster_id=image.cluster_id,
         controller_id=controller,
         topics=tuple(topics),
-        cluster_authorized_operations=NOT_ASKED,
+        cluster_authorized_operations=_of_cluster(body),
         error_code=ErrorCode.none,
     )
 
 
+def _of_cluster(body: Any) -> int:
+    return CLUSTER_OPERATIONS if getattr(body, "include_cluster_authorized_operations", False) else NOT_ASKED
+
+
 def _topic(
-    places: Places, module: Any, name: str | None, topic_id: uuid.UUID | None, topic: Topic | None, error: int = 0
+    places: Places,
+    module: Any,
+    name: str | None,
+    topic_id: uuid.UUID | None,
+    topic: Topic | None,
+    error: int = 0,
+    *,
+    operations: int,
 ) -> Any:
     values: dict[str, Any] = {"error_code": ErrorCode(error), "name": name, "topic_id": topic_id}
     if topic is not None:
@@ -86,7 +104,7 @@ def _topic(
         )
         if topic is not None
         else (),
-        topic_authorized_operations=NOT_ASKED,
+        topic_authorized_operations=operations if topic is not None else NOT_ASKED,
     )
 
 
@@ -140,5 +158,5 @@ def describe_cluster(places: Places, body: Any, version: int, *, controller: int
             )
             for each in found
         ),
-        cluster_authorized_operations=NOT_ASKED,
+        cluster_authorized_operations=_of_cluster(body),
     )
