@@ -41,6 +41,7 @@ from raylog.wire.server import Handler, Limits, Request, Server
 ANSWERED_HERE = (cluster_view.METADATA, cluster_view.DESCRIBE_CLUSTER)
 CONTROLLER_APIS = tuple(api for api in (*admin.APIS, *configs.APIS, *operations.APIS) if api.key not in ANSWERED_HERE)
 PRODUCE = scattered.PRODUCE.key
+LIMITS = Limits(idle_timeout_ms=600_000, connection_fetches_max=4)
 
 
 class Router:
@@ -104,7 +105,7 @@ class Router:
             claimed_versions={
                 PRODUCE: range(versions[PRODUCE].stop)
             },  # librdkafka takes codecs from version 0 being there (KAFKA-18659)
-            limits=limits,
+            limits=limits or LIMITS,
         )
 
     def bind(self) -> Endpoint:

@@ -9,7 +9,8 @@ the parsing of what it brought are one synchronous step, so nothing of one conne
 reads). A frame that is not complete in the scratch buffer gets a buffer of its own, taken from a pool, and the rest of
 it is read straight into that. After such a frame the next read asks for little, so that a train of large frames is
 copied hardly at all. A body announced as larger than ``GROWTH_STEP`` gets its memory as bytes arrive: announcing costs
-the announcer nothing, so it must cost us nothing.
+the announcer nothing, so it must cost us nothing. While the frames that are incomplete hold more than ``LENT_BYTES_MAX``, any further one
+begins with twice what has arrived of it: ten thousand connections that announce a frame and stop cost some kilobytes each.
 
 Writing. Buffers are queued and handed to the transport together, at the end of the read that caused them or of the
 loop's turn: many small replies are one system call. Large buffers go uncopied. The kernel sizes the socket's buffers
@@ -39,6 +40,10 @@ SCRATCH_BYTES: Final = 256 * 1024
 LARGE_FRAME_BYTES: Final = 64 * 1024  # from here on a frame counts as large
 HEADER_WINDOW_BYTES: Final = 256  # what is asked for where a large frame is expected
 GROWTH_STEP: Final = 2 * 1024 * 1024
+SMALLEST_BODY: Final = 4 * 1024
+LENT_BYTES_MAX: Final = (
+    64 * 1024 * 1024
+)  # per thread, in incomplete frames, before these have to come up for their memory
 POOLED_BYTES_MAX: Final = 8 * 1024 * 1024  # kept per thread for reuse
 WRITE_HIGH_WATER: Final = 4 * 1024 * 1024
 JOIN_BYTES_MAX: Final = 16 * 1024  # smaller buffers are joined before they are written
@@ -54,21 +59,35 @@ class BufferPool(threading.local):
 
     def __init__(self) -> None:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.lent_bytes = 0
         self._free: list[bytearray] = []
         self._free_bytes = 0
 
+    def take_first(self, size: int, arrived: int) -> bytearray:
+        """A buffer for a frame of ``size`` bytes of which some have arrived; it may have to grow."""
+        first = min(size, GROWTH_STEP)
+        if self.lent_bytes + first > LENT_BYTES_MAX:
+            first = min(size, max(SMALLEST_BODY, 2 * arrived))
+        return self.take(first)
+
     def take(self, size: int) -> bytearray:
         """A buffer of at least ``size`` bytes, with anything in it."""
+        buffer = self._take(size)
+        self.lent_bytes += len(buffer)
+        return buffer
+
+    def _take(self, size: int) -> bytearray:
         for index in range(len(self._free) - 1, -1, -1):
             if size <= len(self._free[index]) <= 8 * size + LARGE_FRAME_BYTES:
                 buffer = self._free.pop(index)
                 self._free_bytes -= len(buffer)
                 return buffer
-        return bytearray(1 << max(16, (size - 1).bit_length()))
+        return bytearray(1 << max(12, (size - 1).bit_length()))
 
     def give(self, buffer: bytearray) -> None:
         """Takes a buffer back. Nobody may look at it any more."""
-        if self._free_bytes + len(buffer) <= POOLED_BYTES_MAX:
+        self.lent_bytes -= len(buffer)
+        if len(buffer) >= LARGE_FRAME_BYTES and self._free_bytes + len(buffer) <= POOLED_BYTES_MAX:
             self._free.append(buffer)
             self._free_bytes += len(buffer)
 
@@ -295,7 +314,7 @@ class FramedProtocol(asyncio.BufferedProtocol):
         self.close(error)
 
     def _begin_body(self, size: int, start: memoryview) -> None:
-        body = _pool.take(min(size, GROWTH_STEP))
+        body = _pool.take_first(size, len(start))
         self._body = body
         self._body_view = memoryview(body)
         self._body_size = size

@@ -61,6 +61,7 @@ from raylog.wire.handshake import HandshakeError, Peer, Secret, ServerHandshake
 logger = logging.getLogger("raylog.wire")
 
 HANDSHAKE_BYTES_MAX: Final = 4096
+FETCH: Final = 1
 SMALL_HOLDER_BYTES: Final = 64 * 1024
 BROKER_REQUESTS_MAX: Final = 65_536
 PORTS_TRIED_MAX: Final = 100
@@ -73,9 +74,10 @@ Handler = Callable[["Request"], Awaitable[Any] | None]
 class Limits:
     """What one peer, or all of them, may make the server hold.
 
-    ``request_bytes_max`` is Kafka's ``socket.request.max.bytes``, ``connections_max`` its ``max.connections``,
-    ``idle_timeout_ms`` its ``connections.max.idle.ms``; None: no limit. A Broker speaks for many clients over one connection, so it may
-    have ``BROKER_REQUESTS_MAX`` requests open.
+    ``request_bytes_max`` is Kafka's ``socket.request.max.bytes``, ``connections_max`` its ``max.connections``, ``idle_timeout_ms`` its
+    ``connections.max.idle.ms``; None: no limit. ``connection_fetches_max``: Fetch requests of one connection that are worked on at a
+    time, because a small one may ask for a large answer. A Broker speaks for many clients over one connection, so it may have
+    ``BROKER_REQUESTS_MAX`` requests open.
     """
 
     request_bytes_max: int = 104_857_600
@@ -86,6 +88,7 @@ class Limits:
     frame_timeout_ms: int = 30_000
     connections_max: int | None = None
     idle_timeout_ms: int | None = None
+    connection_fetches_max: int | None = None
 
 
 class Request:
@@ -185,6 +188,7 @@ class ServerConnection(FramedProtocol):
         self.peer = Peer()
         self.in_flight_bytes = 0
         self.in_flight_requests = 0
+        self.in_flight_fetches = 0
         self.watchers: dict[Request, Callable[[Request], None]] = {}
         self.opened_at = 0.0
         self._handshake: ServerHandshake | None = None
@@ -249,6 +253,8 @@ class ServerConnection(FramedProtocol):
         request = Request(self, header, body, size)
         self._open_requests.add(request)
         self.in_flight_requests += 1
+        if header.api_key == FETCH:
+            self.in_flight_fetches += 1
         self.in_flight_bytes += size
         self.server.in_flight_bytes += size
         if self._order is not None:
@@ -325,6 +331,8 @@ class ServerConnection(FramedProtocol):
         if self.watchers:
             self.watchers.pop(request, None)
         self.in_flight_requests -= 1
+        if request.api_key == FETCH:
+            self.in_flight_fetches -= 1
         self.give_back(request._held_bytes)
         request._held_bytes = 0
 
@@ -353,6 +361,8 @@ class ServerConnection(FramedProtocol):
         is_broker = self.peer.node_id >= 0 and slot_of(self.peer.node_id) == BROKER_SLOT
         requests_max = BROKER_REQUESTS_MAX if is_broker else limits.connection_requests_max
         if self.in_flight_bytes > limits.connection_bytes_max or self.in_flight_requests >= requests_max:
+            return True
+        if limits.connection_fetches_max is not None and self.in_flight_fetches >= limits.connection_fetches_max:
             return True
         return self.server.in_flight_bytes > limits.server_bytes_max and self.in_flight_bytes > SMALL_HOLDER_BYTES
 
@@ -403,7 +413,7 @@ class ServerConnection(FramedProtocol):
         server.connections.discard(self)
         server.waiting.discard(self)
         server.in_flight_bytes -= self.in_flight_bytes
-        self.in_flight_bytes = self.in_flight_requests = 0
+        self.in_flight_bytes = self.in_flight_requests = self.in_flight_fetches = 0
         self._waiting = False
         if self._order is not None:
             self._order.clear()

@@ -7,6 +7,7 @@ import random
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from raylog.placement.listeners import Listeners
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, Endpoint, node_id
 from raylog.wire.frames import client_id_field, encode_request
+from raylog.wire.framing import LENT_BYTES_MAX, SMALLEST_BODY, _pool
 from raylog.wire.schema import fields_of
 from raylog.wire.server import Limits
 
@@ -168,6 +170,32 @@ def test_no_more_connections_than_allowed(
     server = running.launcher.servers[node_id(0, BROKER_SLOT)].router.server
     eventually(lambda: len(server.connections) <= 1, "the others gone")
     others()
+
+
+def test_a_thousand_half_open_connections(
+    running: InProcessCluster, others: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each announces a megabyte and sends a few bytes of it."""
+    server = running.launcher.servers[node_id(0, BROKER_SLOT)].router.server
+    monkeypatch.setattr(server, "limits", replace(LIMITS, connections_max=None, frame_timeout_ms=60_000))
+    endpoint = listener(running, 0)
+    opened = []
+    try:
+        for _ in range(1_000):
+            opened.append(socket.create_connection((endpoint.host, endpoint.port), timeout=10))
+            opened[-1].sendall(struct.pack(">i", 1 << 20) + b"\x00\x00\x00\x0b")
+
+        async def held() -> int:
+            stuck = [each for each in server.connections if each.mid_frame]
+            return _pool.lent_bytes if len(stuck) >= 1_000 else 0
+
+        size = eventually(lambda: running.run(held()), "all of them stuck")
+        assert size <= LENT_BYTES_MAX + 1_000 * SMALLEST_BODY
+        others()
+    finally:
+        for each in opened:
+            each.close()
+    eventually(lambda: len(server.connections) <= 1, "all of them gone")
 
 
 def test_who_sends_more_than_he_may_is_not_read_until_it_is_done(

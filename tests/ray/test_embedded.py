@@ -50,6 +50,29 @@ def test_records_come_back_in_order(embedded: raylog.Cluster, events: str) -> No
     assert values_of(embedded, events, 1, len(sent))[-len(sent) :] == sent
 
 
+def test_kafka_clients_are_served_by_each_brokers_listener(embedded: raylog.Cluster, events: str) -> None:
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer
+    from confluent_kafka import TopicPartition as KafkaPartition
+
+    servers = embedded.bootstrap_servers()
+    assert len(servers.split(",")) == 3
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+    for number in range(1_000):
+        producer.produce(events, b"kafka %d" % number, partition=0)
+    assert producer.flush(30) == 0
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "unused", "enable.auto.commit": False})
+    consumer.assign([KafkaPartition(events, 0, OFFSET_BEGINNING)])
+    found: list[bytes] = []
+
+    def all_there() -> bool:
+        found.extend(message.value() for message in consumer.consume(1_000, 0.5))
+        return sum(value.startswith(b"kafka ") for value in found) >= 1_000
+
+    eventually(all_there, "what was produced")
+    consumer.close()
+    assert [value for value in found if value.startswith(b"kafka ")] == [b"kafka %d" % n for n in range(1_000)]
+
+
 def test_init_again_returns_the_same_cluster(embedded: raylog.Cluster) -> None:
     assert embedded.folder is not None
     assert raylog.init(embedded.folder) is embedded

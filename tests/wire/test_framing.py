@@ -194,6 +194,24 @@ def test_announcing_a_large_frame_reserves_little() -> None:
     assert len(protocol.get_buffer(-1)) < framing.POOLED_BYTES_MAX  # a tenth of what was announced
 
 
+def test_many_that_announce_and_stop_hold_little_each() -> None:
+    before = framing._pool.lent_bytes
+    announcing = [Collector(frame_bytes_max=104_857_600) for _ in range(2_000)]
+    for protocol in announcing:
+        connected(protocol)
+        feed(protocol, struct.pack(">i", 104_857_600) + b"x")
+    held = framing._pool.lent_bytes - before
+    assert held <= framing.LENT_BYTES_MAX + 2_000 * framing.SMALLEST_BODY
+    whole = Collector(frame_bytes_max=104_857_600)
+    connected(whole)
+    data = bytes(range(256)) * 4_000
+    feed(whole, framed(data))
+    assert whole.frames == [data], "who sends what he announces gets his memory"
+    for protocol in announcing:
+        protocol.connection_lost(None)
+    assert framing._pool.lent_bytes == before
+
+
 def test_receive_buffers_are_used_again() -> None:
     pool = framing.BufferPool()
     buffer = pool.take(1_000_000)

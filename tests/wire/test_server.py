@@ -13,6 +13,7 @@ from wire_ends import EMPTY_REPLY, client_of, produce, raw, read_frame, server_o
 from raylog.errors import ClientTimeoutError, DisconnectedError, error_for
 from raylog.types import Endpoint
 from raylog.wire import private
+from raylog.wire.connection import Connection
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.server import Limits, Request, Server
 
@@ -92,6 +93,70 @@ def test_an_ordered_server_replies_in_the_order_of_the_requests(run: Run) -> Non
         await server.stop()
 
     run(work())
+
+
+def test_a_cancelled_request_is_forgotten_and_the_connection_lives_on(run: Run) -> None:
+    parked: list[Request] = []
+    abandoned: list[Request] = []
+
+    def park(request: Request) -> None:
+        parked.append(request)
+        request.on_close(abandoned.append)
+
+    async def work() -> None:
+        server = Server({3: park, 0: lambda request: request.reply(EMPTY_REPLY)}, secret="s", cluster_id="c")
+        connection = await Connection.open(await server.start(), secret="s", cluster_id="c")
+        told: list[object] = []
+        kept = connection.send(metadata())
+        cancelled = connection.call(metadata(), lambda reply, error: told.append(reply))
+        await until(lambda: len(parked) == 2)
+        connection.cancel(cancelled)
+        await until(lambda: bool(abandoned))
+        assert abandoned == [parked[1]] and not parked[1].is_open and parked[0].is_open
+        assert await connection.request(produce()) == EMPTY_REPLY
+        assert connection.in_flight == 1 and not told and not kept.done()
+        kept.cancel()
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_a_connection_has_no_more_fetches_in_flight_than_allowed(run: Run) -> None:
+    from outside import fetch
+
+    parked: list[Request] = []
+
+    async def work() -> None:
+        server = Server({1: parked.append}, ordered=True, limits=Limits(connection_fetches_max=2))
+        connection = await Connection.open(await server.start(), secret=None, cluster_id="")
+        asked = [connection.send(fetch("t", {0: 0})) for _ in range(5)]
+        await until(lambda: len(parked) == 2)
+        await asyncio.sleep(0.05)
+        assert len(parked) == 2
+        for number in range(5):
+            await until(lambda number=number: len(parked) > number)  # type: ignore[misc]
+            parked[number].done()
+            assert sum(each.is_open for each in parked) <= 2
+        for each in asked:
+            each.cancel()
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_an_idle_connection_is_closed(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    async def work() -> None:
+        server = Server({0: lambda request: request.reply(EMPTY_REPLY)}, limits=Limits(idle_timeout_ms=1))
+        connection = await Connection.open(await server.start(), secret=None, cluster_id="")
+        await until(lambda: not connection.is_open)
+        await server.stop()
+
+    run(work())
+    assert "idle for 1 ms" in caplog.text
 
 
 def test_a_refusal_of_a_private_api_is_raised_at_the_client(run: Run) -> None:
