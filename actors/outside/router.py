@@ -23,17 +23,20 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from raylog.actors.apis import admin, configs, fetch, operations, quorum
 from raylog.actors.outside import cluster_view, log_directories, scattered
 from raylog.actors.outside.controller_link import TIMEOUT_MS, ControllerLink, timed_out, timed_out_as_a_whole
 from raylog.actors.outside.fetch import Fetches
-from raylog.actors.outside.fetch_sessions import FetchSessions
+from raylog.actors.outside.fetch_sessions import SLOTS, FetchSessions
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import Places
 from raylog.actors.outside.topic_creation import TopicCreation
+from raylog.metadata import broker_configs
 from raylog.metadata.image import MetadataImage
+from raylog.metadata.topic_configs import INT_MAX
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
 from raylog.wire.server import Handler, Limits, Request, Server
@@ -62,6 +65,7 @@ class Router:
     ) -> None:
         """``listener`` is where to listen, ``controller`` says which broker has the active controller, and where that listens."""
         self._controller = controller
+        self._limits = limits or LIMITS  # where nothing else is set
         self._places = Places(broker_id, image)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
         self._link = ControllerLink(
@@ -105,7 +109,7 @@ class Router:
             claimed_versions={
                 PRODUCE: range(versions[PRODUCE].stop)
             },  # librdkafka takes codecs from version 0 being there (KAFKA-18659)
-            limits=limits or LIMITS,
+            limits=self._limits,
         )
 
     def bind(self) -> Endpoint:
@@ -117,13 +121,29 @@ class Router:
         await self.server.start()
 
     def image_changed(self) -> None:
-        """The image has changed: processes that are gone are not waited for."""
+        """The image has changed: processes that are gone are not waited for, and limits are as they are set now."""
+        self._take_limits()
         living = {
             Owner(node, actor.incarnation, actor.endpoint)
             for node, actor in self._places.image.actors.items()
             if actor.alive
         }
         self._owners.keep(living)
+
+    def _take_limits(self) -> None:
+        def value(name: str, default: int) -> int:
+            return broker_configs.number(
+                self._places.image.broker_configs, self._places.broker_id, name, default=default
+            )
+
+        limits = replace(
+            self._limits,
+            connections_max=value("max.connections", self._limits.connections_max or INT_MAX),
+            server_bytes_max=value("queued.max.request.bytes", self._limits.server_bytes_max),
+        )
+        if limits != self.server.limits:
+            self.server.limits = limits
+        self.sessions.slots = value("max.incremental.fetch.session.cache.slots", SLOTS)
 
     async def stop(self, *, grace_s: float = 1.0) -> None:
         """Close the listener and everything behind it."""

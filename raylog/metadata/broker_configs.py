@@ -60,6 +60,12 @@ _TABLE = (
                  "how many of the partitions that prefer a broker may be led by others", 0, is_cluster_wide=True),
     BrokerConfig(LEADER_RATE, ConfigType.LONG, str(LONG_MAX),
                  "bytes per second that the broker's throttled leaders send to replicas that are not in sync", 0),
+    BrokerConfig("max.connections", ConfigType.INT, str(INT_MAX),
+                 "connections of Kafka clients to one broker; further ones are closed at once", 0, INT_MAX),
+    BrokerConfig("max.incremental.fetch.session.cache.slots", ConfigType.INT, "1000",
+                 "fetch sessions of Kafka clients that one broker keeps", 0, INT_MAX),
+    BrokerConfig("queued.max.request.bytes", ConfigType.LONG, "268435456",
+                 "bytes of requests that one broker works on; beyond them large senders are not read", 1),
     *(_for_topics(name, broker_name) for name, broker_name in BROKER_NAMES.items() if TOPIC_CONFIGS[name].refused is None),
 )  # fmt: skip
 

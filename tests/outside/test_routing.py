@@ -298,6 +298,29 @@ def test_producers_are_described_by_the_leaders(client: Open, new_topic: NewTopi
     assert [each.producer_id for each in two.active_producers] == [7]
 
 
+def test_limits_change_while_a_broker_runs(running: InProcessCluster, client: Open, new_topic: NewTopicOf) -> None:
+    topic = new_topic((1, 0))
+    router = running.launcher.servers[node_id(1, BROKER_SLOT)].router
+    before = router.server.limits
+    with AdminClient(running.address) as admin:
+        limits = {
+            "max.connections": 0,
+            "queued.max.request.bytes": 1_000_000,
+            "max.incremental.fetch.session.cache.slots": 0,
+        }
+        kept = client(1)
+        kept.ask(metadata())
+        admin.alter_configs(broker=1, set={name: str(value) for name, value in limits.items()})
+        eventually(lambda: router.server.limits.connections_max == 0, "the limits")
+        assert router.server.limits.server_bytes_max == 1_000_000
+        assert kept.ask(fetch(topic, {0: 0}, session=(0, 0))).session_id == 0, "no slot for a session"
+        with pytest.raises(DisconnectedError):
+            client(1).ask(metadata())
+        assert client(0).ask(metadata()).brokers, "the other brokers' are their own"
+        admin.alter_configs(broker=1, delete=list(limits))
+        eventually(lambda: router.server.limits == before, "the limits as before")
+
+
 # ------------------------------------------------------------------ the controller
 
 
