@@ -48,7 +48,7 @@ def run_lane(lane: str) -> Outcome:
     budget_s = BUDGET_MINUTES[lane] * 60
     print(f"── lane {lane}: budget {BUDGET_MINUTES[lane]} min", flush=True)
     if lane == "conformance":
-        find_java()
+        find_tools()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-m", mark_expression(lane), f"--junitxml={report}"]
@@ -90,25 +90,26 @@ def read_report(report: Path) -> Outcome:
     return total
 
 
-def find_java() -> None:
-    """Java and Maven for Apache Kafka's own tools: present, else installed where that is ours to do, else said."""
-    missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
+def find_tools() -> None:
+    """Java and Maven for Apache Kafka's own tools, and kcat: present, else installed where that is ours to do, else said."""
+    packages = {"java": "openjdk-17-jre-headless", "mvn": "maven", "kcat": "kcat"}
+    missing = [name for name in packages if shutil.which(name) is None]
     if not missing:
         return
     if os.getuid() == 0 and shutil.which("apt-get"):
         print(f"── lane conformance: installing {' and '.join(missing)}", flush=True)
         subprocess.run(["apt-get", "update", "-qq"], check=False, stdout=subprocess.DEVNULL)
-        packages = ["openjdk-17-jre-headless", "maven"]
+        wanted = [packages[name] for name in missing]
         subprocess.run(
-            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages],
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *wanted],
             check=False,
             stdout=subprocess.DEVNULL,
             env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
         )
-        missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
+        missing = [name for name in packages if shutil.which(name) is None]
     if missing:
         print(
-            f"── lane conformance: no {' and no '.join(missing)}: what needs Apache Kafka's tools is skipped",
+            f"── lane conformance: no {' and no '.join(missing)}: what needs them is skipped",
             flush=True,
         )
 
