@@ -16,7 +16,7 @@ from raylog.log.files import Buffer
 from raylog.records.batch import BatchView, TimestampType, batches, set_log_append_time
 from raylog.records.codec import has_keyless_record, light_records, recompress
 from raylog.records.compression import Compression
-from raylog.records.corrupt import CorruptBatch
+from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 
 InvalidRecord = kafka_error(ErrorCode.invalid_record)
 InvalidTimestamp = kafka_error(ErrorCode.invalid_timestamp)
@@ -31,7 +31,10 @@ def validated(
 
     ``from_coordinator`` lets control batches through.
     """
-    views = list(batches(records))
+    try:
+        views = list(batches(records))
+    except UnsupportedMagic as error:
+        raise InvalidRecord(f"{where}: {error}") from None  # Kafka's answer, too: old formats are for old folders
     if not views:
         raise InvalidRecord(f"{where}: no record batch in the request.")
     return [_validated(view, config, wall_ms, where, from_coordinator) for view in views]

@@ -59,7 +59,7 @@ def test_damaged_batches_are_refused(machine: Any) -> None:
     _refused(machine, ErrorCode.corrupt_message, batch[:-1], "byte 0")
     _refused(machine, ErrorCode.corrupt_message, batch[:30], "byte 0")
     _refused(machine, ErrorCode.corrupt_message, batch + b"\x00" * 5, "byte")
-    _refused(machine, ErrorCode.unsupported_for_message_format, batch[:16] + b"\x01" + batch[17:], "format 1")
+    _refused(machine, ErrorCode.invalid_record, batch[:16] + b"\x01" + batch[17:], "format 1")
     _refused(machine, ErrorCode.invalid_record, b"", "no record batch")
 
 
