@@ -70,6 +70,7 @@ _TABLE = (
 )  # fmt: skip
 
 _FIXED = (
+    BrokerConfig("advertised.listeners", ConfigType.LIST, "", "where Kafka clients are told to reach this broker"),
     BrokerConfig("broker.heartbeat.interval.ms", ConfigType.INT, "2000", "how often a server says that it lives", 1),
     BrokerConfig("broker.id", ConfigType.INT, "-1", "the number of this broker", -1, INT_MAX),
     BrokerConfig("broker.rack", ConfigType.STRING, "", "the rack, or zone, of this broker"),
@@ -84,7 +85,7 @@ BROKER_CONFIGS: Mapping[str, BrokerConfig] = {
     config.name: config for config in sorted(_TABLE, key=lambda each: each.name)
 }
 FIXED_CONFIGS: Mapping[str, BrokerConfig] = {config.name: config for config in _FIXED}
-ONE_BROKERS = ("broker.id", "broker.rack", "log.dirs")
+ONE_BROKERS = ("advertised.listeners", "broker.id", "broker.rack", "log.dirs")
 """Those of the fixed ones that each broker has for itself."""
 
 

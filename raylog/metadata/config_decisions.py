@@ -32,6 +32,7 @@ from raylog.metadata.requests import (
     ResourceType,
 )
 from raylog.metadata.topic_configs import ConfigType, TopicConfig
+from raylog.types import BROKER_SLOT, node_id
 
 InvalidRequest = kafka_error(ErrorCode.invalid_request)
 UnknownTopic = kafka_error(ErrorCode.unknown_topic_or_partition)
@@ -124,6 +125,9 @@ def _broker_entries(image: MetadataImage, broker_id: int | None, static: Mapping
         yield _entry(config, synonyms, read_only=False)
     facts = dict(static)
     if broker_id is not None:
+        actor = image.actors.get(node_id(broker_id, BROKER_SLOT))
+        if actor is not None and actor.listener is not None:
+            facts["advertised.listeners"] = f"PLAINTEXT://{actor.listener}"
         facts["broker.id"] = str(broker_id)
         facts["broker.rack"] = image.brokers[broker_id].rack or ""
         facts["log.dirs"] = ",".join(disk.path for disk in image.disks_of(broker_id))

@@ -22,7 +22,6 @@ _UNITS = "set log.retention.ms, log.roll.ms or log.roll.jitter.ms: one unit is e
 _ZOOKEEPER = "there is no ZooKeeper"
 
 REFUSED: Mapping[str, str] = {
-    "advertised.listeners": _LISTENER,
     "alter.config.policy.class.name": "there are no policy classes",
     "authorizer.class.name": _SECURITY,
     "auto.include.jmx.reporter": _METRICS,

@@ -71,6 +71,7 @@ def test_a_broker_shows_what_is_its_own_and_all_of_them_are_listed(operator, ray
         assert text.count("log.retention.ms=7000 sensitive=false") == 1
         _, text = raylog("configs", "describe", *BROKER, "2", "--all")
         assert "  broker.id=2 sensitive=false synonyms={STATIC_BROKER_CONFIG:broker.id=2, " in text
+        assert f"  advertised.listeners=PLAINTEXT://{operator.running.bootstrap_servers().split(',')[2]} " in text
     finally:
         assert raylog("configs", "alter", *BROKER, "2", "--delete-config", "log.retention.ms")[0] == 0
     assert raylog("configs", "describe", *BROKER, "2")[1] == "Dynamic configs for broker 2 are:\n"
