@@ -1,4 +1,4 @@
-"""Fetch (key 1), versions 4–17: by topic name up to 12, by topic id from 13.
+"""Fetch (key 1), versions 4–18: by topic name up to 12, by topic id from 13.
 
 Followers use version 17: it carries their broker id and their incarnation (``replica_epoch``, KIP-903) and is answered with a
 diverging epoch (KIP-595). Fetch sessions are not kept: every answer says session 0, which every client understands as "send the
@@ -26,7 +26,7 @@ from raylog.replication.events import FetchPartition, FetchPartitionResult, Fetc
 from raylog.types import TopicIdPartition
 
 KEY = 1
-VERSIONS = range(4, 18)
+VERSIONS = range(4, 19)
 FOLLOWER_VERSION = 17
 SESSIONLESS = -1
 WANTS_ALL = 0  # in Kafka: "the full list, for a new session"

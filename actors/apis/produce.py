@@ -1,4 +1,4 @@
-"""Produce (key 0), versions 3–12: by topic name, record batches v2 only.
+"""Produce (key 0), versions 3–13: by topic name up to 12, by topic id from 13; record batches v2 only.
 
 Older versions carry message sets v0/v1, which nobody writes any more: UNSUPPORTED_VERSION. Version 10 adds KIP-951's leader hints.
 With acks 0 the client expects no answer, and gets none.
@@ -23,7 +23,7 @@ from raylog.replication.events import ProducePartition, ProducePartitionResult, 
 from raylog.types import TopicIdPartition
 
 KEY = 0
-VERSIONS = range(3, 13)
+VERSIONS = range(3, 14)
 
 
 def event(request: Any, token: int, names: TopicNames) -> ProduceReceived:
@@ -44,7 +44,7 @@ def entity(request: Any, reply: ProduceReply, version: int) -> Any:
     results = iter(reply.partitions)
     topics = tuple(
         module.TopicProduceResponse(
-            name=topic.name,
+            **({"topic_id": topic.topic_id} if version >= 13 else {"name": topic.name}),
             partition_responses=tuple(_partition(module, has, next(results)) for _ in topic.partition_data),
         )
         for topic in request.topic_data

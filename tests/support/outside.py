@@ -97,8 +97,10 @@ def metadata(*names: str, version: int = 12, create: bool = False) -> Any:
 
 
 def produce(
-    topic: str, records: dict[int, bytes], *, version: int = 11, acks: int = -1, timeout_ms: int = 10_000
+    topic: Any, records: dict[int, bytes], *, version: int = 11, acks: int = -1, timeout_ms: int = 10_000
 ) -> Any:
+    """To a topic by its name, or by its id from version 13 on."""
+    naming = "topic_id" if version >= 13 else "name"
     return request(
         0,
         version,
@@ -107,7 +109,7 @@ def produce(
         timeout=milliseconds(timeout_ms),
         topic_data=lambda module: (
             module.TopicProduceData(
-                name=topic,
+                **{naming: topic},
                 partition_data=tuple(
                     module.PartitionProduceData(index=number, records=data) for number, data in records.items()
                 ),
