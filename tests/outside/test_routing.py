@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from kio.schema.errors import ErrorCode
 from outside import Client, fetch, listener, metadata, milliseconds, parts, produce, request
 from raw_requests import batch, eventually, isr_is_whole, part
+from wire_ends import raw, read_frame
 
 from raylog.client.sync import AdminClient
 from raylog.errors import DisconnectedError
@@ -23,6 +25,37 @@ pytestmark = pytest.mark.core
 Open = Callable[..., Client]
 NewTopicOf = Callable[..., str]
 NOT_LEADER = ErrorCode.not_leader_or_follower
+
+
+@contextmanager
+def no_new_processes(running: InProcessCluster, kind: str) -> Iterator[None]:
+    """Meanwhile no process of that kind starts."""
+    build = running.launcher.build[kind]
+
+    def held(spec: object) -> object:
+        raise OSError("the test holds new processes back")
+
+    running.launcher.build[kind] = held
+    try:
+        yield
+    finally:
+        running.launcher.build[kind] = build
+
+
+def list_latest(topic: str, replica: int = -1) -> object:
+    """Where a topic's first partition ends, asked as a consumer or as a follower."""
+    return request(
+        2,
+        7,
+        replica_id=replica,
+        isolation_level=0,
+        topics=lambda module: (
+            module.ListOffsetsTopic(
+                name=topic,
+                partitions=(module.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1),),
+            ),
+        ),
+    )
 
 
 # ------------------------------------------------------------------ versions
@@ -64,22 +97,27 @@ def test_an_unknown_topic_id_is_named_as_unknown(client: Open) -> None:
     assert (answer.topic_id, answer.partition_responses[0].error_code) == (unknown, ErrorCode.unknown_topic_id)
 
 
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0(client: Open) -> None:
-    import asyncio
-
-    from wire_ends import raw, read_frame
-
-    running = client()._running
+def ask_raw(running: InProcessCluster, body: bytes) -> bytes:
+    """The answer to a frame of these bytes."""
 
     async def ask() -> bytes:
         reader, writer = await raw(listener(running, 0))
-        body = b"\x00\x12\x00\x63" + (7).to_bytes(4, "big") + b"\xff\xff" + b"\x00"
         writer.write(len(body).to_bytes(4, "big") + body)
         answer = await asyncio.wait_for(read_frame(reader), 10)
         writer.close()
         return answer
 
-    answer = running.run(ask())
+    return running.run(ask())
+
+
+def test_bytes_behind_a_request_are_skipped(running: InProcessCluster) -> None:
+    """librdkafka leaves three there when it asks for all topics."""
+    asked = bytes.fromhex("0003 000d 00000003 0007 72646b61666b61 00 00 00 00 00 010000")
+    assert int.from_bytes(ask_raw(running, asked)[:4], "big") == 3
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(running: InProcessCluster) -> None:
+    answer = ask_raw(running, b"\x00\x12\x00\x63" + (7).to_bytes(4, "big") + b"\xff\xff" + b"\x00")
     assert int.from_bytes(answer[:4], "big") == 7
     assert int.from_bytes(answer[4:6], "big") == ErrorCode.unsupported_version.value
     assert int.from_bytes(answer[6:10], "big") > 10, "with the ranges that are spoken"
@@ -151,16 +189,7 @@ def test_a_partition_whose_broker_is_away_has_no_leader_outside(
     running: InProcessCluster, client: Open, new_topic: NewTopicOf
 ) -> None:
     topic = new_topic((2, 0, 1))
-    release = threading.Event()
-    build = running.launcher.build["broker"]
-
-    def held(spec: object) -> object:
-        if not release.is_set():
-            raise OSError("the test holds new Brokers back")
-        return build(spec)  # type: ignore[arg-type]
-
-    running.launcher.build["broker"] = held
-    try:
+    with no_new_processes(running, "broker"):
         running.crash(node_id(2, BROKER_SLOT))
         gone = eventually(
             lambda: [each for each in [client().ask(metadata(topic))] if len(each.brokers) == 2], "it gone"
@@ -172,9 +201,6 @@ def test_a_partition_whose_broker_is_away_has_no_leader_outside(
         fenced = client().ask(request(60, 2, **options, include_fenced_brokers=True)).brokers
         assert [(each.broker_id, each.is_fenced) for each in fenced] == [(0, False), (1, False), (2, True)]
         assert len(client().ask(request(60, 2, **options, include_fenced_brokers=False)).brokers) == 2
-    finally:
-        release.set()
-        running.launcher.build["broker"] = build
     eventually(lambda: len(client().ask(metadata(topic)).brokers) == 3, "the Broker back")
     assert client().ask(metadata(topic)).topics[0].partitions[0].leader_id == 2
 
@@ -253,29 +279,20 @@ def test_produce_without_acknowledgement_to_the_wrong_broker_ends_the_connection
 def test_nobody_outside_is_a_follower(
     client: Open, new_topic: NewTopicOf, topic_id: Callable[[str], uuid.UUID], running: InProcessCluster
 ) -> None:
-    """Else he could move the high watermark, and read what is not committed."""
-    topic = new_topic((0, 1, 2))
-    client(0).ask(produce(topic, {0: batch(b"v")}))
-    read = parts(client(0).ask(fetch(topic_id(topic), {0: 0}, version=17, replica=(1, 5))))[0]
-    assert read.error_code is ErrorCode.none and read.records, "answered as any consumer"
-    for replica in (1, -1):
-        listed = client(0).ask(
-            request(
-                2,
-                7,
-                replica_id=replica,
-                isolation_level=0,
-                topics=lambda module: (
-                    module.ListOffsetsTopic(
-                        name=topic,
-                        partitions=(
-                            module.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1),
-                        ),
-                    ),
-                ),
-            )
-        )
-        assert listed.topics[0].partitions[0].offset == 1
+    """Else he could read what is not committed, and make it look so."""
+    topic = new_topic((0, 1), min_insync_replicas="2")
+    client(0).ask(produce(topic, {0: batch(b"committed")}))
+    with no_new_processes(running, "replica"):
+        running.crash(next(node for node in part(running, topic)["replica_nodes"] if node >> 16 == 1))
+        eventually(lambda: list(part(running, topic)["isr"]) == [0], "the follower out of the ISR")
+        client(0).ask(produce(topic, {0: batch(b"not committed")}, acks=1))
+        for replica in (None, (1, 5)):
+            found = parts(client(0).ask(fetch(topic_id(topic), {0: 0}, version=17, replica=replica)))[0]
+            assert (found.error_code, found.high_watermark) == (ErrorCode.none, 1)
+            assert b"not committed" not in bytes(found.records)
+        for claimed in (-1, 1):
+            assert client(0).ask(list_latest(topic, claimed)).topics[0].partitions[0].offset == 1
+    eventually(lambda: isr_is_whole(running, topic), "the follower back")
 
 
 def test_log_directories_are_those_of_all_processes(client: Open, new_topic: NewTopicOf) -> None:
