@@ -108,7 +108,10 @@ def test_a_full_request_hears_of_all_and_an_incremental_one_of_news_only() -> No
     moved = {("t", 0): result(high_watermark=6), ("t", 1): result(high_watermark=3)}
     assert list(cache.answered(third, moved)) == [("t", 0)]
     fourth = asked(cache, 1, 3)
-    failed = {("t", 0): result(high_watermark=6), ("t", 1): result(error=ErrorCode.not_leader_or_follower)}
+    failed = {
+        ("t", 0): result(high_watermark=6),
+        ("t", 1): result(high_watermark=3, error=ErrorCode.fenced_leader_epoch),
+    }
     assert list(cache.answered(fourth, failed)) == [("t", 1)]
     fifth = asked(cache, 1, 4)
     healed = {("t", 0): result(high_watermark=6), ("t", 1): result(high_watermark=3)}

@@ -51,7 +51,7 @@ def test_one_that_waits_is_woken_by_any_of_several_owners(client: Open, new_topi
     write(client(), topic, 2, b"v")
     reply = waiting.result(timeout_s=5)
     assert parts(reply)[2].records and sorted(parts(reply)) == [0, 1, 2]
-    eventually(lambda: parked(client()._running, topic) == 0, "the other reads cancelled")
+    eventually(lambda: parked(client()._running, topic) == 0, "the other reads cancelled", timeout_s=5)
 
 
 def test_one_that_waits_in_vain_is_answered_at_its_deadline(client: Open, new_topic: NewTopicOf) -> None:

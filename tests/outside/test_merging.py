@@ -1,0 +1,188 @@
+"""What a Broker makes of its owners' answers, and of none: without sockets, owners answering by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import uuid
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from outside import fetch, produce
+
+from raylog.actors.apis.entities import module_of, response_class
+from raylog.actors.outside.fetch import Fetches
+from raylog.actors.outside.fetch_sessions import FetchSessions
+from raylog.actors.outside.owners import Owner
+from raylog.actors.outside.places import Places
+from raylog.actors.outside.scattered import PRODUCE, Scattered
+from raylog.errors import ClientTimeoutError, DisconnectedError
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.records import (
+    ActorRegistered,
+    BrokerRegistered,
+    ClusterFormatted,
+    DiskRegistered,
+    PartitionChanged,
+    PartitionState,
+    ReplicaSlot,
+    TopicCreated,
+)
+from raylog.types import Endpoint, node_id
+
+TOPIC = uuid.UUID(int=77)
+ZERO = datetime.timedelta(0)
+NOT_LEADER = ErrorCode.not_leader_or_follower
+
+
+def disk(broker: int) -> uuid.UUID:
+    return uuid.UUID(int=broker + 1)
+
+
+def image(*leaders: int) -> MetadataImage:
+    """Two brokers, and a topic whose partitions they lead; each replica in a process of its own."""
+    found = MetadataImage.of([ClusterFormatted("c"), *(BrokerRegistered(broker) for broker in (0, 1))])
+    for broker in (0, 1):
+        found.apply(DiskRegistered(disk(broker), broker, f"/{broker}"))
+        for slot in range(len(leaders) + 2):
+            listener = Endpoint(f"outside-{broker}", 9092) if slot == 0 else None
+            inside = Endpoint(f"inside-{broker}", slot)
+            found.apply(ActorRegistered(node_id(broker, slot), disk(broker), 5, inside, "boot", listener=listener))
+    found.apply(TopicCreated(TOPIC, "t"))
+    for number, leader in enumerate(leaders):
+        found.apply(changed(number, leader, epoch=3))
+    return found
+
+
+def changed(number: int, leader: int, *, epoch: int) -> PartitionChanged:
+    slots = tuple(ReplicaSlot(broker, node_id(broker, number + 2), disk(broker), 5) for broker in (0, 1))
+    state = PartitionState(slots, (0, 1), leader=leader, leader_incarnation=5, leader_epoch=epoch)
+    return PartitionChanged(TOPIC, number, state)
+
+
+class HandOwners:
+    """Owners that answer when they are told to."""
+
+    def __init__(self) -> None:
+        self.asked: dict[int, tuple[Any, Callable[[Any, Exception | None], None]]] = {}
+        self.cancelled: list[int] = []
+
+    def call(self, owner: Owner, request: Any, on_reply: Any, *, timeout_ms: float) -> Callable[[], None]:
+        self.asked[owner.node_id] = (request, on_reply)
+        return lambda: self.cancelled.append(owner.node_id)
+
+    def answer(self, broker: int, slot: int, reply: Any, error: Exception | None = None) -> None:
+        _, on_reply = self.asked.pop(node_id(broker, slot))
+        on_reply(reply, error)
+
+
+class HandRequest:
+    def __init__(self, body: Any) -> None:
+        self.body = body
+        self.version = int(body.__version__)
+        self.replies: list[Any] = []
+        self.reply = self.replies.append
+        self.connection = SimpleNamespace(loop=SimpleNamespace(call_later=lambda *_: SimpleNamespace(cancel=lambda: 0)))
+
+    def guarded(self, callback: Any) -> Any:
+        return callback
+
+    def on_close(self, callback: Any) -> None:
+        pass
+
+
+def produced(version: int, *parts: Any) -> Any:
+    """A replica's answer; ``parts`` are (number, error, leading node or none)."""
+    cls = response_class(0, version)
+    module = module_of(cls)
+    found = []
+    for number, error, leader in parts:
+        hint = {} if leader is None else {"current_leader": module.LeaderIdAndEpoch(leader_id=leader, leader_epoch=4)}
+        found.append(
+            module.PartitionProduceResponse(
+                index=number, error_code=error, base_offset=number * 10, log_append_time=None,
+                log_start_offset=0, record_errors=(), error_message=None, **hint,
+            )
+        )  # fmt: skip
+    topic = module.TopicProduceResponse(name="t", partition_responses=tuple(found))
+    return cls(responses=(topic,), throttle_time=ZERO)
+
+
+def begin(*leaders: int, version: int = 11) -> tuple[HandRequest, HandOwners, MetadataImage]:
+    world, owners = image(*leaders), HandOwners()
+    request = HandRequest(produce("t", dict.fromkeys(range(len(leaders)), b"x"), version=version))
+    Scattered(PRODUCE, Places(0, lambda: world), owners).handle(request)  # type: ignore[arg-type]
+    return request, owners, world
+
+
+def outcome(request: HandRequest) -> list[tuple[int, ErrorCode, int]]:
+    (reply,) = request.replies
+    return [(each.index, each.error_code, each.base_offset) for each in reply.responses[0].partition_responses]
+
+
+def test_an_answer_of_the_only_owner_is_passed_on_as_it_is() -> None:
+    request, owners, _ = begin(0)
+    assert owners.asked[node_id(0, 2)][0] is request.body
+    reply = produced(11, (0, ErrorCode.none, None))
+    owners.answer(0, 2, reply)
+    assert request.replies[0] is reply
+
+
+def test_leaders_that_an_owner_names_are_named_as_brokers_with_their_listeners() -> None:
+    request, owners, _ = begin(0)
+    owners.answer(0, 2, produced(11, (0, NOT_LEADER, node_id(1, 2))))
+    (reply,) = request.replies
+    (part,) = reply.responses[0].partition_responses
+    assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (1, 4)
+    assert [(each.node_id, each.host, each.port) for each in reply.node_endpoints] == [(1, "outside-1", 9092)]
+
+
+def test_the_answers_of_several_owners_come_in_the_order_of_the_request() -> None:
+    request, owners, _ = begin(0, 1, 0)
+    owners.answer(0, 4, produced(11, (2, ErrorCode.none, None)))
+    assert not request.replies
+    owners.answer(0, 2, produced(11, (0, ErrorCode.message_too_large, None)))
+    assert outcome(request) == [(0, ErrorCode.message_too_large, 0), (1, NOT_LEADER, -1), (2, ErrorCode.none, 20)]
+
+
+def test_a_lost_owner_is_answered_for_with_who_leads_by_now() -> None:
+    request, owners, world = begin(0, 0)
+    world.apply(changed(0, 1, epoch=4))
+    owners.answer(0, 2, None, DisconnectedError("gone"))
+    owners.answer(0, 3, produced(11, (1, ErrorCode.none, None)))
+    assert outcome(request) == [(0, NOT_LEADER, -1), (1, ErrorCode.none, 10)]
+    first = request.replies[0].responses[0].partition_responses[0]
+    assert (first.current_leader.leader_id, first.current_leader.leader_epoch) == (1, 4)
+
+
+def test_an_owner_that_says_nothing_is_a_timeout() -> None:
+    request, owners, _ = begin(0)
+    owners.answer(0, 2, None, ClientTimeoutError("nothing"))
+    assert outcome(request) == [(0, ErrorCode.request_timed_out, -1)]
+
+
+def test_an_older_version_has_no_place_for_leaders() -> None:
+    request, owners, _ = begin(1, version=8)
+    assert not owners.asked and outcome(request) == [(0, NOT_LEADER, -1)]
+
+
+def test_leaders_in_a_fetched_partition_are_brokers_too() -> None:
+    world, owners = image(0), HandOwners()
+    sessions = FetchSessions(lambda: 1)
+    request = HandRequest(fetch(TOPIC, {0: 0}, version=17))
+    Fetches(Places(0, lambda: world), owners, sessions, lambda: 0).handle(request)  # type: ignore[arg-type]
+    cls = response_class(1, 17)
+    module = module_of(cls)
+    part = module.PartitionData(
+        partition_index=0, error_code=NOT_LEADER, high_watermark=-1, last_stable_offset=-1, log_start_offset=-1,
+        aborted_transactions=None, records=b"",
+        current_leader=module.LeaderIdAndEpoch(leader_id=node_id(1, 2), leader_epoch=4),
+    )  # fmt: skip
+    topic = module.FetchableTopicResponse(topic_id=TOPIC, partitions=(part,))
+    owners.answer(0, 2, cls(throttle_time=ZERO, error_code=ErrorCode.none, session_id=0, responses=(topic,)))
+    (reply,) = request.replies
+    (found,) = reply.responses[0].partitions
+    assert found == dataclasses.replace(part, current_leader=module.LeaderIdAndEpoch(leader_id=1, leader_epoch=4))
+    assert [each.host for each in reply.node_endpoints] == ["outside-1"]
