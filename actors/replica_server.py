@@ -30,12 +30,14 @@ from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis import fetch, log_dirs, offsets, produce, producers
 from raylog.actors.apis.entities import TopicNames
+from raylog.actors.group_coordinator import GroupCoordinators
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
 from raylog.errors import DiskLockedError, RaylogError
+from raylog.groups.context import GroupConfig
 from raylog.log.config import LogConfig
 from raylog.log.disk_files import DiskFiles
-from raylog.log.files import Files
+from raylog.log.files import Files, NotInMemory
 from raylog.log.log import Log
 from raylog.log.removal import remove_folder
 from raylog.metadata.session import (
@@ -69,6 +71,9 @@ from raylog.replication.events import (
     LogFailed,
     LogOpened,
     OpenLog,
+    ProducePartition,
+    ProducePartitionResult,
+    ProduceReceived,
     Removed,
     Reply,
     RunHousekeeping,
@@ -77,6 +82,7 @@ from raylog.replication.events import (
     Ticked,
 )
 from raylog.replication.host import ReplicaHost
+from raylog.replication.replica import Replica
 from raylog.types import Endpoint, TopicIdPartition, broker_of
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
@@ -90,10 +96,26 @@ LOCKED_RETRY_S = 0.5
 ToEntity = Callable[[Any], Any]
 
 
+class _Inside:
+    """Somebody of this process who waits for a reply, in the place of a request of the wire."""
+
+    __slots__ = ("reply",)
+
+    def __init__(self, reply: Callable[[Any], None]) -> None:
+        self.reply = reply
+
+
 class ReplicaServer:
     """One process that holds replicas: ``start`` listens and joins the cluster, ``ended`` returns why it is over."""
 
-    def __init__(self, spec: ServerSpec, *, files: Files | None = None, config: HostConfig | None = None) -> None:
+    def __init__(
+        self,
+        spec: ServerSpec,
+        *,
+        files: Files | None = None,
+        config: HostConfig | None = None,
+        groups: GroupConfig | None = None,
+    ) -> None:
         self._spec = spec
         self._disk = spec.open_disk()
         self._identity = spec.identity(self._disk)
@@ -101,7 +123,7 @@ class ReplicaServer:
         self._host = ReplicaHost(self._identity, broker_of(spec.node_id), config or HostConfig())
         self._names = TopicNames()
         self._boot_id = boot_id()
-        self._waiting: dict[int, tuple[Request, ToEntity]] = {}
+        self._waiting: dict[int, tuple[Request | _Inside, ToEntity]] = {}
         self._next_token = 0
         self._leaders: dict[tuple[int, int], _Leader] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="raylog-log")
@@ -110,6 +132,7 @@ class ReplicaServer:
         self._timer_due_ms: int | None = None
         self._over: asyncio.Future[str] | None = None
         self._stopping = False
+        self._groups = GroupCoordinators(self, config=groups)
         self._session = SessionClient(
             Path(spec.disk),
             self._identity,
@@ -127,6 +150,7 @@ class ReplicaServer:
                 offsets.DELETE_RECORDS: self._delete_records,
                 log_dirs.KEY: self._describe_log_dirs,
                 producers.KEY: self._describe_producers,
+                **self._groups.handlers(),
                 **self._session.handlers(),
             },
             identity=self._identity,
@@ -141,6 +165,7 @@ class ReplicaServer:
                 offsets.DELETE_RECORDS: offsets.DELETE_RECORDS_VERSIONS,
                 log_dirs.KEY: log_dirs.VERSIONS,
                 producers.KEY: producers.VERSIONS,
+                **self._groups.versions(),
             },
         )
 
@@ -166,6 +191,7 @@ class ReplicaServer:
     async def stop(self, reason: str = "stopped") -> None:
         """Close the session and the listener, then every log cleanly. ``reason`` is what ``ended`` returns."""
         self._stopping = True
+        self._groups.stop()
         await self._session.stop()
         await self._server.stop()
         for leader in self._leaders.values():
@@ -182,6 +208,7 @@ class ReplicaServer:
     async def crash(self) -> None:
         """End as a SIGKILL would, for clusters in one process: sockets break, no log is closed cleanly."""
         self._stopping = True
+        self._groups.stop()
         await self._session.stop()
         await self._server.stop(grace_s=0)
         for leader in self._leaders.values():
@@ -205,6 +232,7 @@ class ReplicaServer:
                 _close_log(event.log, clean=False)
             return
         self._run(self._host.handle(event, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))
+        self._groups.look()
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -259,7 +287,7 @@ class ReplicaServer:
 
     # ------------------------------------------------------------------ requests
 
-    def _park(self, request: Request, to_entity: ToEntity) -> int:
+    def _park(self, request: Request | _Inside, to_entity: ToEntity) -> int:
         self._next_token += 1
         self._waiting[self._next_token] = (request, to_entity)
         return self._next_token
@@ -314,12 +342,38 @@ class ReplicaServer:
     def _describe_producers(self, request: Request) -> None:
         request.reply(producers.entity(request.body, request.version, self._host.replicas, self._names))
 
+    # ------------------------------------------------------------------ group coordinators
+
+    def replica(self, id: TopicIdPartition) -> Replica | None:
+        return self._host.replicas.get(id)
+
+    def append(self, id: TopicIdPartition, batch: bytes, then: Callable[[ProducePartitionResult], None]) -> None:
+        """As a Produce with acks 1; ``then`` is called before this returns."""
+        token = self._park(_Inside(then), lambda reply: reply.partitions[0])
+        self._handle(ProduceReceived(token, 1, 0, (ProducePartition(id, batch),)))
+
+    def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
+        """Bring bytes into memory in a thread; ``then`` is called on the loop. A disk that fails is found out by the next read."""
+
+        def loaded() -> None:
+            try:
+                self._files.load(missing.path, missing.position, missing.size)
+            except OSError as error:
+                logger.error("cannot load %s: %s", missing.path, error)
+
+        self._in_thread(loaded, lambda _: then(), threads=self._loading)
+
+    def log_failed(self, id: TopicIdPartition, reason: str) -> None:
+        """Reading the log met an IO error."""
+        self._handle(LogFailed(id, reason))
+
     # ------------------------------------------------------------------ the controller
 
     def _controller_said(self, frame: FromController) -> None:
         match frame:
             case Assignment():
                 self._names.add(frame.topic, frame.topic_id)
+                self._groups.hold(frame.topic, frame.id)
                 self._handle(Assigned(frame))
             case Removal(topic_id=topic_id, partition=partition):
                 id = TopicIdPartition(topic_id, partition)

@@ -47,9 +47,14 @@ class Owners:
         self._caller = caller
         self._links: dict[tuple[Owner, bool], _Link] = {}
 
-    def call(self, owner: Owner, request: Any, on_reply: OnReply, *, timeout_ms: float) -> Callable[[], None]:
-        """Send a request. Returns how to cancel it, after which ``on_reply`` is not called."""
-        return self._link(owner, request).call(request, on_reply, timeout_ms)
+    def call(
+        self, owner: Owner, request: Any, on_reply: OnReply, *, timeout_ms: float, client_id: str | None = None
+    ) -> Callable[[], None]:
+        """Send a request. Returns how to cancel it, after which ``on_reply`` is not called.
+
+        ``client_id`` says for whom, where the owner has to know.
+        """
+        return self._link(owner, request).call(request, on_reply, timeout_ms, client_id)
 
     def tell(self, owner: Owner, request: Any, on_loss: Callable[[], None]) -> None:
         """Send a Produce with acks 0, to which no reply comes; ``on_loss``: the process could not be reached."""
@@ -92,12 +97,12 @@ class _Link:
         self._opening: asyncio.Task[None] | None = None
         self._waiting: list[_Waiting] = []
 
-    def call(self, request: Any, on_reply: OnReply, timeout_ms: float) -> Callable[[], None]:
+    def call(self, request: Any, on_reply: OnReply, timeout_ms: float, client_id: str | None) -> Callable[[], None]:
         connection = self._connection
         if connection is not None and connection.is_open:
-            correlation_id = connection.call(request, on_reply, timeout_ms=timeout_ms)
+            correlation_id = connection.call(request, on_reply, timeout_ms=timeout_ms, client_id=client_id)
             return lambda: connection.cancel(correlation_id)
-        waiting = _Waiting(request, on_reply, timeout_ms)
+        waiting = _Waiting(request, on_reply, timeout_ms, client_id)
         self._wait(waiting)
         return waiting.cancel
 
@@ -141,8 +146,9 @@ class _Link:
 class _Waiting:
     """A request whose connection is being opened. ``timeout_ms`` None: it has no reply."""
 
-    def __init__(self, request: Any, on_reply: OnReply, timeout_ms: float | None) -> None:
+    def __init__(self, request: Any, on_reply: OnReply, timeout_ms: float | None, client_id: str | None = None) -> None:
         self._request = request
+        self._client_id = client_id
         self._on_reply: OnReply | None = on_reply
         self._timeout_ms = timeout_ms
         self._cancel_sent: Callable[[], None] = _nothing
@@ -156,7 +162,9 @@ class _Waiting:
         elif self._timeout_ms is None:
             connection.send_unanswered(self._request)
         else:
-            correlation_id = connection.call(self._request, on_reply, timeout_ms=self._timeout_ms)
+            correlation_id = connection.call(
+                self._request, on_reply, timeout_ms=self._timeout_ms, client_id=self._client_id
+            )
             self._cancel_sent = lambda: connection.cancel(correlation_id)
 
     def cancel(self) -> None:

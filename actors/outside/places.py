@@ -74,6 +74,14 @@ class Places:
         owner = self._owner(node) if node >= 0 else None
         return owner or Elsewhere(ErrorCode.not_leader_or_follower, found.leader, found.leader_epoch)
 
+    def leading_broker(self, topic: str, number: int) -> int:
+        """The broker whose live process leads a partition; −1 for nobody."""
+        found = self.image.topic_named(topic)
+        state = found.partitions.get(number) if found is not None else None
+        if state is None or self._owner(state.node_of(state.leader)) is None:
+            return NO_LEADER
+        return state.leader
+
     def replica_processes(self) -> list[Owner]:
         """The live processes of this broker that hold replicas."""
         nodes = sorted(node for node in self.image.actors if broker_of(node) == self.broker_id)

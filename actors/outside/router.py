@@ -10,6 +10,8 @@ OffsetForLeaderEpoch,
 DescribeProducers
 Fetch                                  by the processes that hold the partitions (``fetch``)
 DescribeLogDirs                        by all processes of this broker
+FindCoordinator                        from the image (``coordinators``), which may have ``__consumer_offsets`` created
+JoinGroup … OffsetFetch, DeleteGroups  by the processes of this broker that coordinate the groups
 everything in ``CONTROLLER_APIS``,     by the active controller (``controller_link``)
 DescribeQuorum
 =====================================  ==========================================================================================
@@ -29,6 +31,7 @@ from typing import Any
 from raylog.actors.apis import admin, configs, fetch, operations, quorum
 from raylog.actors.outside import cluster_view, log_directories, scattered
 from raylog.actors.outside.controller_link import TIMEOUT_MS, ControllerLink, timed_out, timed_out_as_a_whole
+from raylog.actors.outside.coordinators import Coordinators
 from raylog.actors.outside.fetch import Fetches
 from raylog.actors.outside.fetch_sessions import SLOTS, FetchSessions
 from raylog.actors.outside.owners import Owner, Owners
@@ -96,6 +99,9 @@ class Router:
         for api in CONTROLLER_APIS:
             handlers[api.key] = self._link.forward(timed_out(api))
             versions[api.key] = api.versions
+        coordinators = Coordinators(self._places, self._owners, self._creation)
+        handlers |= coordinators.handlers()
+        versions |= coordinators.versions()
         handlers[quorum.KEY] = self._link.forward(timed_out_as_a_whole(quorum.KEY))
         versions[quorum.KEY] = quorum.VERSIONS
         self.server = Server(

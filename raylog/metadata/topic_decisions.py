@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -52,6 +52,13 @@ TopicDeletionDisabled = kafka_error(ErrorCode.topic_deletion_disabled)
 UnknownTopic = kafka_error(ErrorCode.unknown_topic_or_partition)
 UnknownTopicId = kafka_error(ErrorCode.unknown_topic_id)
 
+INTERNAL_PARTITIONS = 50
+INTERNAL_REPLICATION_FACTOR_MAX = 3
+INTERNAL_CONFIGS = {
+    "cleanup.policy": "compact",  # which nobody else may ask for: nothing is cleaned yet, but nothing is deleted either
+    "replicas.per.actor": str(INTERNAL_PARTITIONS),  # all of a disk in one process
+    "segment.bytes": str(100 << 20),
+}
 Place = tuple[int, uuid.UUID]
 
 
@@ -143,6 +150,8 @@ class TopicDecisions:
         if clash is not None:
             raise InvalidTopicName(f"topic {topic.name!r} differs from {clash!r} only in '.' and '_'")
         configs = {name: topic_configs.validated(name, value) for name, value in topic.configs}
+        if topic.name in INTERNAL_TOPICS:
+            topic, configs = self._as_internal(topic, configs)
         places = self._manual_places(topic) if topic.assignment else self._planned_places(topic)
         topic_id = self._new_uuid()
         records: list[Record] = [TopicCreated(topic_id, topic.name)]
@@ -161,6 +170,17 @@ class TopicDecisions:
             replication_factor=len(places[0]),
             configs=tuple((name, each.value, each.source) for name, each in in_force.items()),
         )
+
+    def _as_internal(self, topic: NewTopic, configs: dict[str, str]) -> tuple[NewTopic, dict[str, str]]:
+        """An internal topic as this cluster has them, where the request does not say otherwise."""
+        if not topic.assignment:
+            factor = topic.replication_factor
+            if factor == -1:
+                factor = max(1, min(INTERNAL_REPLICATION_FACTOR_MAX, len(self._brokers_up)))
+            partitions = INTERNAL_PARTITIONS if topic.partitions == -1 else topic.partitions
+            topic = replace(topic, partitions=partitions, replication_factor=factor)
+        min_isr = {"min.insync.replicas": "2"} if topic.replication_factor >= INTERNAL_REPLICATION_FACTOR_MAX else {}
+        return topic, INTERNAL_CONFIGS | min_isr | configs
 
     def _planned_places(self, topic: NewTopic) -> Sequence[Sequence[Place]]:
         partitions = self._num_partitions if topic.partitions == -1 else topic.partitions

@@ -132,14 +132,26 @@ class Connection(FramedProtocol):
     def is_open(self) -> bool:
         return not self.shut
 
-    def call(self, entity: Entity, on_reply: OnReply, *, timeout_ms: float | None = REQUEST_TIMEOUT_MS) -> int:
-        """Sends a request and returns what ``cancel`` wants. ``on_reply`` is called exactly once, never before this returns."""
+    def call(
+        self,
+        entity: Entity,
+        on_reply: OnReply,
+        *,
+        timeout_ms: float | None = REQUEST_TIMEOUT_MS,
+        client_id: str | None = None,
+    ) -> int:
+        """Sends a request and returns what ``cancel`` wants. ``on_reply`` is called exactly once, never before this returns.
+
+        ``client_id``: another one than this connection's, where a request is passed on for somebody else.
+        """
         if self.shut or self.lost:
             self.loop.call_soon(on_reply, None, self._disconnected())
             return -1
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        frame = encode_request(entity, correlation_id, self._client_id)
+        frame = encode_request(
+            entity, correlation_id, self._client_id if client_id is None else client_id_field(client_id)
+        )
         api_key, version = api_of(entity)
         if timeout_ms is None:
             deadline = float("inf")

@@ -190,6 +190,7 @@ class ServerConnection(FramedProtocol):
         self.in_flight_requests = 0
         self.in_flight_fetches = 0
         self.watchers: dict[Request, Callable[[Request], None]] = {}
+        self._on_lost: list[Callable[[], None]] = []
         self.opened_at = 0.0
         self._handshake: ServerHandshake | None = None
         self._open_requests: set[Request] = set()
@@ -392,6 +393,10 @@ class ServerConnection(FramedProtocol):
 
     # -------------------------------------------------------------- ending
 
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Calls back when the connection has ended, whatever is in flight on it then."""
+        self._on_lost.append(callback)
+
     def switch_to_stream(
         self,
         on_frame: Callable[[memoryview], None],
@@ -427,6 +432,11 @@ class ServerConnection(FramedProtocol):
                 callback(request)
             except Exception:
                 logger.exception("the close callback of a request of %s failed", self.peername)
+        for lost in self._on_lost:
+            try:
+                lost()
+            except Exception:
+                logger.exception("a close callback of %s failed", self.peername)
         if self._stream_closed is not None:
             self._stream_closed(reason)
         server.wake_waiting()

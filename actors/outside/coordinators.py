@@ -1,0 +1,248 @@
+"""Group coordinators from outside: where they are, and requests to those of this broker.
+
+The coordinator of a group is the broker whose process leads the group's partition of ``__consumer_offsets``. FindCoordinator is answered
+from the image; asked for the first time it has the topic created, and says COORDINATOR_NOT_AVAILABLE until somebody leads, which clients
+repeat. A request about a group goes to the process of this broker that leads its partition; what names several groups is split and
+put together again in the order asked. Where nobody here leads it, or its process ends, the answer is NOT_COORDINATOR: the client looks
+again.
+
+A request is passed on with its client's host and id, which members are described by. Its process is not told that the client hung up: a
+member that is gone falls out by its session timeout, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from raylog.actors.apis import groups as apis
+from raylog.actors.apis.api import answer
+from raylog.actors.apis.entities import NO_DELAY, build
+from raylog.actors.apis.groups import Caller, GroupApi
+from raylog.actors.group_coordinator import FORWARDED
+from raylog.actors.outside.owners import Owner, Owners
+from raylog.actors.outside.places import Places
+from raylog.actors.outside.topic_creation import TopicCreation
+from raylog.groups.context import GroupConfig
+from raylog.groups.coordinator import Coordinator
+from raylog.groups.events import Reply, RequestReceived
+from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from raylog.types import NO_LEADER
+from raylog.wire.server import Handler, Request
+
+FIND_COORDINATOR = 10
+FIND_COORDINATOR_VERSIONS = range(7)
+GROUP_KEY = 0
+CLIENT_ID_MAX = 8_000  # characters that are passed on
+TIMEOUT_MS = 30_000
+PATIENCE_MS = float("inf")  # of requests that wait for others: the end of the process's connection ends them
+WAITING = (apis.JOIN_GROUP, apis.SYNC_GROUP)
+
+
+class _Lists(NamedTuple):
+    """The fields of an API that names several groups, in the request and in the answer."""
+
+    asked: str
+    found: str
+    id_of: Callable[[Any], str]
+    first_version: int = 0
+
+
+_LISTS = {
+    apis.DESCRIBE_GROUPS: _Lists("groups", "groups", str),
+    apis.DELETE_GROUPS: _Lists("groups_names", "results", str),
+    apis.OFFSET_FETCH: _Lists("groups", "groups", lambda group: str(group.group_id), 8),
+}
+
+
+class _OffsetsTopic:
+    name = OFFSETS_TOPIC
+
+
+class Coordinators:
+    def __init__(self, places: Places, owners: Owners, creation: TopicCreation) -> None:
+        self._places = places
+        self._owners = owners
+        self._creation = creation
+        self._nobody = Coordinator(
+            GroupConfig(), new_uuid=uuid.uuid4
+        )  # it leads nothing, and says so in each API's words
+
+    def handlers(self) -> dict[int, Handler]:
+        found: dict[int, Handler] = {api.key: self._handler(api) for api in apis.APIS}
+        found[apis.LIST_GROUPS] = self._list_groups
+        found[FIND_COORDINATOR] = self._find
+        return found
+
+    def versions(self) -> dict[int, range]:
+        return {FIND_COORDINATOR: FIND_COORDINATOR_VERSIONS, **{api.key: api.versions for api in apis.APIS}}
+
+    # ------------------------------------------------------------------ where they are
+
+    def _find(self, request: Request) -> Any:
+        if self._places.image.topic_named(OFFSETS_TOPIC) is None and getattr(request.body, "key_type", 0) == GROUP_KEY:
+            return self._create_first(request)
+        request.reply(self._found(request.body, request.version))
+        return None
+
+    async def _create_first(self, request: Request) -> Any:
+        await self._creation.create([OFFSETS_TOPIC])
+        return self._found(request.body, request.version)
+
+    def _found(self, body: Any, version: int) -> Any:
+        cls, module = answer(FIND_COORDINATOR, version)
+        key_type = getattr(body, "key_type", GROUP_KEY)
+        if version >= 4:
+            each = tuple(
+                build(module.Coordinator, key=key, **self._place(key, key_type)) for key in body.coordinator_keys
+            )
+            return build(cls, throttle_time=NO_DELAY, coordinators=each)
+        return build(cls, throttle_time=NO_DELAY, **self._place(body.key, key_type))
+
+    def _place(self, key: str, key_type: int) -> dict[str, Any]:
+        error, message = ErrorCode.none, None
+        listener = None
+        if key_type != GROUP_KEY:
+            error, message = ErrorCode.invalid_request, "only groups have coordinators here: transactions come later"
+        else:
+            broker = self._places.leading_broker(OFFSETS_TOPIC, partition_for(key))
+            listener = self._places.listener(broker)
+            if listener is None:
+                error, message = ErrorCode.coordinator_not_available, "nobody leads the group's partition at the moment"
+        return {
+            "error_code": error,
+            "error_message": message,
+            "node_id": listener.broker_id if listener is not None else NO_LEADER,
+            "host": listener.endpoint.host if listener is not None else "",
+            "port": listener.endpoint.port if listener is not None else -1,
+        }
+
+    # ------------------------------------------------------------------ requests to them
+
+    def owner(self, group_id: str) -> Owner | None:
+        found = self._places.leader(_OffsetsTopic, partition_for(group_id))
+        return found if isinstance(found, Owner) else None
+
+    def _handler(self, api: GroupApi) -> Handler:
+        lists = _LISTS.get(api.key)
+
+        def handle(request: Request) -> None:
+            if lists is not None and request.version >= lists.first_version:
+                _Split(self, api, lists, request).begin()
+            else:
+                self._pass_on(api, request)
+
+        return handle
+
+    def _pass_on(self, api: GroupApi, request: Request) -> None:
+        body, version = request.body, request.version
+        owner = self.owner(body.group_id)
+        if owner is None:
+            request.reply(self.refusal(api, body, version))
+            return
+
+        def replied(reply: Any, error: Exception | None) -> None:
+            request.reply(self.refusal(api, body, version) if error is not None else reply)
+
+        self.ask(api, owner, body, request, replied)
+
+    def ask(
+        self,
+        api: GroupApi,
+        owner: Owner,
+        body: Any,
+        request: Request,
+        on_reply: Callable[[Any, Exception | None], None],
+    ) -> None:
+        """Ask one process, in the name of the request's client."""
+        host = request.connection.peername.rpartition(":")[0]
+        self._owners.call(
+            owner,
+            body,
+            on_reply,
+            timeout_ms=PATIENCE_MS if api.key in WAITING else TIMEOUT_MS,
+            client_id=f"/{host}{FORWARDED}{(request.client_id or '')[:CLIENT_ID_MAX]}",
+        )
+
+    def refusal(self, api: GroupApi, body: Any, version: int) -> Any:
+        """NOT_COORDINATOR, in that API's words."""
+        replies = []
+        for asked in api.to_requests(body, version, Caller("", "", None)):
+            (effect,) = self._nobody.handle(RequestReceived(0, asked), 0, 0)
+            assert isinstance(effect, Reply), effect
+            replies.append(effect.reply)
+        return api.to_entity(body, replies, version)
+
+    # ------------------------------------------------------------------ all groups of this broker
+
+    def _list_groups(self, request: Request) -> None:
+        topic = self._places.image.topic_named(OFFSETS_TOPIC)
+        leaders = [
+            self._places.leader(_OffsetsTopic, number) for number in (topic.partitions if topic is not None else ())
+        ]
+        owners = sorted({each for each in leaders if isinstance(each, Owner)}, key=lambda owner: owner.node_id)
+        api = next(each for each in apis.APIS if each.key == apis.LIST_GROUPS)
+        replies: list[Any] = []
+
+        def replied(reply: Any, error: Exception | None) -> None:
+            nothing = api.to_entity(request.body, (), request.version)
+            unavailable = dataclasses.replace(nothing, error_code=ErrorCode.coordinator_not_available)
+            replies.append(unavailable if error is not None else reply)
+            if len(replies) == len(owners):
+                request.reply(_together(replies))
+
+        if not owners:
+            request.reply(api.to_entity(request.body, (), request.version))
+        for owner in owners:
+            self.ask(api, owner, request.body, request, replied)
+
+
+def _together(replies: Sequence[Any]) -> Any:
+    error = next((each.error_code for each in replies if each.error_code != ErrorCode.none), ErrorCode.none)
+    groups = tuple(group for each in replies for group in each.groups)
+    return dataclasses.replace(replies[0], error_code=error, groups=groups)
+
+
+class _Split:
+    """A request that names several groups, on its way to several processes."""
+
+    def __init__(self, coordinators: Coordinators, api: GroupApi, lists: _Lists, request: Request) -> None:
+        self._coordinators = coordinators
+        self._api = api
+        self._lists = lists
+        self._request = request
+        self._asked: tuple[Any, ...] = tuple(getattr(request.body, lists.asked))
+        self._found: dict[int, Any] = {}
+        self._template: Any = None
+
+    def begin(self) -> None:
+        by_owner: dict[Owner | None, list[int]] = {}
+        for index, asked in enumerate(self._asked):
+            by_owner.setdefault(self._coordinators.owner(self._lists.id_of(asked)), []).append(index)
+        if not by_owner:
+            self._request.reply(self._api.to_entity(self._request.body, (), self._request.version))
+        for owner, indexes in by_owner.items():
+            part = dataclasses.replace(
+                self._request.body, **{self._lists.asked: tuple(self._asked[i] for i in indexes)}
+            )
+            take = self._taker(part, indexes)
+            if owner is None:
+                take(self._coordinators.refusal(self._api, part, self._request.version), None)
+            else:
+                self._coordinators.ask(self._api, owner, part, self._request, take)
+
+    def _taker(self, part: Any, indexes: Sequence[int]) -> Callable[[Any, Exception | None], None]:
+        def take(reply: Any, error: Exception | None) -> None:
+            if error is not None:
+                reply = self._coordinators.refusal(self._api, part, self._request.version)
+            self._template = reply
+            self._found.update(zip(indexes, getattr(reply, self._lists.found), strict=True))
+            if len(self._found) == len(self._asked):
+                whole = tuple(self._found[index] for index in range(len(self._asked)))
+                self._request.reply(dataclasses.replace(self._template, **{self._lists.found: whole}))
+
+        return take
