@@ -55,7 +55,7 @@ logger = logging.getLogger("raylog.groups")
 
 FORWARDED = "\n"
 """Between a client's host and its client id, in the client id of a request that a Broker passes on."""
-READ_BYTES = 64 * 1024  # decoded at once: a few milliseconds
+READ_BYTES = 16 * 1024  # decoded at once: a few milliseconds
 NOT_ENOUGH_REPLICAS = ErrorCode.not_enough_replicas.value
 NOT_LEADER_OR_FOLLOWER = ErrorCode.not_leader_or_follower.value
 

@@ -122,6 +122,16 @@ def test_one_process_per_replica_is_the_default(world):
                for node, ids in world.image.assigned.items() for id in ids)  # fmt: skip
 
 
+def test_the_offsets_topic_is_made_as_the_cluster_wants_it(world):
+    (created,) = create(world, NewTopic("__consumer_offsets"))
+    assert (created.error, created.partitions, created.replication_factor) == (0, 50, 3)
+    topic = world.image.topic_named("__consumer_offsets")
+    assert topic.configs["cleanup.policy"] == "compact" and topic.configs["min.insync.replicas"] == "2"
+    assert sorted(len(ids) for ids in world.image.assigned.values()) == [50, 50, 50], "one process per disk"
+    mine = create(world, NewTopic("t", configs=(("cleanup.policy", "compact"),)))[0]
+    assert mine.error == ErrorCode.invalid_config, "nobody else may have one that is compacted yet"
+
+
 def test_partitions_only_grow(world):
     create(world, NewTopic("t", 3, 2), NewTopic("__consumer_offsets", 50, 1))
     grown, same, fewer, unknown, internal, zero = (

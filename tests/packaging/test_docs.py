@@ -57,7 +57,18 @@ def refused_options() -> str:
 
 
 def kafka_apis() -> str:
-    from raylog.actors.apis import admin, configs, fetch, log_dirs, offsets, operations, produce, producers, quorum
+    from raylog.actors.apis import (
+        admin,
+        configs,
+        fetch,
+        groups,
+        log_dirs,
+        offsets,
+        operations,
+        produce,
+        producers,
+        quorum,
+    )
 
     served: list[tuple[int, range, str]] = [
         (api.key, api.versions, "controller") for api in (*admin.APIS, *configs.APIS, *operations.APIS)
@@ -70,6 +81,7 @@ def kafka_apis() -> str:
         (offsets.DELETE_RECORDS, offsets.DELETE_RECORDS_VERSIONS),
         (log_dirs.KEY, log_dirs.VERSIONS),
         (producers.KEY, producers.VERSIONS),
+        *((api.key, api.versions) for api in groups.APIS),
     ):
         served.append((key, versions, "replicas"))
     served.append((quorum.KEY, quorum.VERSIONS, "controller"))
@@ -94,6 +106,14 @@ KAFKA_NAMES = {
     1: "Fetch",
     2: "ListOffsets",
     3: "Metadata",
+    8: "OffsetCommit",
+    9: "OffsetFetch",
+    11: "JoinGroup",
+    12: "Heartbeat",
+    13: "LeaveGroup",
+    14: "SyncGroup",
+    15: "DescribeGroups",
+    16: "ListGroups",
     19: "CreateTopics",
     20: "DeleteTopics",
     21: "DeleteRecords",
@@ -103,10 +123,12 @@ KAFKA_NAMES = {
     33: "AlterConfigs",
     35: "DescribeLogDirs",
     37: "CreatePartitions",
+    42: "DeleteGroups",
     43: "ElectLeaders",
     44: "IncrementalAlterConfigs",
     45: "AlterPartitionReassignments",
     46: "ListPartitionReassignments",
+    47: "OffsetDelete",
     55: "DescribeQuorum",
     60: "DescribeCluster",
     61: "DescribeProducers",
