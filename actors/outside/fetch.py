@@ -8,6 +8,9 @@ so nobody is woken in vain, and whoever has it wakes the request: its answer rep
 deadline the answer is what was gathered. What is still parked when the answer leaves, or when the client hangs up, is cancelled at its
 owner.
 
+A client that names its rack is sent to an in-sync replica there, if the leader is not (KIP-392): the leader's answer then says where, and
+holds no records.
+
 A partition that cannot be read here (another broker's, unknown, its process gone) makes the answer leave at once. No more than
 ``max_bytes`` leave in one answer, but for its first batch; each owner is asked for its share of them.
 """
@@ -113,6 +116,7 @@ class _Fetch:
         self._data_fields = fields_of(self._module.PartitionData)
         self._shares: dict[Owner, _Share] = {}
         self._refused: dict[Key, Any] = {}
+        self._nearer: dict[Key, int] = {}  # brokers to which the client is sent
         self._leaders: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -122,6 +126,7 @@ class _Fetch:
     def begin(self) -> None:
         places = self._fetches.places
         find = places.reader if self._request.version >= FOLLOWERS_SERVE_FROM else places.leader
+        rack = getattr(self._body, "rack_id", "")
         topics: dict[Any, Any] = {}
         for key, _ in self._fetching.partitions:
             topic = topics.get(key[0])
@@ -133,6 +138,8 @@ class _Fetch:
                 if share is None:
                     share = self._shares[place] = _Share([], {})
                 share.keys.append(key)
+                if rack and (broker := places.nearer(topic, key[1], rack)) is not None:
+                    self._nearer[key] = broker
             else:
                 self._refused[key] = self._refusal(key, place)
         if not self._shares:
@@ -142,7 +149,7 @@ class _Fetch:
         if len(self._shares) > 1:
             wait_s = (milliseconds(self._body.max_wait) + SLACK_MS) / 1_000
             self._timer = self._request.connection.loop.call_later(wait_s, self._time_up)
-        waits = len(self._shares) == 1 and not self._refused
+        waits = len(self._shares) == 1 and not self._refused and not self._nearer
         for owner, share in self._shares.items():
             self._ask(owner, share, min_bytes=self._body.min_bytes if waits else 0, waits=waits)
 
@@ -203,11 +210,11 @@ class _Fetch:
             share.results.clear()
             share.size = 0
         else:
-            share.results = {
-                (_named(topic), part.partition_index): self._translated(part)
-                for topic in reply.responses
-                for part in topic.partitions
-            }
+            share.results = {}
+            for topic in reply.responses:
+                for part in topic.partitions:
+                    key = (_named(topic), part.partition_index)
+                    share.results[key] = self._sent_nearer(key, self._translated(part))
             share.size = sum(len(part.records or b"") for part in share.results.values())
         share.is_heard = True
         if all(each.is_heard for each in self._shares.values()):
@@ -228,7 +235,7 @@ class _Fetch:
             for share in self._shares.values()
             for part in share.results.values()
         )
-        if missing <= 0 or errors or self._deadline_ms <= self._fetches.now_ms():
+        if missing <= 0 or errors or self._nearer or self._deadline_ms <= self._fetches.now_ms():
             self._finish()
             return
         if len(self._shares) == 1:
@@ -245,6 +252,12 @@ class _Fetch:
         if isinstance(place, Elsewhere) and place.error is ErrorCode.not_leader_or_follower:
             return place
         return Elsewhere(ErrorCode.not_leader_or_follower)
+
+    def _sent_nearer(self, key: Key, part: Any) -> Any:
+        broker = self._nearer.get(key)
+        if broker is None or part.error_code is not ErrorCode.none:
+            return part
+        return dataclasses.replace(part, records=b"", preferred_read_replica=broker)
 
     def _translated(self, part: Any) -> Any:
         if "current_leader" not in self._data_fields or part.current_leader.leader_id < 0:

@@ -82,6 +82,18 @@ class Places:
             return NO_LEADER
         return state.leader
 
+    def nearer(self, topic: Any, number: int, rack: str) -> int | None:
+        """Another broker of that rack that has a partition in sync, where this one leads it and is not in that rack."""
+        found = self._find(topic, number)
+        if isinstance(found, Elsewhere) or found.leader != self.broker_id or self._rack(self.broker_id) == rack:
+            return None
+        brokers = (each for each in found.brokers if each in found.isr and self._rack(each) == rack)
+        return next((each for each in brokers if self.listener(each) is not None), None)
+
+    def _rack(self, broker_id: int) -> str | None:
+        broker = self.image.brokers.get(broker_id)
+        return broker.rack if broker is not None else None
+
     def replica_processes(self) -> list[Owner]:
         """The live processes of this broker that hold replicas."""
         nodes = sorted(node for node in self.image.actors if broker_of(node) == self.broker_id)

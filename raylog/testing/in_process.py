@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,9 +122,16 @@ class LoopThread:
 class InProcessCluster:
     """What ``cluster`` yields. ``address`` is what client handles are built from."""
 
-    def __init__(self, folder: Path, brokers: int, controllers: int | None = None, disks: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        brokers: int,
+        controllers: int | None = None,
+        disks: int = 1,
+        racks: Sequence[str] | None = None,
+    ) -> None:
         self.folder = folder
-        self._disks = _format(folder, brokers, disks)
+        self._disks = _format(folder, brokers, disks, racks)
         self._homes = {disk.broker_id: disk for disk in quorum_disks(self._disks, controllers)}
         self._servers = LoopThread("raylog-cluster")
         self.loop = self._servers.loop
@@ -244,14 +251,19 @@ class InProcessCluster:
 
 @contextmanager
 def cluster(
-    brokers: int = 3, *, controllers: int = 1, disks: int = 1, folder: Path | None = None
+    brokers: int = 3,
+    *,
+    controllers: int = 1,
+    disks: int = 1,
+    racks: Sequence[str] | None = None,
+    folder: Path | None = None,
 ) -> Iterator[InProcessCluster]:
-    """A running cluster of that many logical brokers, of that many disks each, and controllers.
+    """A running cluster of that many logical brokers, of that many disks each, and controllers. ``racks``: one per broker.
 
     At the end it is stopped, and its temporary folder deleted.
     """
     home = folder or Path(tempfile.mkdtemp(prefix="raylog-"))
-    running = InProcessCluster(home, brokers, controllers, disks)
+    running = InProcessCluster(home, brokers, controllers, disks, racks)
     try:
         running.start()
         yield running
@@ -261,14 +273,21 @@ def cluster(
             shutil.rmtree(home, ignore_errors=True)
 
 
-def _format(folder: Path, brokers: int, disks: int) -> list[Disk]:
+def _format(folder: Path, brokers: int, disks: int, racks: Sequence[str] | None) -> list[Disk]:
     paths = {disk_path(folder, broker, number): broker for broker in range(brokers) for number in range(disks)}
     found = [disk for disk in map(read_disk, paths) if disk is not None]
     cluster_id = found[0].cluster_id if found else encode_id(new_id())
     secret = found[0].secret if found else secrets.token_urlsafe(32)
     return [
         read_disk(path)
-        or format_disk(path, cluster_id=cluster_id, broker_id=broker, rack=None, controllers=[], secret=secret)
+        or format_disk(
+            path,
+            cluster_id=cluster_id,
+            broker_id=broker,
+            rack=racks[broker] if racks else None,
+            controllers=[],
+            secret=secret,
+        )
         for path, broker in paths.items()
     ]
 

@@ -129,6 +129,7 @@ def fetch(
     session: tuple[int, int] = (0, -1),
     forgotten: tuple[int, ...] = (),
     replica: tuple[int, int] | None = None,
+    rack: str = "",
 ) -> Any:
     """Of a topic by its name, or by its id from version 13 on."""
     naming = "topic_id" if version >= 13 else "topic"
@@ -139,7 +140,7 @@ def fetch(
             (module.ForgottenTopic(**{naming: topic}, partitions=forgotten),) if forgotten else ()
         )
     if version >= 11:
-        more["rack_id"] = ""
+        more["rack_id"] = rack
     if version < 15:
         more["replica_id"] = replica[0] if replica else -1
     elif replica is not None:
