@@ -284,6 +284,7 @@ class QuorumChecker:
         self._leaders: dict[int, uuid.UUID] = {}
         self._votes: dict[tuple[int, uuid.UUID], uuid.UUID] = {}
         self._committed: dict[int, tuple[int, bytes]] = {}  # index → (term, data)
+        self._known_in: dict[int, int] = {}  # index → the term of who first handed it out: it was committed by then
         self._handed_out: dict[str, int] = {}  # process → the last index that was checked
 
     def holds_all(self, process: ControllerProcess) -> bool:
@@ -318,6 +319,8 @@ class QuorumChecker:
         if known != quorum.identity:
             raise Violation(f"{name} leads term {quorum.term}, as {known.int} does")
         for index, (term, _) in self._committed.items():
+            if self._known_in[index] > quorum.term:
+                continue  # who was paused while its election was won leads a term that is over
             if index > quorum.log.snapshot.last_index and quorum.log.term_at(index) != term:
                 raise Violation(f"{name} leads term {quorum.term} without the committed entry {index} of term {term}")
 
@@ -326,6 +329,7 @@ class QuorumChecker:
         known = self._committed.get(index)
         if known is None:
             self._committed[index] = (entry.term, entry.data)
+            self._known_in[index] = quorum.term
             lacking = [
                 other.name
                 for other in self._controllers.running()
