@@ -160,9 +160,10 @@ class Announcements:
         return [SendFrame(session.session_id, BrokerDisks(self._controller_epoch, disks))]
 
     def one(self, session: Session, id: TopicIdPartition) -> list[SendFrame]:
+        """Its Assignment, or Removal, to one process; nothing where it has none there: it would open what it has deleted."""
         topic = self._committed.topics.get(id.topic_id)
-        if topic is None or id.partition not in topic.partitions:
-            return []
+        if topic is None or id not in self._committed.assigned.get(session.node_id, ()):
+            return self.removal(RemovalKey(id.topic_id, id.partition, session.node_id))
         own = self._configs_of(broker_of(session.node_id))
         return [SendFrame(session.session_id, self._assignment(topic, id, own))]
 

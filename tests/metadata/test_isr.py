@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.session import AlterPartitionAnswer, Assignment
+from raylog.metadata.requests import AlterReassignments, PartitionTarget
+from raylog.metadata.session import AlterPartition, AlterPartitionAnswer, Assignment
 from raylog.types import TopicIdPartition
 
 
@@ -124,6 +125,22 @@ def test_a_refused_leader_is_told_the_state_that_it_missed(led):
     leader.heard.clear()
     leader.alter(led.p, 0, 1, partition_epoch=0)
     assert [type(frame) for frame in leader.heard] == [Assignment, AlterPartitionAnswer]
+
+
+def test_a_former_leader_whose_replica_has_moved_away_is_not_given_it_back(world):
+    """What it asks arrives late: an Assignment in answer would make it open the folder that it has just deleted, for nobody to remove."""
+    topic = world.create("t", (0, 1), (0, 1), replicas_per_actor=2)
+    id = TopicIdPartition(topic, 0)
+    former = world.leader(id)
+    told = former.told[id]
+    late = AlterPartition(99, *id, told.leader_epoch, told.partition_epoch, ((0, former.incarnation),))
+    world.ask(AlterReassignments((PartitionTarget("t", 0, (1,)),)))
+    assert world.state(id).brokers == (1,) and id not in former.held and former.session is not None
+    former.heard.clear()
+    former.say(late)
+    (answer,) = former.heard
+    assert isinstance(answer, AlterPartitionAnswer) and answer.error == ErrorCode.fenced_leader_epoch
+    assert id not in former.held
 
 
 def test_an_isr_that_is_already_so_is_granted_without_a_decision(led):
