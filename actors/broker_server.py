@@ -111,6 +111,11 @@ class BrokerServer:
         """Where Kafka clients reach this broker; None without an outside listener."""
         return self._advertised
 
+    @property
+    def image(self) -> MetadataImage | None:
+        """The copy that clients are answered from; None before the first whole one."""
+        return self._copy.image
+
     async def joined(self) -> None:
         """Wait until the active controller knows this process."""
         await self._session.joined()

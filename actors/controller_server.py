@@ -66,6 +66,7 @@ from raylog.metadata.events import (
     StartActor,
     Ticked,
 )
+from raylog.metadata.image import MetadataImage
 from raylog.metadata.metadata_log import MetadataLog
 from raylog.metadata.quorum import Quorum
 from raylog.metadata.quorum_messages import NotLeader, QuorumConfig
@@ -489,6 +490,11 @@ class ControllerServer:
     def is_active(self) -> bool:
         """Whether this controller decides: it was elected and has read its log to the end."""
         return self._controller.active is not None
+
+    @property
+    def image(self) -> MetadataImage:
+        """What is committed, as far as this controller knows."""
+        return self._controller.image
 
     def directory_ids(self) -> tuple[uuid.UUID, ...]:
         """The disks whose reservations end with this controller: of a standby its own, else the cluster's, the own last."""

@@ -48,8 +48,8 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("raylog.errors")
+    if name in ("errors", "testing"):
+        return import_module(f"raylog.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'raylog' has no attribute {name!r}")

@@ -1,0 +1,23 @@
+"""What a project's tests can use of raylog's: ``broker``, Kafka inside the test's process (docs/testing.md); and raylog's own test tools.
+
+Nothing here imports Ray, and importing this package imports none of it: pytest loads ``pytest_plugin`` in every run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raylog.testing.kafka import AsyncKafka as AsyncKafka
+    from raylog.testing.kafka import Kafka as Kafka
+    from raylog.testing.kafka import broker as broker
+
+__all__ = ["AsyncKafka", "Kafka", "broker"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from raylog.testing import kafka
+
+        return getattr(kafka, name)
+    raise AttributeError(f"module 'raylog.testing' has no attribute {name!r}")

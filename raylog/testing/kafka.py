@@ -1,0 +1,397 @@
+"""Kafka inside a test's own process: brokers with real listeners, for whatever client the code under test uses.
+
+::
+
+    with raylog.testing.broker(topics={"orders": 3}) as kafka:
+        producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap})
+        kafka.fail("Produce", code="NOT_LEADER_OR_FOLLOWER", nth=2)
+        ...
+        assert [record.value for record in kafka.records("orders", count=2)] == [b"a", b"b"]
+
+It is ``in_process.InProcessCluster``, the production servers on a loop in a thread, with three things around them: faults before the
+listeners (``request_faults``), a disk that can be filled under each broker (``full_disk``), and a link past the listeners for what the test
+itself asks (``inside_requests``). No Ray, Java or Docker. Records are in memory unless a folder is given; the metadata's few kilobytes
+lie in a temporary folder in both cases.
+
+``Kafka`` is used from the test's threads and blocks; ``AsyncKafka`` is the same for coroutines. Both are made by ``broker`` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from raylog.actors.replica_server import ReplicaServer
+from raylog.actors.spec import ServerSpec
+from raylog.client.address import ClusterAddress
+from raylog.errors import ConfigError, RaylogError
+from raylog.groups.context import GroupConfig
+from raylog.log.disk_files import DiskFiles
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.records import PartitionState
+from raylog.records.record import Record
+from raylog.testing.full_disk import FillableDisk, FillableFiles
+from raylog.testing.in_process import InProcessCluster
+from raylog.testing.inside_requests import InsideRequests
+from raylog.testing.memory_files import MemoryFiles
+from raylog.testing.request_faults import Lost, Order, RequestFaults
+from raylog.types import BROKER_SLOT, TopicPartition, broker_of, node_id
+
+PATIENCE_S = 10.0
+REPLICATION_MAX = 3
+GROUPS = GroupConfig(group_initial_rebalance_delay_ms=0)
+"""A group's first member waits for nobody else: Kafka's three seconds would be most of a test."""
+
+Topics = Mapping[str, int] | Iterable[str]
+
+
+class Kafka:
+    """A running cluster. ``bootstrap`` is what Kafka clients call ``bootstrap.servers``; ``address`` is for raylog's own clients."""
+
+    def __init__(self, running: InProcessCluster, faults: RequestFaults, disks: dict[int, FillableDisk]) -> None:
+        self._running = running
+        self._faults = faults
+        self._disks = disks
+        self._views: dict[int, FillableFiles] = {}  # of the replica processes, by node
+        self._inside: InsideRequests
+        self.bootstrap: str
+        self.address: ClusterAddress
+
+    def __repr__(self) -> str:
+        return f"<Kafka in this process, {len(self._disks)} broker{'s' * (len(self._disks) != 1)}: {self.bootstrap}>"
+
+    # ------------------------------------------------------------------ topics and records
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int | None = None,
+        configs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Create a topic, and wait until all brokers serve it. Of three replicas, or as many as there are brokers, unless told otherwise.
+
+        Raises TopicAlreadyExistsError, and what else Kafka refuses.
+        """
+        replicas = replication_factor or min(REPLICATION_MAX, len(self._disks))
+        texts = {key.replace("_", "."): _text(value) for key, value in (configs or {}).items()}
+        self._running.run(self._inside.create_topic(name, partitions, replicas, texts))
+        self._await_served(name)
+
+    def records(self, topic: str, *, count: int | None = None, timeout: float = PATIENCE_S) -> list[Record]:
+        """What is in a topic, in the order of partitions and offsets; with ``count``, once there are at least so many.
+
+        Raises ClientTimeoutError if there are not after ``timeout`` seconds, UnknownTopicOrPartitionError for a topic that there is not.
+        """
+        return self._running.run(self._inside.records(topic, count, timeout), timeout + PATIENCE_S)
+
+    # ------------------------------------------------------------------ faults of requests
+
+    def fail(self, api: str | int, *, code: str | int, nth: int = 1, times: int | None = 1) -> Order:
+        """From now on the ``nth`` request of an API, and ``times`` - 1 more, are answered by an error and not carried out.
+
+        ``api`` and ``code`` are named as in Kafka ("Produce", "NOT_LEADER_OR_FOLLOWER"); ``times=None``: until the order is cancelled.
+        """
+        return self._faults.fail(api, code, nth=nth, times=times)
+
+    def delay(self, api: str | int, *, ms: float, nth: int = 1, times: int | None = 1) -> Order:
+        """Such requests are carried out so many milliseconds later; what the client sends after them waits, too."""
+        return self._faults.delay(api, ms, nth=nth, times=times)
+
+    def drop(self, api: str | int, *, lost: Lost = "request", nth: int = 1, times: int | None = 1) -> Order:
+        """The connection breaks instead of an answer; with ``lost="reply"`` after the request was carried out."""
+        return self._faults.drop(api, lost=lost, nth=nth, times=times)
+
+    def heal(self) -> None:
+        """Cancel all orders of ``fail``, ``delay`` and ``drop``, and free all disks."""
+        self._faults.clear()
+        self.free_disk()
+
+    # ------------------------------------------------------------------ faults of brokers
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """The id of the broker that leads a partition; -1 without one."""
+        return self._state(topic, partition).leader
+
+    def move_leader(self, topic: str, partition: int = 0, *, to: int | None = None) -> int:
+        """Let another broker lead a partition, ``to`` or any that has a replica in sync; the broker that does then.
+
+        Where there is no other the process that leads is replaced: the same broker leads in a new epoch.
+        """
+        state = self._state(topic, partition)
+        if to is not None and to not in self._disks:
+            raise ConfigError(
+                f"to={to}: the brokers are {', '.join(map(str, self._disks))}; broker(brokers=…) says how many"
+            )
+        target = next((each for each in state.isr if each != state.leader), None) if to is None else to
+        if target is None or target == state.leader:
+            return self.crash_leader(topic, partition) if target is None else target
+        key = TopicPartition(topic, partition)
+        others = [each for each in state.brokers if each not in (target, state.leader)]
+        stays = [state.leader] if target in state.brokers and state.leader >= 0 else []
+        wanted = [target, *stays, *others]
+        self._running.run(self._inside.reassign(key, wanted))
+        self._await(lambda: self._is_settled(key, wanted))
+        self._running.run(self._inside.elect_preferred(key))
+        self._await(lambda: self._state_now(key).leader == target)
+        self._await_served(topic)
+        return target
+
+    def crash_leader(self, topic: str, partition: int = 0) -> int:
+        """End the process that leads a partition as SIGKILL would; the broker that leads then. The process is started again."""
+        state = self._state(topic, partition)
+        if state.leader < 0:
+            raise ConfigError(f"{topic}-{partition} has no leader: is its disk full? free_disk() ends that")
+        key = TopicPartition(topic, partition)
+        self._running.crash(state.node_of(state.leader))
+        self._await(lambda: self._state_now(key).leader_epoch > state.leader_epoch and self._state_now(key).leader >= 0)
+        self._await_served(topic)
+        return self.leader(topic, partition)
+
+    def fill_disk(self, broker: int | None = None) -> FullDisk:
+        """From now on a broker's disk, or every broker's, takes no byte more. ``with`` frees it at its end."""
+        for disk in self._chosen(broker):
+            disk.is_full = True
+        return FullDisk(self, broker)
+
+    def free_disk(self, broker: int | None = None) -> None:
+        """There is room again. Processes whose writes failed are replaced; waits until all partitions have leaders."""
+        for disk in self._chosen(broker):
+            disk.is_full = False
+        struck = [node for node, view in list(self._views.items()) if view.has_refused and not view.is_full]
+        for node in struck:
+            del self._views[node]
+            self._running.crash(node)
+        if struck:
+            self._await(lambda: all(node in self._views for node in struck))
+            self._await_served(*sorted(self._image().topic_ids))
+
+    def _chosen(self, broker: int | None) -> list[FillableDisk]:
+        if broker is None:
+            return list(self._disks.values())
+        if broker not in self._disks:
+            raise ConfigError(f"broker={broker}: the brokers are {', '.join(map(str, self._disks))}")
+        return [self._disks[broker]]
+
+    # ------------------------------------------------------------------ life, for ``broker``
+
+    def start(self, topics: Mapping[str, int], configs: Mapping[str, str]) -> None:
+        self._running.launcher.build["replica"] = self._replica_server
+        plain: Callable[[ServerSpec], Any] = self._running.launcher.build["broker"]
+
+        def broker_server(spec: ServerSpec) -> Any:
+            server = plain(spec)
+            self._faults.watch(server.router.server)
+            return server
+
+        self._running.launcher.build["broker"] = broker_server
+        self._running.start()
+        self.address = self._running.address
+        self.bootstrap = self._running.bootstrap_servers()
+        self._inside = InsideRequests(self.address, self._image)
+        if configs:
+            self._running.run(self._inside.set_broker_configs(configs))
+        for name, partitions in topics.items():
+            replicas = min(REPLICATION_MAX, len(self._disks))
+            self._running.run(self._inside.create_topic(name, partitions, replicas, {}))
+        self._await_served(*topics)
+
+    def stop(self) -> None:
+        if hasattr(self, "_inside"):
+            self._running.run(self._inside.close())
+        self._running.stop()
+
+    def _replica_server(self, spec: ServerSpec) -> ReplicaServer:
+        files = self._disks[broker_of(spec.node_id)].files()
+        self._views[spec.node_id] = files
+        return ReplicaServer(spec, files=files, groups=GROUPS)
+
+    # ------------------------------------------------------------------ what is so
+
+    def _image(self) -> MetadataImage:
+        return self._running.controller.image
+
+    def _state(self, topic: str, partition: int) -> PartitionState:
+        async def look() -> PartitionState:
+            return self._inside.partition(topic, partition)
+
+        return self._running.run(look())
+
+    def _state_now(self, key: TopicPartition) -> PartitionState:
+        return self._inside.partition(*key)
+
+    def _is_settled(self, key: TopicPartition, brokers: list[int]) -> bool:
+        state = self._state_now(key)
+        return not state.adding and not state.removing and list(state.brokers) == brokers and brokers[0] in state.isr
+
+    def _await_served(self, *topics: str) -> None:
+        """Wait until the leaders of all partitions answer, and every listener sends clients to them."""
+        self._running.run(self._inside.await_leaders(topics, PATIENCE_S), 2 * PATIENCE_S)
+        self._await(lambda: all(self._is_known_to(broker, topic) for broker in self._disks for topic in topics))
+
+    def _is_known_to(self, broker: int, topic: str) -> bool:
+        server = self._running.launcher.servers.get(node_id(broker, BROKER_SLOT))
+        image = server.image if server is not None else None
+        found = image.topic_named(topic) if image is not None else None
+        decided = self._inside.topic(topic)
+        return found is not None and all(
+            number in found.partitions and found.partitions[number].leader_epoch >= state.leader_epoch
+            for number, state in decided.partitions.items()
+        )
+
+    def _await(self, condition: Callable[[], bool]) -> None:
+        self._running.await_true(condition, PATIENCE_S)
+
+
+class FullDisk:
+    """What ``fill_disk`` returns: ``free`` gives room again, as ``with`` does at its end."""
+
+    def __init__(self, kafka: Kafka, broker: int | None) -> None:
+        self._kafka = kafka
+        self._broker = broker
+
+    def free(self) -> None:
+        self._kafka.free_disk(self._broker)
+
+    def __enter__(self) -> FullDisk:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.free()
+
+    async def __aenter__(self) -> FullDisk:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.free)
+
+
+class AsyncKafka:
+    """``Kafka`` for coroutines: what waits is awaited, in a thread, so that clients on the same loop go on. The rest is ``Kafka``'s own."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.kafka = kafka
+        self.bootstrap = kafka.bootstrap
+        self.address = kafka.address
+        self.fail = kafka.fail
+        self.delay = kafka.delay
+        self.drop = kafka.drop
+        self.fill_disk = kafka.fill_disk
+        self.leader = kafka.leader
+
+    def __repr__(self) -> str:
+        return repr(self.kafka)
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int | None = None,
+        configs: Mapping[str, Any] | None = None,
+    ) -> None:
+        await asyncio.to_thread(
+            self.kafka.create_topic, name, partitions, replication_factor=replication_factor, configs=configs
+        )
+
+    async def records(self, topic: str, *, count: int | None = None, timeout: float = PATIENCE_S) -> list[Record]:
+        return await asyncio.to_thread(self.kafka.records, topic, count=count, timeout=timeout)
+
+    async def move_leader(self, topic: str, partition: int = 0, *, to: int | None = None) -> int:
+        return await asyncio.to_thread(self.kafka.move_leader, topic, partition, to=to)
+
+    async def crash_leader(self, topic: str, partition: int = 0) -> int:
+        return await asyncio.to_thread(self.kafka.crash_leader, topic, partition)
+
+    async def free_disk(self, broker: int | None = None) -> None:
+        await asyncio.to_thread(self.kafka.free_disk, broker)
+
+    async def heal(self) -> None:
+        await asyncio.to_thread(self.kafka.heal)
+
+
+class broker:  # a context manager, named as what it is used for
+    """``with broker(...) as kafka`` or ``async with``: Kafka in this process, ready for clients; all of it is gone at the end.
+
+    ``topics`` are made first: names, or names with numbers of partitions. ``brokers``: how many, each with a listener of its own, on a free
+    port of 127.0.0.1. ``folder``: where records and metadata go, and where a later ``broker`` finds them again; without one records are in
+    memory. ``configs``: Kafka's for all brokers, such as ``{"auto.create.topics.enable": "false"}``.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: Topics = (),
+        brokers: int = 1,
+        folder: str | Path | None = None,
+        configs: Mapping[str, Any] | None = None,
+    ) -> None:
+        if isinstance(topics, str):
+            raise ConfigError(f'topics={topics!r}: give a list of names, or names and partitions: {{"{topics}": 3}}')
+        if not 1 <= brokers <= 100:
+            raise ConfigError(f"brokers={brokers}: from 1 to 100")
+        self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+        self._brokers = brokers
+        self._folder = None if folder is None else Path(folder)
+        self._configs = {name.replace("_", "."): _text(value) for name, value in (configs or {}).items()}
+        self._kafka: Kafka | None = None
+        self._temporary: Path | None = None
+
+    def __enter__(self) -> Kafka:
+        if self._kafka is not None:
+            raise RaylogError("this broker() runs already: call broker() once for each with")
+        if self._folder is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="raylog-"))
+        else:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        home = self._temporary or self._folder
+        assert home is not None
+        try:
+            running = InProcessCluster(home, self._brokers)
+            disks = {number: FillableDisk(self._files()) for number in range(self._brokers)}
+            self._kafka = Kafka(running, RequestFaults(), disks)
+            self._kafka.start(self._topics, self._configs)
+        except BaseException:
+            self._end()
+            raise
+        return self._kafka
+
+    def _files(self) -> MemoryFiles | DiskFiles:
+        return MemoryFiles() if self._folder is None else DiskFiles()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        kafka, self._kafka = self._kafka, None
+        try:
+            if kafka is not None:
+                kafka.stop()
+        finally:
+            if self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+                self._temporary = None
+
+    async def __aenter__(self) -> AsyncKafka:
+        return AsyncKafka(await asyncio.to_thread(self.__enter__))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._end)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
