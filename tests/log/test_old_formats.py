@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from old_messages import entry, wrapper
 
 from raylog.errors import DiskError
 from raylog.log import old_formats
+from raylog.log.checkpoint import ReplicaCheckpoint
+from raylog.log.log import Log
 from raylog.metadata.session import Condition
 from raylog.records.batch import BatchView, batches
 from raylog.records.codec import encode_values, light_records
@@ -146,6 +149,28 @@ def test_a_segment_that_grows_too_large_is_split(machine: Any, monkeypatch: pyte
     assert len(log.segments) > 5 and max(segment.size for segment in log.segments) <= 1_000
     assert everything(log) == expected
     assert everything(machine.recover()) == expected
+
+
+def test_a_folder_that_kafka_stopped_cleanly_is_converted_and_stays_clean(machine: Any) -> None:
+    content, expected = mixed(12)
+    end = expected[-1][0] + 1
+    put(machine, (0, content))
+    machine.files.write_file(
+        machine.path(name(0, "index")), b"\x00\x00\x00\x01\x00\x00\x00\x20"
+    )  # of the old positions
+    adopted = ReplicaCheckpoint(recovery_point=end, high_watermark=end, clean=True)
+    log = Log.open(
+        machine.directory,
+        files=machine.files,
+        config=machine.config,
+        topic="t",
+        partition=0,
+        topic_id=uuid.UUID(int=7),
+        now_ms=machine.wall_ms,
+        boot_id="boot-2",
+        adopted=adopted,
+    )
+    assert (log.condition, log.high_watermark) == (Condition.CLEAN, end) and everything(log) == expected
 
 
 class Crash(BaseException):
