@@ -44,6 +44,7 @@ from raylog.groups.requests import GroupReply, ListGroups
 from raylog.groups.requests import Request as GroupRequest
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
+from raylog.metadata.session import Assignment
 from raylog.records.batch import batches
 from raylog.records.codec import RecordBatchBuilder, light_records
 from raylog.replication.events import ProducePartitionResult
@@ -66,7 +67,7 @@ class Replicas(Protocol):
     def replica(self, id: TopicIdPartition) -> Replica | None: ...
 
     def append(self, id: TopicIdPartition, batch: bytes, then: Callable[[ProducePartitionResult], None]) -> None:
-        """As a Produce with acks 1; ``then`` is called before this returns."""
+        """Append it, if this process leads; ``then`` is called before this returns."""
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
         """Bring bytes into memory in a thread; ``then`` is called on the loop, whatever happens."""
@@ -114,7 +115,7 @@ class GroupCoordinators:
 
     def __init__(self, replicas: Replicas, *, config: GroupConfig | None = None) -> None:
         self._replicas = replicas
-        self._config = config or GroupConfig()
+        self._base = self._config = config or GroupConfig()
         self._partitions: dict[int, _Partition] = {}
         self._nobody = self._machine(0)
         self._waiting: dict[int, tuple[_Gathering, int]] = {}
@@ -132,12 +133,23 @@ class GroupCoordinators:
 
     # ------------------------------------------------------------------ replicas
 
-    def hold(self, topic: str, id: TopicIdPartition) -> None:
-        """A replica is assigned to this process; it is nobody's business here unless it is one of ``__consumer_offsets``."""
-        if topic == OFFSETS_TOPIC:
-            known = self._partitions.get(id.partition)
-            if known is None or known.id != id:
-                self._partitions[id.partition] = _Partition(id)
+    def hold(self, assignment: Assignment) -> None:
+        """A replica is assigned to this process; it is nobody's business here unless it is one of ``__consumer_offsets``.
+
+        The settings of groups come with it.
+        """
+        if assignment.topic != OFFSETS_TOPIC:
+            return
+        id = assignment.id
+        known = self._partitions.get(id.partition)
+        if known is None or known.id != id:
+            self._partitions[id.partition] = _Partition(id)
+        config = self._base.with_configs(dict(assignment.config))
+        if config != self._config:
+            self._config = config
+            for partition in self._partitions.values():
+                if partition.machine is not None:
+                    partition.machine.configure(config)
 
     def look(self) -> None:
         """Something happened to the replicas."""

@@ -71,9 +71,9 @@ from raylog.replication.events import (
     LogFailed,
     LogOpened,
     OpenLog,
+    OwnAppend,
     ProducePartition,
     ProducePartitionResult,
-    ProduceReceived,
     Removed,
     Reply,
     RunHousekeeping,
@@ -348,9 +348,9 @@ class ReplicaServer:
         return self._host.replicas.get(id)
 
     def append(self, id: TopicIdPartition, batch: bytes, then: Callable[[ProducePartitionResult], None]) -> None:
-        """As a Produce with acks 1; ``then`` is called before this returns."""
+        """Append it, if this process leads; ``then`` is called before this returns."""
         token = self._park(_Inside(then), lambda reply: reply.partitions[0])
-        self._handle(ProduceReceived(token, 1, 0, (ProducePartition(id, batch),)))
+        self._handle(OwnAppend(token, ProducePartition(id, batch)))
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
         """Bring bytes into memory in a thread; ``then`` is called on the loop. A disk that fails is found out by the next read."""
@@ -373,7 +373,7 @@ class ReplicaServer:
         match frame:
             case Assignment():
                 self._names.add(frame.topic, frame.topic_id)
-                self._groups.hold(frame.topic, frame.id)
+                self._groups.hold(frame)
                 self._handle(Assigned(frame))
             case Removal(topic_id=topic_id, partition=partition):
                 id = TopicIdPartition(topic_id, partition)

@@ -13,8 +13,8 @@ Invariants: what is pending is in log order; its appends' ends grow.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 
 from kio.schema.errors import ErrorCode
 
@@ -85,6 +85,11 @@ class GroupConfig:
     )
     native_return_ms: int = 500  # how long a native member may be away after its connection ended
     native_heartbeat_park_ms: int = 30_000  # the longest that a native member's heartbeat is parked
+
+    def with_configs(self, configs: Mapping[str, str]) -> GroupConfig:
+        """These settings, but for those that are named there as Kafka names them."""
+        names = {field.name: field.name.replace("_", ".") for field in fields(self)}
+        return replace(self, **{field: int(configs[name]) for field, name in names.items() if name in configs})
 
     @property
     def offsets_retention_ms(self) -> int:

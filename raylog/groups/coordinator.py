@@ -123,6 +123,10 @@ class Coordinator:
         """The groups of a leader; nobody else changes them."""
         return self._context.groups
 
+    def configure(self, config: GroupConfig) -> None:
+        """Go by other settings from now on; what waits already keeps its time."""
+        self._context.config = config
+
     def next_deadline_ms(self) -> int | None:
         return self._context.timers.next_ms()
 

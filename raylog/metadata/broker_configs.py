@@ -23,10 +23,11 @@ BrokerConfigs = Mapping[int | None, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig(TopicConfig):
-    """``of_topic`` names the topic config that this one stands in for."""
+    """``of_topic`` names the topic config that this one stands in for. ``is_of_groups``: group coordinators go by it."""
 
     is_cluster_wide: bool = False
     of_topic: str | None = None
+    is_of_groups: bool = False
 
 
 _CONTROLLERS = ("min.insync.replicas", "unclean.leader.election.enable")  # honoured by the controller, not by a log
@@ -47,7 +48,25 @@ def _for_topics(name: str, broker_name: str) -> BrokerConfig:
     )
 
 
+def _of_groups(name: str, default: str, meaning: str, minimum: int = 1) -> BrokerConfig:
+    return BrokerConfig(name, ConfigType.INT, default, meaning, minimum, is_cluster_wide=True, is_of_groups=True)
+
+
+_GROUPS = (
+    _of_groups(
+        "group.initial.rebalance.delay.ms", "3000", "how long the first join of an empty group waits for more", 0
+    ),
+    _of_groups("group.max.session.timeout.ms", "1800000", "the longest session timeout that a member may ask for"),
+    _of_groups("group.max.size", "2147483647", "how many members a group may have"),
+    _of_groups("group.min.session.timeout.ms", "6000", "the shortest session timeout that a member may ask for"),
+    _of_groups("offset.metadata.max.bytes", "4096", "how many characters may be committed beside an offset", 0),
+    _of_groups("offsets.commit.timeout.ms", "5000", "how long a commit waits for the replicas"),
+    _of_groups("offsets.retention.check.interval.ms", "600000", "how often expired offsets are looked for"),
+    _of_groups("offsets.retention.minutes", "10080", "how long the offsets of a group without members are kept"),
+)
+
 _TABLE = (
+    *_GROUPS,
     BrokerConfig("auto.create.topics.enable", ConfigType.BOOLEAN, "true",
                  "whether a topic is created when a Kafka client first asks for it", is_cluster_wide=True),
     BrokerConfig("auto.leader.rebalance.enable", ConfigType.BOOLEAN, "true",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.metadata import topic_configs
 from raylog.metadata.broker_configs import BROKER_CONFIGS
 from raylog.metadata.image import MetadataImage, Topic
@@ -19,9 +20,9 @@ TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE =
 
 
 def shapes_logs(name: str) -> bool:
-    """Whether that config of brokers stands in for one of topics."""
+    """Whether that config of brokers stands in for one of topics, or goes to those who hold groups with their logs."""
     config = BROKER_CONFIGS.get(name)
-    return config is not None and config.of_topic is not None
+    return config is not None and (config.of_topic is not None or config.is_of_groups)
 
 
 def has_own(image: MetadataImage, broker_id: int) -> bool:
@@ -30,14 +31,22 @@ def has_own(image: MetadataImage, broker_id: int) -> bool:
 
 
 def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[str, str]:
-    """Every topic config with the value that holds for a log on that broker; None: on any that has none of its own."""
+    """Every topic config with the value that holds for a log on that broker; None: on any that has none of its own.
+
+    With the log of groups come those configs of groups that were set.
+    """
     values = dict(topic.configs)
     for named in (broker_id, None):
         for broker_name, value in image.broker_configs.get(named, {}).items():
             config = BROKER_CONFIGS.get(broker_name)
             if config is not None and config.of_topic is not None:
                 values.setdefault(config.of_topic, value)
-    return topic_configs.effective(values)
+    effective = topic_configs.effective(values)
+    if topic.name == OFFSETS_TOPIC:
+        for name, value in image.broker_configs.get(None, {}).items():
+            if name in BROKER_CONFIGS and BROKER_CONFIGS[name].is_of_groups:
+                effective[name] = value
+    return effective
 
 
 def of_topic(image: MetadataImage, topic: Topic, name: str) -> str:

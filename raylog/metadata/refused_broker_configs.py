@@ -73,7 +73,6 @@ REFUSED: Mapping[str, str] = {
     "num.recovery.threads.per.data.dir": _THREADS,
     "num.replica.alter.log.dirs.threads": _THREADS,
     "num.replica.fetchers": _THREADS,
-    "offset.metadata.max.bytes": _GROUPS,
     "offsets.*": _GROUPS,
     "password.encoder.*": _SECURITY,
     "principal.builder.class": _SECURITY,

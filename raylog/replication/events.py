@@ -48,6 +48,17 @@ class ProduceReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnAppend:
+    """One batch of this process's own, for a partition of an internal topic that it leads.
+
+    Answered at once by a ProduceReply with one result, as soon as it is appended: who wants to know more watches the high watermark.
+    """
+
+    token: Token
+    partition: ProducePartition
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderHint:
     """KIP-951: who leads now, as far as this replica knows. ``leader_node`` −1: nobody known."""
 
@@ -314,7 +325,7 @@ class Ticked:
 
 
 Event = (
-    Assigned | Removed | LogOpened | ProduceReceived | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived
+    Assigned | Removed | LogOpened | ProduceReceived | OwnAppend | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived
     | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered | ControlSessionChanged | CopyRatesGiven
     | Cancelled
     | FlushCompleted | Loaded | LogFailed | Ticked

@@ -64,6 +64,8 @@ from raylog.replication.events import (
     OffsetForLeaderEpochReceived,
     OffsetForLeaderEpochReply,
     OpenLog,
+    OwnAppend,
+    ProducePartition,
     ProducePartitionResult,
     ProduceReceived,
     ProduceReply,
@@ -77,12 +79,13 @@ from raylog.replication.leader import FollowerProgress
 from raylog.replication.loads import Lacking, Loads, is_patient
 from raylog.replication.parked import Parked, ParkedFetch, ParkedListOffsets
 from raylog.replication.replica import UNKNOWN_LEADER_EPOCH, Replica, Role
-from raylog.types import TopicIdPartition
+from raylog.types import INTERNAL_TOPICS, TopicIdPartition
 
 UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
 THROTTLED = ErrorCode.throttling_quota_exceeded.value
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
 INVALID_REQUIRED_ACKS = ErrorCode.invalid_required_acks.value
+INVALID_TOPIC_EXCEPTION = ErrorCode.invalid_topic_exception.value
 
 __all__ = ["HostConfig", "ReplicaHost"]
 
@@ -114,6 +117,9 @@ class ReplicaHost:
         match event:
             case ProduceReceived():
                 self._produce(event, now_ms, wall_ms)
+            case OwnAppend(token, part):
+                result = self._append(part, 1, now_ms, wall_ms)[0]
+                self.context.effects.append(Reply(token, ProduceReply((result,))))
             case FetchReceived():
                 self._fetch(event, now_ms)
             case FetchAnswered():
@@ -181,6 +187,17 @@ class ReplicaHost:
 
     # -------------------------------------------------------------- produce
 
+    def _append(
+        self, part: ProducePartition, acks: int, now_ms: int, wall_ms: int
+    ) -> tuple[ProducePartitionResult, int]:
+        """The result, and the offset at which the append is complete (−1 after an error)."""
+        replica = self.replicas.get(part.id)
+        if replica is None:
+            return ProducePartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION), -1
+        if replica.leader is None:
+            return replica.refused_produce(), -1
+        return replica.leader.append(part.records, acks, now_ms, wall_ms)
+
     def _produce(self, event: ProduceReceived, now_ms: int, wall_ms: int) -> None:
         acks = event.acks
         if acks not in (-1, 0, 1):
@@ -191,16 +208,12 @@ class ReplicaHost:
         waits: list[tuple[int, Replica, int]] = []
         for index, part in enumerate(event.partitions):
             replica = self.replicas.get(part.id)
-            if replica is None:
-                results.append(ProducePartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
+            if replica is not None and replica.assignment.topic in INTERNAL_TOPICS:
+                results.append(ProducePartitionResult(part.id, INVALID_TOPIC_EXCEPTION))
                 continue
-            leader = replica.leader
-            if leader is None:
-                results.append(replica.refused_produce())
-                continue
-            result, required_end = leader.append(part.records, acks, now_ms, wall_ms)
+            result, required_end = self._append(part, acks, now_ms, wall_ms)
             results.append(result)
-            if required_end >= 0 and replica.log is not None:
+            if required_end >= 0 and replica is not None and replica.log is not None:
                 reached = replica.log.high_watermark if acks == -1 else replica.flushing.completed_end
                 if reached < required_end:
                     waits.append((index, replica, required_end))

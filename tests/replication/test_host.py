@@ -20,6 +20,8 @@ from raylog.replication.events import (
     LogFailed,
     LogOpened,
     OpenLog,
+    OwnAppend,
+    ProducePartition,
     Removed,
     Reply,
     SendFetch,
@@ -27,7 +29,7 @@ from raylog.replication.events import (
     Ticked,
 )
 from raylog.replication.replica import Role
-from raylog.testing.replica_hosts import P0, Hosts, contents
+from raylog.testing.replica_hosts import P0, WALL_MS, Hosts, batch, contents
 from raylog.types import TopicIdPartition
 
 
@@ -179,6 +181,24 @@ def test_a_log_whose_folder_another_process_holds_is_tried_again_until_it_is_fre
     host.handle(LogOpened(P0, None, "locked", locked=True), 61_000, 0)
     host.handle(Removed(Removal(1, *P0)), 61_001, 0)
     assert host.handle(Ticked(), 61_100, 0) == [OpenLog(assignment)], "its folder has to be deleted yet"
+
+
+def test_only_this_process_itself_writes_to_an_internal_topic_and_is_answered_at_once() -> None:
+    hosts = Hosts((1, 2))
+    current = hosts.assign(1, (1, 2))
+    hosts.handle(1, Assigned(replace(current, topic="__consumer_offsets", partition_epoch=9)))
+    for acks in (1, -1):
+        refused = hosts.produced(hosts.produce(1, b"x", acks=acks))
+        assert refused is not None and refused.error == ErrorCode.invalid_topic_exception
+    hosts.cut = {2}
+    records = ProducePartition(P0, batch(b"x", timestamp_ms=WALL_MS))
+    hosts.handle(1, OwnAppend(777, records))
+    own = hosts.produced(777)
+    assert own is not None and (own.error, own.base_offset) == (0, 0)
+    assert hosts.replica(1).open_log().high_watermark == 0, "that it is replicated comes later"
+    hosts.handle(2, OwnAppend(778, records))
+    refused = hosts.produced(778)
+    assert refused is not None and refused.error == ErrorCode.not_leader_or_follower, "a follower writes nothing"
 
 
 def test_a_removed_replica_is_closed_and_deleted() -> None:

@@ -224,6 +224,30 @@ def test_offsets_are_read_again_when_a_whole_cluster_has_been_away(tmp_path: Pat
         eventually(lambda: committed(running) == 777, "the offset of before")
 
 
+def test_settings_of_groups_change_while_they_run(running: InProcessCluster) -> None:
+    endpoint = endpoint_of(running, leader(running))
+
+    def answer() -> ErrorCode:
+        beyond = entity(
+            11,
+            5,
+            group_id=GROUP,
+            session_timeout=ms(5_000),
+            rebalance_timeout=ms(5_000),
+            member_id="",
+            group_instance_id="one",
+            protocol_type="consumer",
+            protocols=(module_of(request_class(11, 5)).JoinGroupRequestProtocol(name="range", metadata=b""),),
+        )
+        error: ErrorCode = ask(running, endpoint, beyond).error_code
+        return error
+
+    assert answer() == ErrorCode.invalid_session_timeout
+    with AdminClient(running.address) as admin:
+        admin.alter_configs(broker="all", set={"group.min.session.timeout.ms": "5000"})
+    eventually(lambda: answer() == ErrorCode.none, "shorter sessions are allowed")
+
+
 def test_who_does_not_coordinate_a_group_says_so_for_each_group(running: InProcessCluster) -> None:
     assert commit(running, 5) == ErrorCode.none
     here = leader(running)
