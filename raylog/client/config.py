@@ -9,8 +9,8 @@ what cannot be coerced is an error that names the option.
 Some defaults differ from Kafka's table. ``batch.size`` is 1 MiB instead of 16 KiB: Kafka's figure is sized for
 buffers that the Java client allocates ahead, ours grow as they fill and a batch is sent as soon as ``linger.ms``
 allows anyhow. ``send.buffer.bytes`` and ``receive.buffer.bytes`` are −1 (the kernel tunes them).
-``allow.auto.create.topics`` and ``enable.auto.commit`` are false: topics are created on purpose, and commits belong
-to groups.
+``allow.auto.create.topics`` is false: topics are created on purpose. ``enable.auto.commit`` is true with a ``group.id``
+and false without, as in Kafka.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from raylog.client.refused_options import (
     FOREIGN_NAMES,
     PRODUCER_REFUSED,
 )
+from raylog.client.subscriptions import assignors_of
 from raylog.errors import ConfigError
 
 KAFKA_BATCH_SIZE = 16384
@@ -182,14 +183,37 @@ class ProducerConfig(ClientConfig):
         return self.batch_size if "batch_size" in self.model_fields_set else KAFKA_BATCH_SIZE
 
 
+_OF_A_GROUP = frozenset(
+    {
+        "auto_commit_interval_ms",
+        "exclude_internal_topics",
+        "group_protocol",
+        "group_instance_id",
+        "heartbeat_interval_ms",
+        "max_poll_interval_ms",
+        "partition_assignment_strategy",
+        "session_timeout_ms",
+    }
+)
+
+
 class ConsumerConfig(ClientConfig):
-    """Kafka's consumer table, without groups."""
+    """Kafka's consumer table. What concerns groups is refused without a ``group.id``."""
 
     refused: ClassVar[Mapping[str, str]] = CONSUMER_REFUSED
     kind: ClassVar[str] = "consumer"
 
     auto_offset_reset: Literal["latest", "earliest", "none"] = "latest"
-    enable_auto_commit: bool = False
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    group_protocol: Literal["classic"] = "classic"
+    partition_assignment_strategy: Any = ("range", "cooperative-sticky")
+    session_timeout_ms: Milliseconds = Field(45_000, gt=0, le=INT32_MAX)
+    heartbeat_interval_ms: Milliseconds = Field(3_000, gt=0, le=INT32_MAX)
+    max_poll_interval_ms: Milliseconds = Field(300_000, gt=0, le=INT32_MAX)
+    enable_auto_commit: bool | None = None
+    auto_commit_interval_ms: Milliseconds = Field(5_000, ge=0)
+    exclude_internal_topics: bool = True
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     max_poll_records: int = Field(500, ge=1)
     fetch_min_bytes: int = Field(1, ge=0)
@@ -203,11 +227,31 @@ class ConsumerConfig(ClientConfig):
     key_deserializer: Any = None
     value_deserializer: Any = None
 
+    @field_validator("partition_assignment_strategy")
+    @classmethod
+    def _assignors(cls, value: Any) -> Any:
+        assignors_of(value)
+        return value
+
+    @property
+    def auto_commits(self) -> bool:
+        return self.group_id is not None and self.enable_auto_commit is not False
+
     @model_validator(mode="after")
-    def _without_groups(self) -> Self:
-        if self.enable_auto_commit:
+    def _options_agree(self) -> Self:
+        if self.group_id == "":
+            raise ValueError("group.id is empty: name the group, or leave it out")
+        if self.group_instance_id == "":
+            raise ValueError("group.instance.id is empty: name the member, or leave it out")
+        if self.group_id is None:
+            if self.enable_auto_commit:
+                raise ValueError("enable.auto.commit=true needs a group.id")
+            for field in _OF_A_GROUP & self.model_fields_set:
+                raise ValueError(f"{field.replace('_', '.')} needs a group.id")
+        elif self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ValueError(
-                "enable.auto.commit=true needs a consumer group, and groups are not there yet: store positions yourself"
+                f"heartbeat.interval.ms={self.heartbeat_interval_ms:g} must be below "
+                f"session.timeout.ms={self.session_timeout_ms:g}; a third of it is usual"
             )
         if self.isolation_level == "read_committed":
             raise ValueError(

@@ -18,6 +18,7 @@ from raylog.types import TopicPartition
 
 EARLIEST = -2
 LATEST = -1
+COMMITTED = -1_000  # no timestamp: where the group has come to, or by auto.offset.reset
 
 
 class ConsumedPartition:

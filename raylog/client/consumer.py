@@ -1,9 +1,10 @@
-"""The consumer of assigned partitions: ``ConsumerCore`` does everything that needs no waiting; ``AsyncConsumer`` is its
+"""The consumer: ``ConsumerCore`` does everything that needs no waiting; ``AsyncConsumer`` is its
 face for coroutines.
 
 Records are fetched ahead in the background, per partition in order; polls take what is there and wait only while
-nothing is. There are no groups yet: partitions are assigned by name, positions are the user's to keep. Positions
-start by ``auto.offset.reset`` unless sought.
+nothing is. Partitions are assigned by name, or shared with the other members of a group (``subscribe``). Positions start where the
+group (``group.id``) has come to, else by ``auto.offset.reset``, unless sought. The first thing that a poll does is what the group wants
+done on the user's thread (``group_membership``).
 
 Each record is handed out at least once per assignment of its partition and position; positions never go back by
 themselves, except where an unclean election cut the log.
@@ -12,6 +13,9 @@ themselves, except where an unclean election cut the log.
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
@@ -22,12 +26,17 @@ from raylog.client.address import ClusterAddress
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumed_partition import EARLIEST, LATEST, ConsumedPartition
 from raylog.client.fetcher import Fetcher
+from raylog.client.group_membership import Duty, GroupMembership, RebalanceListener, listener_of
 from raylog.client.leader_requests import LeaderRequests
 from raylog.client.link import ClusterLink
+from raylog.client.offset_commits import OffsetAndMetadata, OnCommit, to_commit
 from raylog.client.record_reader import RecordReader, empty_table
-from raylog.errors import ClientTimeoutError, ClosedError, ConfigError
+from raylog.client.subscriptions import wanted
+from raylog.errors import ClientTimeoutError, ClosedError, ConfigError, RaylogError
 from raylog.records.record import Record
 from raylog.types import TopicPartition
+
+logger = logging.getLogger("raylog.client")
 
 T = TypeVar("T")
 
@@ -35,6 +44,8 @@ TABLE_BYTES = 8 << 20
 Keys = Iterable[TopicPartition | tuple[str, int]]
 Place = int | str | datetime
 """An offset, "earliest", "latest", or a moment: the first record at or after it."""
+Topics = str | re.Pattern[str] | Iterable[str]
+"""Topics by name, or a pattern: compiled, or as text that begins with ``^``."""
 
 
 class ConsumerCore:
@@ -46,6 +57,57 @@ class ConsumerCore:
         self.link = ClusterLink(address, config)
         self.fetcher = Fetcher(config, self.link)
         self.reader = RecordReader(config, self.fetcher)
+        self.group = GroupMembership(config, self.link, self.fetcher) if config.group_id is not None else None
+        self._commits: set[asyncio.Task[None]] = set()
+
+    def membership(self, doing: str) -> GroupMembership:
+        if self.group is None:
+            raise ConfigError(
+                f"{doing} needs a group: set group.id, or assign() partitions and keep positions yourself"
+            )
+        return self.group
+
+    def assign(self, keys: Keys) -> None:
+        if self.group is not None and self.group.is_subscribed:
+            raise ConfigError("this consumer has subscribed, its group assigns its partitions: unsubscribe() first")
+        self.fetcher.assign(TopicPartition(*key) for key in keys)
+
+    def to_commit(self, offsets: Mapping[Any, Any] | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What to commit; without ``offsets`` everything that was handed out."""
+        group = self.membership("a commit")
+        return group.positions() if offsets is None else to_commit(offsets)
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float | None) -> None:
+        limit_ms = self.config.default_api_timeout_ms if timeout is None else timeout * 1000
+        await self.membership("a commit").commits.commit(offsets, limit_ms)
+
+    def begin_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], on_commit: OnCommit | None) -> None:
+        """In the loop. ``on_commit`` is called there."""
+        task = self.loop.create_task(self._commit_and_tell(offsets, on_commit))
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
+
+    async def _commit_and_tell(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], on_commit: OnCommit | None
+    ) -> None:
+        failure: RaylogError | None = None
+        try:
+            await self.commit(offsets, None)
+        except RaylogError as error:
+            failure = error
+        if on_commit is not None:
+            try:
+                on_commit(offsets, failure)
+            except Exception:
+                logger.exception("the callback of a commit failed")
+        elif failure is not None:
+            logger.warning("%s", failure)
+
+    async def committed(self, keys: Keys) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        asked = [TopicPartition(*key) for key in keys]
+        commits = self.membership("committed()").commits
+        found = await commits.committed(asked, self.config.default_api_timeout_ms)
+        return {key: found.get(key) for key in asked}
 
     def partition(self, key: TopicPartition | tuple[str, int]) -> ConsumedPartition:
         partition = self.fetcher.partitions.get(TopicPartition(*key))
@@ -118,6 +180,11 @@ class ConsumerCore:
         return len((await self.link.metadata.topic(topic)).partitions)
 
     async def close(self) -> None:
+        """After the group's last duty is done."""
+        if self.group is not None:
+            if self._commits:
+                await asyncio.wait(self._commits, timeout=self.config.default_api_timeout_ms / 1000)
+            await self.group.close()
         self.fetcher.stop()
         self.reader.interceptors.close()
         await self.link.close()
@@ -139,6 +206,7 @@ class AsyncConsumer:
         self._options = {**(config or {}), **options}
         self._config = ConsumerConfig.parse(config, options)
         self._core: ConsumerCore | None = None
+        self._closing = False
         self._closed = False
 
     def __reduce__(self) -> Any:
@@ -153,7 +221,49 @@ class AsyncConsumer:
 
     def assign(self, partitions: Keys) -> None:
         """Read exactly these partitions; those read before keep their position."""
-        self._opened().fetcher.assign(TopicPartition(*key) for key in partitions)
+        self._opened().assign(partitions)
+
+    def subscribe(
+        self,
+        topics: Topics,
+        listener: RebalanceListener | None = None,
+        *,
+        on_assigned: Any = None,
+        on_revoked: Any = None,
+        on_lost: Any = None,
+    ) -> None:
+        """Share these topics with the other members of the group (``group.id``). A new subscription takes the place of the last.
+
+        Polls call the listener (or the three functions; they may be coroutine functions).
+        """
+        group = self._opened().membership("subscribe()")
+        group.subscribe(wanted(topics), listener_of(listener, on_assigned, on_revoked, on_lost))
+
+    def subscription(self) -> list[str]:
+        """The topics that are subscribed to; those that a pattern matches now."""
+        return self._opened().membership("subscription()").subscription()
+
+    async def unsubscribe(self) -> None:
+        """Leave the group; nothing is read any more."""
+        core = self._opened()
+        group = core.membership("unsubscribe()")
+        if (duty := group.last_duty()) is not None:
+            await self._perform(group, duty)
+        await group.leave("the consumer unsubscribed")
+
+    async def commit(self, offsets: Mapping[Any, Any] | None = None, *, timeout: float | None = None) -> None:
+        """Commit everything that was handed out, or ``{partition: offset or (offset, metadata)}``. Returns when it is replicated."""
+        core = self._opened()
+        await core.commit(core.to_commit(offsets), timeout)
+
+    def commit_async(self, offsets: Mapping[Any, Any] | None = None, on_commit: OnCommit | None = None) -> None:
+        """The same without waiting; ``on_commit(offsets, error)`` is called in the loop."""
+        core = self._opened()
+        core.begin_commit(core.to_commit(offsets), on_commit)
+
+    async def committed(self, partitions: Keys) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed; None where nothing is."""
+        return await self._opened().committed(partitions)
 
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions."""
@@ -228,15 +338,43 @@ class AsyncConsumer:
         table = await self._first(core, lambda: core.reader.take_table(max_bytes), timeout)
         return empty_table() if table is None else table
 
+    async def _attend(self, group: GroupMembership) -> None:
+        """What the group wants done at a poll."""
+        group.polled()
+        while (duty := group.next_duty()) is not None:
+            await self._perform(group, duty)
+
+    async def _perform(self, group: GroupMembership, duty: Duty) -> None:
+        try:
+            await group.before(duty)
+            if (call := group.call_of(duty)) is not None:
+                called = call(list(duty.partitions))
+                if inspect.isawaitable(called):
+                    await called
+        finally:
+            await group.after(duty)
+
     async def _first(self, core: ConsumerCore, take: Callable[[], T | None], timeout: float) -> T | None:
+        if core.group is None:
+            return await self._wait(core, take, timeout)
+        try:
+            return await self._wait(core, take, timeout)
+        finally:
+            core.group.set_polling(False)
+
+    async def _wait(self, core: ConsumerCore, take: Callable[[], T | None], timeout: float) -> T | None:
         deadline = core.loop.time() + timeout
         while True:
+            if core.group is not None:
+                await self._attend(core.group)
             taken = take()
             if taken is not None:
                 return taken
             left = deadline - core.loop.time()
-            if left <= 0 or self._closed:
+            if left <= 0 or self._closing:
                 return None
+            if core.group is not None:
+                core.group.set_polling(True)
             news = asyncio.Event()
             core.fetcher.when_news(news.set)
             try:
@@ -246,16 +384,24 @@ class AsyncConsumer:
                 return take()
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        while not self._closed:
+        while not self._closing:
             record = await self.poll(60.0)
             if record is not None:
                 yield record
 
     async def close(self) -> None:
-        """End; the positions are forgotten."""
-        self._closed = True
-        core, self._core = self._core, None
-        if core is not None:
+        """End. A member of a group commits (``enable.auto.commit``), gives up its partitions and leaves; positions are forgotten."""
+        is_first, self._closing = not self._closing, True
+        core = self._core
+        if not is_first or core is None:
+            self._closed = True
+            return
+        try:
+            if core.group is not None and (duty := core.group.last_duty()) is not None:
+                await self._perform(core.group, duty)
+        finally:
+            self._closed = True
+            self._core = None
             await core.close()
 
     async def __aenter__(self) -> AsyncConsumer:

@@ -10,6 +10,7 @@ flight to one leader, each for other partitions. So the next fetch travels while
 - When the leader epoch has changed, OffsetForLeaderEpoch tells whether the log was cut below the position (KIP-320).
   If so the position moves to the cut, or with ``auto.offset.reset=none`` the user is told.
 - OFFSET_OUT_OF_RANGE moves the position by ``auto.offset.reset``, or is told.
+- A consumer of a group (``committed``) begins where the group has come to, others by ``auto.offset.reset``.
 - What cannot be mended stays on its partition as ``error``: each poll raises it until a seek or another assignment.
 
 Runs in one event loop. The state of partitions and the buffer are shared with the reader's thread, under ``lock``.
@@ -21,7 +22,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client import requests
 from raylog.client.config import ConsumerConfig
-from raylog.client.consumed_partition import EARLIEST, LATEST, Chunk, ConsumedPartition
+from raylog.client.consumed_partition import COMMITTED, EARLIEST, LATEST, Chunk, ConsumedPartition
 from raylog.client.leader_requests import LEADER_CODES, LeaderRequests
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import Leader
@@ -46,6 +47,9 @@ _FIRST_RETRY_S = 0.02
 
 Fetching = list[tuple[ConsumedPartition, int, Leader]]
 """The partitions of one Fetch, each with its generation and the leader it was sent to."""
+
+Committed = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, tuple[int, int]]]]
+"""Asks for the committed offsets of partitions, each with its leader epoch; those that have none are left out."""
 
 
 class Fetcher:
@@ -67,6 +71,8 @@ class Fetcher:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._silent = SilentLeaders(link.metadata)
         self._stopped = False
+        self.has_duty: Callable[[], bool] = lambda: False  # whether a poll has something else to do; from any thread
+        self.committed: Committed | None = None
         self._refresher = self._loop.create_task(self._refresh_metadata())
 
     # -------------------------------------------------------------- from any thread
@@ -96,17 +102,27 @@ class Fetcher:
                 self._discard(self.partitions.pop(key))
             for key in wanted:
                 if key not in self.partitions:
-                    partition = self.partitions[key] = ConsumedPartition(key, self.default_start)
+                    start_at = self.default_start if self.committed is None else COMMITTED
+                    partition = self.partitions[key] = ConsumedPartition(key, start_at)
                     if positions is not None and key in positions:
                         partition.jump(positions[key])
-                    elif self._config.auto_offset_reset == "none":
-                        partition.start_at = None
-                        partition.error = error_for(
-                            ErrorCode.offset_out_of_range,
-                            f"{key.topic}-{key.partition} has no position and auto.offset.reset=none: seek() first",
-                        )
-        self._notify()
+                    elif self.committed is None:
+                        self._start_by_default(partition)
+        self.notify()
         self.wake()
+
+    def _start_by_default(self, partition: ConsumedPartition) -> None:
+        """Under the lock."""
+        if self._config.auto_offset_reset == "none":
+            key = partition.key
+            partition.start_at = None
+            partition.error = error_for(
+                ErrorCode.offset_out_of_range,
+                f"{key.topic}-{key.partition} has no {'position' if self.committed is None else 'committed offset'} and "
+                "auto.offset.reset=none: seek() first",
+            )
+        else:
+            partition.start_at = self.default_start
 
     def take_chunk(self) -> Chunk | None:
         """The next chunk of a partition that is not paused; its bytes leave the buffer."""
@@ -144,8 +160,8 @@ class Fetcher:
         self.wake()
 
     def has_news(self) -> bool:
-        """Whether there is a chunk to take or an error to raise. Under the lock."""
-        if any(partition.error is not None for partition in self.partitions.values()):
+        """Whether there is a chunk to take, an error to raise or something else to do. Under the lock."""
+        if self.has_duty() or any(partition.error is not None for partition in self.partitions.values()):
             return True
         return any(not chunk.partition.paused for chunk in self.buffer)
 
@@ -157,7 +173,8 @@ class Fetcher:
                 return
         callback()
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """Wake who waits for news, in the loop."""
         with self.lock:
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -179,7 +196,7 @@ class Fetcher:
         self._silent.close()
         for task in self._tasks:
             task.cancel()
-        self._notify()
+        self.notify()
 
     # -------------------------------------------------------------- a round
 
@@ -193,6 +210,7 @@ class Fetcher:
         now = self._loop.time()
         later = float("inf")
         to_look_up: list[tuple[ConsumedPartition, int, int]] = []
+        to_resume: list[tuple[ConsumedPartition, int]] = []
         to_fetch: dict[tuple[Endpoint, Connection], Fetching] = {}
         with self.lock:
             room = self._buffered_bytes < self._config.fetch_max_bytes
@@ -204,6 +222,9 @@ class Fetcher:
                     continue
                 if partition.start_at is not None:
                     partition.resolving = True
+                    if partition.start_at == COMMITTED:
+                        to_resume.append((partition, partition.generation))
+                        continue
                     to_look_up.append((partition, partition.generation, partition.start_at))
                     continue
                 if (
@@ -230,6 +251,8 @@ class Fetcher:
                     to_fetch.setdefault((leader.endpoint, connection), []).append(
                         (partition, partition.generation, leader)
                     )
+        if to_resume:
+            self._spawn(self._resume(to_resume))
         if to_look_up:
             self._spawn(self._look_up(to_look_up))
         for (_, connection), fetching in to_fetch.items():
@@ -280,7 +303,7 @@ class Fetcher:
                         self._link.metadata.learn_hint(partition.key, answer)
                     self._failed(partition, generation, leader, code, None)
             if news:
-                self._notify()
+                self.notify()
         self._run()
 
     def _take(self, partition: ConsumedPartition, generation: int, leader: Leader, answer: Any) -> bool:
@@ -338,7 +361,7 @@ class Fetcher:
             partition.not_before = self._loop.time() + self._pause_s(partition.failures + 1)
         else:
             partition.error = error_for(code, f"fetching {key.topic}-{key.partition}: {ErrorCode(code).name.upper()}")
-            self._notify()
+            self.notify()
 
     def _pause_s(self, failures: int) -> float:
         if failures <= 1:
@@ -354,7 +377,7 @@ class Fetcher:
                 f"offset {partition.fetch_offset} of {key.topic}-{key.partition} is not in the log (any more) and "
                 "auto.offset.reset=none: seek() to another one",
             )
-            self._notify()
+            self.notify()
             return
         logger.warning(
             "offset %d of %s-%d is not in the log (any more): going on at the %s one",
@@ -375,7 +398,7 @@ class Fetcher:
                 return
             if refusal is not None:
                 partition.error = refusal
-                self._notify()
+                self.notify()
             elif found is not None and found.endpoint is not None:
                 if failed is None or found.epoch > failed.epoch:
                     partition.failures = 0
@@ -420,6 +443,35 @@ class Fetcher:
 
     # -------------------------------------------------------------- offsets
 
+    async def _resume(self, wanted: list[tuple[ConsumedPartition, int]]) -> None:
+        """Go on where the group has come to."""
+        assert self.committed is not None, "a partition of no group has no committed offset"
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        failure: RaylogError | None = None
+        try:
+            found = await self.committed([partition.key for partition, _ in wanted])
+        except RaylogError as error:
+            failure = error
+        with self.lock:
+            for partition, generation in wanted:
+                if partition.generation != generation:
+                    continue
+                if partition.key in found:
+                    offset, epoch = found[partition.key]
+                    partition.jump(offset)
+                    partition.last_epoch = epoch
+                    continue
+                partition.resolving = False
+                if failure is None:
+                    self._start_by_default(partition)
+                elif failure.retriable:  # the coordinator is away: where to begin stays unknown until it is back
+                    partition.failures += 1
+                    partition.not_before = self._loop.time() + self._pause_s(partition.failures)
+                else:
+                    partition.error = failure
+        self.notify()
+        self.wake()
+
     async def _look_up(self, wanted: list[tuple[ConsumedPartition, int, int]]) -> None:
         """Find the start offsets of partitions, together; each that fails gets its error."""
         asked = {partition.key: start_at for partition, _, start_at in wanted}
@@ -434,7 +486,7 @@ class Fetcher:
         else:
             for partition, generation, start_at in wanted:
                 self._looked_up(partition, generation, start_at, offset=found[partition.key], error=None)
-        self._notify()
+        self.notify()
         self.wake()
 
     async def offsets_at(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -488,7 +540,7 @@ class Fetcher:
             partition.validated_epoch = max(leader.epoch, partition.validated_epoch)
             if 0 <= end_offset < partition.fetch_offset:
                 self._truncated(partition, end_offset, epoch)
-        self._notify()
+        self.notify()
         self.wake()
 
     def _truncated(self, partition: ConsumedPartition, end_offset: int, epoch: int) -> None:

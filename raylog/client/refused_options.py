@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_GROUPS = "consumer groups are not there yet; use assign() and keep positions yourself"
+_NEW_PROTOCOL = "groups speak the classic protocol; that of KIP-848 is not there yet"
 _NO_TLS = (
     "the inside link authenticates both sides with the cluster's secret; TLS and SASL belong to the Kafka listener"
 )
@@ -42,17 +42,8 @@ PRODUCER_REFUSED: Mapping[str, str] = {
 
 CONSUMER_REFUSED: Mapping[str, str] = {
     **_EVERYWHERE,
-    "group.id": _GROUPS,
-    "group.instance.id": _GROUPS,
-    "group.protocol": _GROUPS,
-    "group.remote.assignor": _GROUPS,
-    "auto.commit.interval.ms": _GROUPS,
-    "partition.assignment.strategy": _GROUPS,
-    "session.timeout.ms": _GROUPS,
-    "heartbeat.interval.ms": _GROUPS,
-    "max.poll.interval.ms": _GROUPS,
-    "internal.leave.group.on.close": _GROUPS,
-    "exclude.internal.topics": "it filters subscriptions by pattern, which come with consumer groups",
+    "group.remote.assignor": _NEW_PROTOCOL,
+    "internal.leave.group.on.close": "it is Kafka Streams' own: dynamic members leave on close, static ones never do",
 }
 
 ADMIN_REFUSED: Mapping[str, str] = _EVERYWHERE

@@ -39,7 +39,10 @@ class Claim(NamedTuple):
 # ------------------------------------------------------------------ what members say
 
 
-def sticky_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
+def sticky_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes | None:
+    """None before the first plan, as the Java client."""
+    if generation == NO_GENERATION:
+        return None
     return encode_partitions(owned) + fields.i32(generation)
 
 
