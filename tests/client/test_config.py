@@ -141,9 +141,12 @@ def test_bad_producer_options_are_named_with_the_remedy(options: dict[str, objec
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"group.id": "g"}, "group.id is refused by a consumer: consumer groups are not there yet"),
+        (
+            {"group.remote.assignor": "uniform"},
+            "group.remote.assignor is refused by a consumer: groups speak the classic",
+        ),
         ({"isolation.level": "read_committed"}, "comes with transactions"),
-        ({"enable.auto.commit": True}, "needs a consumer group"),
+        ({"enable.auto.commit": True}, "needs a group.id"),
         ({"auto.offset.reset": "newest"}, "auto.offset.reset='newest'"),
         ({"client.rack": "r"}, "client.rack is refused"),
     ],
