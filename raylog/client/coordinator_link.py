@@ -1,8 +1,9 @@
 """Requests to the coordinator of a group, wherever it is.
 
-The controller says which process leads the group's partition of ``__consumer_offsets`` (and has that topic created when it is first
-asked). A connection that breaks, no answer in time, NOT_COORDINATOR and COORDINATOR_NOT_AVAILABLE forget what was known, so that the next
-request looks again.
+The coordinator is the leader of the group's partition of ``__consumer_offsets``, so it is found as every leader is: in the metadata, and
+after a failure by a search for a newer leader epoch, which takes milliseconds (``metadata``). The first group of a cluster has the
+topic created. A connection that breaks, no answer in time and NOT_COORDINATOR start a search; after the first NOT_COORDINATOR the same
+process is asked once more meanwhile, for it may not have heard yet that it leads.
 
 ``ask`` makes one attempt and gives its error code back, for those who have a machine of their own; ``request`` goes on until the
 deadline. Lives in one event loop.
@@ -16,17 +17,27 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client import group_requests
+from raylog.client import requests
 from raylog.client.link import ClusterLink
-from raylog.errors import ClientTimeoutError, RaylogError, error_for
-from raylog.types import Endpoint
+from raylog.client.metadata import Leader
+from raylog.errors import ClientTimeoutError, RaylogError, error_for, kafka_error
+from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from raylog.types import TopicPartition
+from raylog.wire.handshake import Peer
 
 _FIRST_RETRY_S = 0.02
-_FIND_MS = 5_000
-_ELSEWHERE = frozenset(
-    {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorCode.network_exception, ErrorCode.request_timed_out}
-)  # fmt: skip
-AGAIN = _ELSEWHERE | {ErrorCode.coordinator_load_in_progress, ErrorCode.unstable_offset_commit}
+_SEARCH_S = 1.2
+AGAIN = frozenset(
+    {
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
+        ErrorCode.unstable_offset_commit,
+    }
+)
+_UnknownTopic = kafka_error(ErrorCode.unknown_topic_or_partition)
 
 
 def whole_error(reply: Any) -> int:
@@ -38,28 +49,38 @@ class CoordinatorLink:
     def __init__(self, link: ClusterLink, group_id: str) -> None:
         self._link = link
         self.group_id = group_id
-        self._endpoint: Endpoint | None = None
+        self._key: TopicPartition | None = None
+        self._search_ended: asyncio.Event | None = None  # of the search under way
+        self._denials = 0  # NOT_COORDINATOR, in a row
 
     async def ask(
         self, request: Any, *, timeout_ms: float, error_of: Callable[[Any], int] = whole_error
     ) -> tuple[int, Any]:
         """One attempt: the error code and the reply. Where no answer came NETWORK_EXCEPTION or COORDINATOR_NOT_AVAILABLE, and None."""
-        endpoint = None
+        leader: Leader | None = None
+        peer: Peer | None = None
         try:
-            endpoint = await self._find()
-            connection = await self._link.connections.get(endpoint)
+            leader = await self._leader()
+            if leader is None or leader.endpoint is None:
+                return ErrorCode.coordinator_not_available.value, None
+            connection = await self._link.connections.get(leader.endpoint)
+            peer = connection.peer
             reply = await connection.request(request, timeout_ms=timeout_ms)
         except RaylogError as error:
-            if isinstance(error, ClientTimeoutError) and endpoint is not None:
-                connection_held = self._link.connections.peek(endpoint)
-                if connection_held is not None:
-                    connection_held.abort(error)
-            self._endpoint = None
-            is_told = endpoint is None and error.code is not ErrorCode.unknown_server_error  # by the controller
-            return int(error.code if is_told else ErrorCode.network_exception), None
+            if leader is None:
+                return int(error.code if error.retriable else ErrorCode.coordinator_not_available), None
+            if isinstance(error, ClientTimeoutError) and leader.endpoint is not None:
+                silent = self._link.connections.peek(leader.endpoint)
+                if silent is not None:
+                    silent.abort(error)
+            self._search(leader, peer)
+            return ErrorCode.network_exception.value, None
         code = error_of(reply)
-        if code in _ELSEWHERE:
-            self._endpoint = None
+        if code == ErrorCode.not_coordinator:
+            self._denials += 1
+            self._search(leader, None)
+        else:
+            self._denials = 0
         return code, reply
 
     async def request(
@@ -85,14 +106,48 @@ class CoordinatorLink:
                 raise ClientTimeoutError(f"no answer within {timeout_ms:g} ms: {error}") from error
             await asyncio.sleep(pause_s)
 
-    async def _find(self) -> Endpoint:
-        if self._endpoint is None:
-            reply = await self._link.controller.request(
-                group_requests.find_coordinators([self.group_id]),
-                timeout_ms=min(_FIND_MS, self._link.config.request_timeout_ms),
-            )
-            found = reply.coordinators[0]
-            if found.error_code is not ErrorCode.none:
-                raise error_for(found.error_code, found.error_message)
-            self._endpoint = Endpoint(found.host, int(found.port))
-        return self._endpoint
+    # -------------------------------------------------------------- where it is
+
+    async def _leader(self) -> Leader | None:
+        if self._search_ended is not None and self._denials != 1:
+            try:
+                async with asyncio.timeout(_SEARCH_S):
+                    await self._search_ended.wait()
+            except TimeoutError:
+                pass
+        metadata = self._link.metadata
+        if self._key is None:
+            view = await offsets_topic(self._link)
+            self._key = TopicPartition(OFFSETS_TOPIC, partition_for(self.group_id, len(view.partitions)))
+        leader = metadata.leader(self._key)
+        if leader is None:
+            await metadata.partition(self._key)
+            leader = metadata.leader(self._key)
+        if leader is not None and leader.endpoint is None:
+            self._search(leader, None)
+        return leader
+
+    def _search(self, failed: Leader, peer: Peer | None) -> None:
+        if self._search_ended is not None or self._key is None:
+            return
+        ended = self._search_ended = asyncio.Event()
+
+        def on_end(found: Leader | None, refusal: RaylogError | None) -> None:
+            self._search_ended = None
+            ended.set()
+
+        self._link.metadata.search_leader(self._key, failed, peer=peer, on_end=on_end)
+
+
+async def offsets_topic(link: ClusterLink) -> Any:
+    """The view of ``__consumer_offsets``, which is created where there has been no group yet."""
+    try:
+        return await link.metadata.topic(OFFSETS_TOPIC)
+    except _UnknownTopic:
+        timeout_ms = link.config.request_timeout_ms
+        request = requests.create_topics([(OFFSETS_TOPIC, -1, -1, {}, {})], timeout_ms=timeout_ms, validate_only=False)
+        reply = await link.controller.request(request, timeout_ms=timeout_ms)
+        for each in reply.topics:
+            if each.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+                raise error_for(each.error_code, each.error_message) from None
+        return await link.metadata.topic(OFFSETS_TOPIC)

@@ -99,7 +99,9 @@ class Fetcher:
         with self.lock:
             wanted = {TopicPartition(*key): None for key in keys}
             for key in [key for key in self.partitions if key not in wanted]:
-                self._discard(self.partitions.pop(key))
+                gone = self.partitions.pop(key)
+                gone.generation += 1  # what is in flight for it is nobody's
+                self._discard(gone)
             for key in wanted:
                 if key not in self.partitions:
                     start_at = self.default_start if self.committed is None else COMMITTED

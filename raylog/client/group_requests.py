@@ -23,13 +23,6 @@ from raylog.groups.requests import (
 )
 from raylog.types import TopicPartition
 
-GROUP_KEY = 0
-
-
-def find_coordinators(group_ids: Sequence[str]) -> Request:
-    return schema("find_coordinator.v4").FindCoordinatorRequest(key_type=GROUP_KEY, coordinator_keys=tuple(group_ids))
-
-
 # ------------------------------------------------------------------ membership
 
 
