@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raylog.client.admin import NewTopic as NewTopic
+    from raylog.client.group_membership import RebalanceListener as RebalanceListener
+    from raylog.client.offset_commits import OffsetAndMetadata as OffsetAndMetadata
     from raylog.client.sync import AdminClient as AdminClient
     from raylog.client.sync import Consumer as Consumer
     from raylog.client.sync import Producer as Producer
@@ -38,7 +40,9 @@ _HOMES = {
     "Cluster": "raylog.cluster",
     "Consumer": "raylog.client.sync",
     "NewTopic": "raylog.client.admin",
+    "OffsetAndMetadata": "raylog.client.offset_commits",
     "Producer": "raylog.client.sync",
+    "RebalanceListener": "raylog.client.group_membership",
     "Record": "raylog.records.record",
     "TopicPartition": "raylog.types",
     "connect": "raylog.cluster",

@@ -25,6 +25,7 @@ from raylog.client.config_entries import ConfigSource as ConfigSource
 from raylog.client.config_entries import ConfigSynonym as ConfigSynonym
 from raylog.client.config_entries import ConfigType as ConfigType
 from raylog.client.config_entries import entry_of
+from raylog.client.group_admin import AsyncGroupCalls
 from raylog.client.inspection import LogDir, ProducerInfo, QuorumInfo, log_dirs_of, quorum_of
 from raylog.client.leader_requests import LeaderRequests
 from raylog.client.link import ClusterLink
@@ -120,7 +121,7 @@ class OffsetInfo:
     leader_epoch: int
 
 
-class AsyncAdminClient:
+class AsyncAdminClient(AsyncGroupCalls):
     """The admin client for coroutines; ``AdminClient`` is the same with blocking calls."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:

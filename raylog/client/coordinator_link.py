@@ -46,10 +46,13 @@ def whole_error(reply: Any) -> int:
 
 
 class CoordinatorLink:
-    def __init__(self, link: ClusterLink, group_id: str) -> None:
+    """``partition``: of ``__consumer_offsets``, where it is not the group that decides. ``node``: who answered last, −1 if nobody has."""
+
+    def __init__(self, link: ClusterLink, group_id: str, *, partition: int | None = None) -> None:
         self._link = link
         self.group_id = group_id
-        self._key: TopicPartition | None = None
+        self.node = -1
+        self._key = TopicPartition(OFFSETS_TOPIC, partition) if partition is not None else None
         self._search_ended: asyncio.Event | None = None  # of the search under way
         self._denials = 0  # NOT_COORDINATOR, in a row
 
@@ -75,6 +78,7 @@ class CoordinatorLink:
                     silent.abort(error)
             self._search(leader, peer)
             return ErrorCode.network_exception.value, None
+        self.node = leader.node
         code = error_of(reply)
         if code == ErrorCode.not_coordinator:
             self._denials += 1

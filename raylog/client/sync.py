@@ -40,6 +40,7 @@ from raylog.client.batch_input import EncodedPart
 from raylog.client.config import AdminConfig, ProducerConfig
 from raylog.client.config_entries import ConfigEntry
 from raylog.client.deliveries import BatchDelivery, Delivery, OnBatchDelivery
+from raylog.client.group_admin import GroupCalls
 from raylog.client.inspection import LogDir, ProducerInfo, QuorumInfo
 from raylog.client.interceptors import ProducerRecord
 from raylog.client.link import ClusterLink
@@ -270,13 +271,13 @@ class Producer:
             raise core.no_room(size)
 
 
-class AdminClient:
+class AdminClient(GroupCalls):
     """Topics, configs, offsets; see ``AsyncAdminClient`` for what each call promises."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
         self._address = address
         self._options = {**(config or {}), **options}
-        self._client = AsyncAdminClient(address, config, **options)
+        self._client: AsyncAdminClient = AsyncAdminClient(address, config, **options)
         self._generation = background_module.generation
 
     def __reduce__(self) -> Any:
