@@ -22,6 +22,7 @@ from raylog.cli import (
     consume,
     doctor,
     dump_log,
+    groups,
     leader_election,
     node,
     perf,
@@ -69,6 +70,7 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(topics.app, name="topics")
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(configs.app, name="configs")
+app.add_typer(groups.app, name="groups")
 app.add_typer(reassign.app, name="reassign")
 app.command("leader-election")(leader_election.leader_election)
 app.command("produce")(produce.produce)
