@@ -16,7 +16,7 @@ import typer
 from raylog.cli import offset_resets
 from raylog.cli.connection import Address, Folder, find_cluster
 from raylog.cli.offset_resets import Place, Rule
-from raylog.cli.output import AsJson, notice, print_json, print_table, print_text
+from raylog.cli.output import AsJson, notice, print_json, print_text
 from raylog.errors import ConfigError
 from raylog.types import TopicPartition
 
@@ -50,7 +50,7 @@ def list_groups(
     if as_json:
         print_json([{"group": each.group_id, "type": each.protocol_type, "state": each.state} for each in found])
     elif states:
-        print_table(["GROUP", "STATE"], [(each.group_id, each.state) for each in found])
+        _print_columns(["GROUP", "STATE"], [(each.group_id, each.state) for each in found])
     else:
         print_text(*(each.group_id for each in found))
 
@@ -89,7 +89,7 @@ def describe(
         print_json(rows)
     elif rows:
         columns = list(rows[0])
-        print_table(
+        _print_columns(
             [_TITLES[column] for column in columns], [[_text(row[column]) for column in columns] for row in rows]
         )
 
@@ -165,7 +165,7 @@ def reset_offsets(
         )
     else:
         rows = [(group, key.topic, str(key.partition), str(plan[key])) for key in sorted(plan)]
-        print_table(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows)
+        _print_columns(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows)
     if not execute and not export:
         notice("Nothing was changed: give --execute to do it.")
 
@@ -237,6 +237,16 @@ def _in_scope(
 
 
 # ------------------------------------------------------------------ what is shown
+
+
+def _print_columns(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Names and ids are long here: columns as wide as they need be, as Kafka's tool has them."""
+    lines = [list(titles), *map(list, rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(titles))]
+    print_text(
+        *("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    )
+
 
 _TITLES = {
     "group": "GROUP",

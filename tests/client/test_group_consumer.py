@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import itertools
 import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.core
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _numbers = itertools.count(1)
 
 
@@ -212,6 +215,30 @@ def test_listeners_may_seek_and_commit(running: InProcessCluster, topic: str, me
     checker = member(enable_auto_commit=False)
     found = checker.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
     assert found is not None and found.offset == 2, "closing revokes, and the listener committed"
+
+
+def test_the_example_keeps_offsets_with_its_results(
+    running: InProcessCluster,
+    topic: str,
+    member: Callable[..., Consumer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = importlib.util.spec_from_file_location("offsets_outside", EXAMPLES / "offsets_outside.py")
+    assert spec is not None and spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    monkeypatch.setattr(example, "TOPIC", topic)
+    with Producer(running.address) as producer:
+        for number in range(20):
+            producer.send(topic, b"1", key=b"account", partition=number % 4)
+    path = str(tmp_path / "ledger.db")
+    first, second = (member(enable_auto_commit=False) for _ in range(2))
+    assert example.add_up(first, example.Ledger(path), idle_polls=1) == 20
+    first.close()
+    assert example.add_up(second, example.Ledger(path), idle_polls=1) == 0, "it goes on where the ledger says"
+    assert example.Ledger(path).total() == 20
+    assert second.committed([(topic, 0)]) == {TopicPartition(topic, 0): None}
 
 
 def test_commits_happen_by_themselves_every_interval(
