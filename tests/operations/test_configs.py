@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.actors.apis import configs
+from raylog.actors.apis.entities import module_of, request_class
 from raylog.cli.configs import parse_changes
 from raylog.client.admin import ConfigSource, ConfigType
-from raylog.client.sync import Producer
+from raylog.client.sync import Producer, call
 from raylog.errors import ConfigError, kafka_error
+from raylog.metadata.broker_configs import BROKER_CONFIGS, FIXED_CONFIGS
 
 pytestmark = pytest.mark.core
 
@@ -108,3 +111,34 @@ def test_values_with_commas_stand_in_brackets():
     for text in ("a", "=1", "a=1,a=2", "a=1,b"):
         with pytest.raises(ConfigError):
             parse_changes([text])
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_a_replacement_travels_in_every_version(operator, version):
+    topic = operator.new_topic((1, 2), flush_ms="9")
+    cls = request_class(configs.ALTER_CONFIGS, version)
+    module = module_of(cls)
+    change = (module.AlterableConfig(name="retention.ms", value="7000"),)
+    resource = module.AlterConfigsResource(resource_type=2, resource_name=topic, configs=change)
+    for validate_only in (True, False):
+        reply = call(operator.running.address, cls(resources=(resource,), validate_only=validate_only))
+        assert reply.responses[0].error_code is ErrorCode.none
+        found = {key: entry.value for key, entry in operator.admin.describe_configs(topic).items() if entry.source == 1}
+        assert found == ({"flush.ms": "9"} if validate_only else {"retention.ms": "7000"})
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_a_description_travels_in_every_version(operator, version):
+    topic = operator.new_topic((1, 2), flush_ms="9")
+    cls = request_class(configs.DESCRIBE_CONFIGS, version)
+    module = module_of(cls)
+    resources = [
+        module.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+        for kind, name, keys in ((2, topic, ("flush.ms",)), (4, "1", ()), (4, "", None), (8, "1", None))
+    ]
+    extra = {"include_documentation": True} if version >= 3 else {}
+    reply = call(operator.running.address, cls(resources=tuple(resources), include_synonyms=True, **extra))
+    assert [result.error_code for result in reply.results] == [ErrorCode.none] * 3 + [ErrorCode.invalid_request]
+    (entry,) = reply.results[0].configs
+    assert (entry.name, entry.value, len(entry.synonyms)) == ("flush.ms", "9", 2)
+    assert len(reply.results[1].configs) == len(BROKER_CONFIGS) + len(FIXED_CONFIGS) > len(reply.results[2].configs)
