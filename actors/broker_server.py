@@ -160,7 +160,15 @@ class BrokerServer:
             return
         self.router.image_changed()
         if self._answering is None:
-            self._answering = asyncio.get_running_loop().create_task(self.router.start())
+            self._answering = asyncio.get_running_loop().create_task(self._answer(self.router))
+
+    async def _answer(self, router: Router) -> None:
+        try:
+            await router.start()
+        except OSError as error:
+            logger.error("Kafka clients cannot be served: %s", error)
+            reason = f"cannot listen for Kafka clients: {error}"
+            self._exiting = asyncio.get_running_loop().create_task(self.stop(reason))
 
     async def _await_notice(self, node_is_leaving: Callable[[], bool]) -> None:
         """Ask until the answer is yes: there is no way back from it but a new process."""

@@ -45,8 +45,10 @@ from raylog.wire.server import Request
 logger = logging.getLogger("raylog.broker")
 
 ALONE = -1  # the session epoch of a request that is part of no session
-SLACK_MS = 1_000  # how much later than its deadline an owner's answer is waited for
-FOLLOWERS_SERVE_FROM = 11  # the first version whose clients can be told to read elsewhere (KIP-392)
+SLACK_MS = (
+    5_000  # how much later than its deadline an owner's answer is waited for: it may have to read from a slow disk
+)
+PATIENCE_MS = 2_000  # the same, while others have answered
 
 
 class Fetches:
@@ -125,8 +127,8 @@ class _Fetch:
 
     def begin(self) -> None:
         places = self._fetches.places
-        find = places.reader if self._request.version >= FOLLOWERS_SERVE_FROM else places.leader
         rack = getattr(self._body, "rack_id", "")
+        find = places.reader if rack else places.leader  # who names no rack is better off with the leader
         topics: dict[Any, Any] = {}
         for key, _ in self._fetching.partitions:
             topic = topics.get(key[0])
@@ -147,7 +149,7 @@ class _Fetch:
             return
         self._request.on_close(lambda _: self._cancel())
         if len(self._shares) > 1:
-            wait_s = (milliseconds(self._body.max_wait) + SLACK_MS) / 1_000
+            wait_s = (milliseconds(self._body.max_wait) + PATIENCE_MS) / 1_000
             self._timer = self._request.connection.loop.call_later(wait_s, self._time_up)
         waits = len(self._shares) == 1 and not self._refused and not self._nearer
         for owner, share in self._shares.items():

@@ -66,7 +66,7 @@ class Places:
         )
 
     def reader(self, topic: Any, number: int) -> Owner | Elsewhere:
-        """The process of this broker that a consumer may read a partition from: the leader, or a follower (KIP-392)."""
+        """The process of this broker that a consumer of its rack may read a partition from: the leader, or a follower (KIP-392)."""
         found = self._find(topic, number)
         if isinstance(found, Elsewhere):
             return found

@@ -156,9 +156,9 @@ def test_a_session_is_asked_only_for_what_changes_and_told_only_news(client: Ope
     assert client().ask(fetch(topic, {}, session=(session, 3))).error_code is ErrorCode.fetch_session_id_not_found
 
 
-def test_a_follower_on_this_broker_serves_who_can_be_told_so(client: Open, new_topic: NewTopicOf) -> None:
+def test_a_follower_on_this_broker_serves_who_names_a_rack(client: Open, new_topic: NewTopicOf) -> None:
     topic = new_topic((1, 0))
     write(client(1), topic, 0, b"v")
-    eventually(lambda: size_of(client(0).ask(fetch(topic, {0: 0}, version=12))), "the follower's copy")
-    assert parts(client(0).ask(fetch(topic, {0: 0}, version=10)))[0].error_code is ErrorCode.not_leader_or_follower
+    eventually(lambda: size_of(client(0).ask(fetch(topic, {0: 0}, rack="here"))), "the follower's copy")
+    assert parts(client(0).ask(fetch(topic, {0: 0})))[0].error_code is ErrorCode.not_leader_or_follower
     assert nodes_of(client()._running, topic).keys() == {0, 1}
