@@ -4,7 +4,7 @@ The coordinator of a group is the broker whose process leads the group's partiti
 from the image; asked for the first time it has the topic created, and says COORDINATOR_NOT_AVAILABLE until somebody leads, which clients
 repeat. A request about a group goes to the process of this broker that leads its partition; what names several groups is split and
 put together again in the order asked. Where nobody here leads it, or its process ends, the answer is NOT_COORDINATOR: the client looks
-again.
+again. Commits for partitions that do not exist are answered here: a coordinator does not know what topics there are.
 
 A request is passed on with its client's host and id, which members are described by. Its process is not told that the client hung up: a
 member that is gone falls out by its session timeout, as in Kafka.
@@ -31,6 +31,7 @@ from raylog.groups.context import GroupConfig
 from raylog.groups.coordinator import Coordinator
 from raylog.groups.events import Reply, RequestReceived
 from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from raylog.groups.requests import OffsetsCommitted
 from raylog.types import NO_LEADER
 from raylog.wire.server import Handler, Request
 
@@ -140,15 +141,60 @@ class Coordinators:
 
     def _pass_on(self, api: GroupApi, request: Request) -> None:
         body, version = request.body, request.version
+        finish: Callable[[Any], Any] = _as_it_is
+        if api.key == apis.OFFSET_COMMIT:
+            body, finish = self._known(body, version)
+            if not body.topics and request.body.topics:
+                request.reply(finish(api.to_entity(body, [OffsetsCommitted(())], version)))
+                return
         owner = self.owner(body.group_id)
         if owner is None:
-            request.reply(self.refusal(api, body, version))
+            request.reply(finish(self.refusal(api, body, version)))
             return
 
         def replied(reply: Any, error: Exception | None) -> None:
-            request.reply(self.refusal(api, body, version) if error is not None else reply)
+            request.reply(finish(self.refusal(api, body, version) if error is not None else reply))
 
         self.ask(api, owner, body, request, replied)
+
+    def _known(self, body: Any, version: int) -> tuple[Any, Callable[[Any], Any]]:
+        """An OffsetCommit without the partitions that do not exist, and what puts them into its answer as unknown."""
+        image = self._places.image
+        asked = [(topic.name, each.partition_index) for topic in body.topics for each in topic.partitions]
+        topics_there = {name: image.topic_named(name) for name, _ in asked}
+        there = {
+            (name, number)
+            for name, number in asked
+            if (found := topics_there[name]) is not None and number in found.partitions
+        }
+        if len(there) == len(set(asked)):
+            return body, _as_it_is
+        kept = []
+        for topic in body.topics:
+            partitions = tuple(each for each in topic.partitions if (topic.name, each.partition_index) in there)
+            if partitions:
+                kept.append(dataclasses.replace(topic, partitions=partitions))
+
+        def finish(reply: Any) -> Any:
+            _, module = answer(apis.OFFSET_COMMIT, version)
+            found = iter([each for topic in reply.topics for each in topic.partitions])
+            topics = tuple(
+                module.OffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=tuple(
+                        next(found)
+                        if (topic.name, each.partition_index) in there
+                        else module.OffsetCommitResponsePartition(
+                            partition_index=each.partition_index, error_code=ErrorCode.unknown_topic_or_partition
+                        )
+                        for each in topic.partitions
+                    ),
+                )
+                for topic in body.topics
+            )
+            return dataclasses.replace(reply, topics=topics)
+
+        return dataclasses.replace(body, topics=tuple(kept)), finish
 
     def ask(
         self,
@@ -199,6 +245,10 @@ class Coordinators:
             request.reply(api.to_entity(request.body, (), request.version))
         for owner in owners:
             self.ask(api, owner, request.body, request, replied)
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
 
 
 def _together(replies: Sequence[Any]) -> Any:

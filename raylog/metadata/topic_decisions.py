@@ -176,7 +176,7 @@ class TopicDecisions:
         if not topic.assignment:
             factor = topic.replication_factor
             if factor == -1:
-                factor = max(1, min(INTERNAL_REPLICATION_FACTOR_MAX, len(self._brokers_up)))
+                factor = max(1, min(INTERNAL_REPLICATION_FACTOR_MAX, len(self._brokers_all)))
             partitions = INTERNAL_PARTITIONS if topic.partitions == -1 else topic.partitions
             topic = replace(topic, partitions=partitions, replication_factor=factor)
         min_isr = {"min.insync.replicas": "2"} if topic.replication_factor >= INTERNAL_REPLICATION_FACTOR_MAX else {}

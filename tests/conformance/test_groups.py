@@ -160,6 +160,25 @@ def test_commits_are_where_the_next_one_goes_on(
     assert len(second.values) == 13, "three of partition 0 and all of partition 1"
 
 
+def test_a_commit_for_a_partition_that_is_not_there_is_refused_and_the_others_count(
+    bootstrap: str, new_topic: NewTopicOf, group: str
+) -> None:
+    topic = new_topic(1)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    places = [TopicPartition(topic, 0, 4), TopicPartition(topic, 7, 5), TopicPartition(f"{topic}-other", 0, 6)]
+
+    def change(those: list[TopicPartition]) -> dict[tuple[str, int], int | None]:
+        asked = [ConsumerGroupTopicPartitions(group, those)]
+        result = admin.alter_consumer_group_offsets(asked)[group].result(PATIENCE_S)
+        return {(each.topic, each.partition): each.error and each.error.code() for each in result.topic_partitions}
+
+    unknown = KafkaError.UNKNOWN_TOPIC_OR_PART
+    assert change(places) == {(topic, 0): None, (topic, 7): unknown, (f"{topic}-other", 0): unknown}
+    assert change(places[1:]) == {(topic, 7): unknown, (f"{topic}-other", 0): unknown}
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(PATIENCE_S)
+    assert [(each.topic, each.partition, each.offset) for each in found.topic_partitions] == [(topic, 0, 4)]
+
+
 def test_automatic_commits_happen_in_the_background_and_at_close(
     bootstrap: str, new_topic: NewTopicOf, member: Callable[..., Member]
 ) -> None:
