@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from raw_requests import eventually
 
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer
+from raylog.log.config import LogConfig
+from raylog.log.disk_files import DiskFiles
+from raylog.log.log import Log
 from raylog.testing.in_process import InProcessCluster
 from raylog.types import TopicPartition
 
@@ -195,3 +199,30 @@ def test_kafka_transactions_describes_producers(tool: Tool, running: InProcessCl
     with AdminClient(running.address) as admin:
         (producer,) = admin.describe_producers([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
     assert said[1].split()[:4] == [str(producer.producer_id), "0", "-1", "4"]
+
+
+def test_dump_log_segments_reads_what_became_of_messages_of_old_formats(tmp_path: Path) -> None:
+    golden = Path(__file__).resolve().parents[1] / "records" / "golden" / "message-sets.txt"
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    sets = [line.split()[3] for line in golden.read_text().splitlines()[1:] if "CreateTime" in line]
+    for number, content in enumerate(sets):  # all are of the offsets 100 to 107: each is a log of its own
+        segment = folder / f"{100:020d}.log"
+        segment.write_bytes(bytes.fromhex(content))
+        log = Log.open(
+            str(folder),
+            files=DiskFiles(),
+            config=LogConfig(),
+            topic="t",
+            partition=0,
+            topic_id=uuid.UUID(int=1),
+            now_ms=0,
+            boot_id="boot",
+        )
+        assert log.recovery.converted and log.log_end_offset == 108
+        log.close()
+        said = apache_kafka().dump_log(segment)
+        assert said.count("isvalid: true") == said.count("magic: 2") > 0 and said.count("| offset: ") == 4, said
+        kept = tmp_path / f"kept-{number}"
+        folder.rename(kept)
+        folder.mkdir()
