@@ -21,15 +21,15 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.spec import ServerSpec
 from raylog.client.address import ClusterAddress
-from raylog.errors import ConfigError, RaylogError
+from raylog.errors import ClientTimeoutError, ClosedError, ClusterError, ConfigError, RaylogError
 from raylog.groups.context import GroupConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.metadata.image import MetadataImage
@@ -43,10 +43,12 @@ from raylog.testing.request_faults import Lost, Order, RequestFaults
 from raylog.types import BROKER_SLOT, TopicPartition, broker_of, node_id
 
 PATIENCE_S = 10.0
+CLUSTER_PATIENCE_S = 30.0  # with what takes milliseconds unless something is wrong, on a machine that may be busy
 REPLICATION_MAX = 3
 GROUPS = GroupConfig(group_initial_rebalance_delay_ms=0)
 """A group's first member waits for nobody else: Kafka's three seconds would be most of a test."""
 
+T = TypeVar("T")
 Topics = Mapping[str, int] | Iterable[str]
 
 
@@ -59,6 +61,7 @@ class Kafka:
         self._disks = disks
         self._views: dict[int, FillableFiles] = {}  # of the replica processes, by node
         self._inside: InsideRequests
+        self._is_over = False
         self.bootstrap: str
         self.address: ClusterAddress
 
@@ -81,7 +84,7 @@ class Kafka:
         """
         replicas = replication_factor or min(REPLICATION_MAX, len(self._disks))
         texts = {key.replace("_", "."): _text(value) for key, value in (configs or {}).items()}
-        self._running.run(self._inside.create_topic(name, partitions, replicas, texts))
+        self._run(self._inside.create_topic(name, partitions, replicas, texts))
         self._await_served(name)
 
     def records(self, topic: str, *, count: int | None = None, timeout: float = PATIENCE_S) -> list[Record]:
@@ -89,7 +92,7 @@ class Kafka:
 
         Raises ClientTimeoutError if there are not after ``timeout`` seconds, UnknownTopicOrPartitionError for a topic that there is not.
         """
-        return self._running.run(self._inside.records(topic, count, timeout), timeout + PATIENCE_S)
+        return self._run(self._inside.records(topic, count, timeout), timeout + PATIENCE_S)
 
     # ------------------------------------------------------------------ faults of requests
 
@@ -136,10 +139,12 @@ class Kafka:
         others = [each for each in state.brokers if each not in (target, state.leader)]
         stays = [state.leader] if target in state.brokers and state.leader >= 0 else []
         wanted = [target, *stays, *others]
-        self._running.run(self._inside.reassign(key, wanted))
-        self._await(lambda: self._is_settled(key, wanted))
-        self._running.run(self._inside.elect_preferred(key))
-        self._await(lambda: self._state_now(key).leader == target)
+        self._run(self._inside.reassign(key, wanted))
+        self._await(
+            lambda: self._is_settled(key, wanted), f"broker {target} has not caught up with {topic}-{partition}"
+        )
+        self._run(self._inside.elect_preferred(key))
+        self._await(lambda: self._state_now(key).leader == target, f"broker {target} does not lead {topic}-{partition}")
         self._await_served(topic)
         return target
 
@@ -150,7 +155,10 @@ class Kafka:
             raise ConfigError(f"{topic}-{partition} has no leader: is its disk full? free_disk() ends that")
         key = TopicPartition(topic, partition)
         self._running.crash(state.node_of(state.leader))
-        self._await(lambda: self._state_now(key).leader_epoch > state.leader_epoch and self._state_now(key).leader >= 0)
+        self._await(
+            lambda: self._state_now(key).leader_epoch > state.leader_epoch and self._state_now(key).leader >= 0,
+            f"nobody leads {topic}-{partition} in the place of the one that crashed",
+        )
         self._await_served(topic)
         return self.leader(topic, partition)
 
@@ -169,7 +177,7 @@ class Kafka:
             del self._views[node]
             self._running.crash(node)
         if struck:
-            self._await(lambda: all(node in self._views for node in struck))
+            self._await(lambda: all(node in self._views for node in struck), "processes were not started again")
             self._await_served(*sorted(self._image().topic_ids))
 
     def _chosen(self, broker: int | None) -> list[FillableDisk]:
@@ -196,15 +204,16 @@ class Kafka:
         self.bootstrap = self._running.bootstrap_servers()
         self._inside = InsideRequests(self.address, self._image)
         if configs:
-            self._running.run(self._inside.set_broker_configs(configs))
+            self._run(self._inside.set_broker_configs(configs))
         for name, partitions in topics.items():
             replicas = min(REPLICATION_MAX, len(self._disks))
-            self._running.run(self._inside.create_topic(name, partitions, replicas, {}))
+            self._run(self._inside.create_topic(name, partitions, replicas, {}))
         self._await_served(*topics)
 
     def stop(self) -> None:
         if hasattr(self, "_inside"):
-            self._running.run(self._inside.close())
+            self._run(self._inside.close())
+        self._is_over = True
         self._running.stop()
 
     def _replica_server(self, spec: ServerSpec) -> ReplicaServer:
@@ -221,7 +230,7 @@ class Kafka:
         async def look() -> PartitionState:
             return self._inside.partition(topic, partition)
 
-        return self._running.run(look())
+        return self._run(look())
 
     def _state_now(self, key: TopicPartition) -> PartitionState:
         return self._inside.partition(*key)
@@ -232,8 +241,11 @@ class Kafka:
 
     def _await_served(self, *topics: str) -> None:
         """Wait until the leaders of all partitions answer, and every listener sends clients to them."""
-        self._running.run(self._inside.await_leaders(topics, PATIENCE_S), 2 * PATIENCE_S)
-        self._await(lambda: all(self._is_known_to(broker, topic) for broker in self._disks for topic in topics))
+        self._run(self._inside.await_leaders(topics, CLUSTER_PATIENCE_S))
+        self._await(
+            lambda: all(self._is_known_to(broker, topic) for broker in self._disks for topic in topics),
+            f"a broker has not heard of the leaders of {', '.join(topics)}",
+        )
 
     def _is_known_to(self, broker: int, topic: str) -> bool:
         server = self._running.launcher.servers.get(node_id(broker, BROKER_SLOT))
@@ -245,8 +257,26 @@ class Kafka:
             for number, state in decided.partitions.items()
         )
 
-    def _await(self, condition: Callable[[], bool]) -> None:
-        self._running.await_true(condition, PATIENCE_S)
+    def _await(self, condition: Callable[[], bool], what: str) -> None:
+        self._check_open()
+        try:
+            self._running.await_true(condition, CLUSTER_PATIENCE_S)
+        except ClusterError:
+            raise ClientTimeoutError(
+                f"after {CLUSTER_PATIENCE_S:g} s {what}: is a disk full? free_disk() ends that"
+            ) from None
+
+    def _run(self, work: Coroutine[Any, Any, T], timeout_s: float = 2 * CLUSTER_PATIENCE_S) -> T:
+        try:
+            self._check_open()
+        except ClosedError:
+            work.close()
+            raise
+        return self._running.run(work, timeout_s)
+
+    def _check_open(self) -> None:
+        if self._is_over:
+            raise ClosedError("this Kafka is gone: its broker() has ended; ask it before")
 
 
 class FullDisk:

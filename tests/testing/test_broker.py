@@ -19,7 +19,7 @@ from outside import Client, fetch, metadata, milliseconds, parts, produce, reque
 from raw_requests import batch
 
 import raylog.testing
-from raylog.errors import ClientTimeoutError, ConfigError, DisconnectedError, KafkaError, RaylogError
+from raylog.errors import ClientTimeoutError, ClosedError, ConfigError, DisconnectedError, KafkaError, RaylogError
 from raylog.testing.kafka import Kafka
 from raylog.types import BROKER_SLOT, node_id
 
@@ -441,6 +441,14 @@ def test_missing_records_and_topics_are_explained(kafka: Kafka) -> None:
         kafka.records("order")
     with pytest.raises(KafkaError, match="partitions 0 to 0, and no 5"):
         kafka.move_leader("orders", 5)
+
+
+def test_who_asks_too_late_is_told_so() -> None:
+    with raylog.testing.broker(topics=["t"]) as kafka:
+        pass
+    for late in (lambda: kafka.records("t"), lambda: kafka.create_topic("u"), lambda: kafka.move_leader("t")):
+        with pytest.raises(ClosedError, match="has ended"):
+            late()
 
 
 def test_a_broker_runs_once(kafka: Kafka) -> None:
