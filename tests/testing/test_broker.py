@@ -181,15 +181,23 @@ def test_create_topic_returns_when_every_broker_serves_it(three: Kafka) -> None:
 
 def test_create_topic_waits_for_the_slowest_brokers_copy(three: Kafka) -> None:
     slow = three._running.launcher.servers[node_id(2, BROKER_SLOT)]
-    fold, late = slow._fold, []
+    fold, held = slow._fold, []
+    slow._fold = held.append
+    creation = threading.Thread(target=three.create_topic, args=("made",))
+    creation.start()
+    three._running.await_true(lambda: three._running.controller.image.topic_named("made") is not None)
+    three._running.run(three._inside.await_leaders(["made"], 20))
+    creation.join(0.3)
+    assert creation.is_alive()
 
-    def fold_later(frame: Any) -> None:
-        late.append(frame)
-        three._running.loop.call_later(0.05, lambda: fold(late.pop(0)))
+    async def go_on() -> None:
+        slow._fold = fold
+        for frame in held:
+            fold(frame)
 
-    slow._fold = fold_later
-    three.create_topic("made")
-    assert slow.image.topic_named("made") is not None
+    three._running.run(go_on())
+    creation.join(20)
+    assert not creation.is_alive() and slow.image.topic_named("made") is not None
 
 
 def test_records_begin_where_deleted_ones_end_within_a_batch(kafka: Kafka, ask: Callable[[Any], Any]) -> None:
