@@ -46,7 +46,7 @@ IMAGE_FRAME_RECORDS = 10_000  # an image goes out in frames of so many records: 
 
 
 class Announcements:
-    __slots__ = ("_committed", "_configs", "_controller_epoch", "_rates", "_sessions")
+    __slots__ = ("_committed", "_configs", "_controller_epoch", "_rates", "_sessions", "_whole")
 
     def __init__(self, committed: MetadataImage, sessions: Sessions, controller_epoch: int) -> None:
         self._committed = committed
@@ -54,6 +54,7 @@ class Announcements:
         self._controller_epoch = controller_epoch
         self._configs: dict[tuple[uuid.UUID, int | None], tuple[tuple[str, str], ...]] = {}  # by topic and broker
         self._rates: dict[int, CopyRates] | None = None  # None: not computed yet
+        self._whole: list[ImageChanged] | None = None  # the image as frames, until the next decision
 
     def touched(self, records: Iterable[Record]) -> list[TopicIdPartition]:
         """The partitions whose Assignment these records, now applied, have changed; in a fixed order."""
@@ -132,21 +133,26 @@ class Announcements:
 
     def changes(self, records: Iterable[Record]) -> list[SendFrame]:
         """These records, now applied, to every Broker that has the image as it was before."""
+        self._whole = None
         following = [session for session in self._sessions.all() if session.follows_image]
         if not following:
             return []
         frame = ImageChanged(self._controller_epoch, encode_batch(records))
         return [SendFrame(session.session_id, frame) for session in following]
 
-    def _whole_image(self, session: Session) -> Iterator[SendFrame]:
+    def _whole_image(self, session: Session) -> list[SendFrame]:
         session.follows_image = True
+        if self._whole is None:  # a new controller greets all Brokers at once
+            self._whole = list(self._image_frames())
+        return [SendFrame(session.session_id, frame) for frame in self._whole]
+
+    def _image_frames(self) -> Iterator[ImageChanged]:
         rest = self._committed.records()
         part = list(islice(rest, IMAGE_FRAME_RECORDS))
         begins = True
         while True:
             following = list(islice(rest, IMAGE_FRAME_RECORDS))
-            frame = ImageChanged(self._controller_epoch, encode_batch(part), begins, is_complete=not following)
-            yield SendFrame(session.session_id, frame)
+            yield ImageChanged(self._controller_epoch, encode_batch(part), begins, is_complete=not following)
             if not following:
                 return
             part, begins = following, False

@@ -57,6 +57,17 @@ def test_a_broker_that_comes_back_to_another_controller_begins_anew(brokers):
     assert [copy.image for copy in copies(brokers).values()] == [brokers.image] * 3
 
 
+def test_brokers_that_come_at_different_times_are_sent_what_is_committed_then(brokers, broker_node):
+    for broker in range(3):
+        process = brokers.processes[broker_node(broker)]
+        process.lose_session()
+        process.heard.clear()
+        brokers.create(f"before-{broker}", (0, 1))
+        process.hello()
+        brokers.run_later()
+    assert [copy.image for copy in copies(brokers).values()] == [brokers.image] * 3
+
+
 def test_replicas_are_not_sent_the_image(brokers):
     topic = brokers.create("t", (0, 1, 2))
     heard = brokers.leader(TopicIdPartition(topic, 0)).heard
