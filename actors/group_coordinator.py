@@ -143,6 +143,8 @@ class GroupCoordinators:
         id = assignment.id
         known = self._partitions.get(id.partition)
         if known is None or known.id != id:
+            if known is not None:
+                self._resign(known)  # the topic was deleted and made again
             self._partitions[id.partition] = _Partition(id)
         config = self._base.with_configs(dict(assignment.config))
         if config != self._config:

@@ -224,6 +224,26 @@ def test_offsets_are_read_again_when_a_whole_cluster_has_been_away(tmp_path: Pat
         eventually(lambda: committed(running) == 777, "the offset of before")
 
 
+def test_who_waits_while_the_offsets_topic_is_deleted_is_sent_away(running: InProcessCluster) -> None:
+    endpoint = endpoint_of(running, leader(running))
+
+    async def parked() -> tuple[NativeMember, asyncio.Future[ErrorCode]]:
+        first, second = await stable_pair(running, endpoint)
+        return first, asyncio.ensure_future(second.beat())
+
+    first, waiting = running.run(parked(), 60)
+    with AdminClient(running.address) as admin:
+        admin.delete_topics([OFFSETS_TOPIC])
+        admin.create_topics([NewTopic(OFFSETS_TOPIC)])
+
+    async def told() -> ErrorCode:
+        return await waiting
+
+    assert running.run(told(), 30) in (ErrorCode.not_coordinator, ErrorCode.none), "none: its time was up just then"
+    eventually(lambda: commit(running, 1) == ErrorCode.none, "a group of that name begins anew")
+    first.connection.close()
+
+
 def test_settings_of_groups_change_while_they_run(running: InProcessCluster) -> None:
     endpoint = endpoint_of(running, leader(running))
 
