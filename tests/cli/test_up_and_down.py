@@ -83,7 +83,7 @@ def test_a_cluster_outlives_up_comes_back_and_goes_down_with_its_ray(environment
 
 
 def test_the_page_of_use_in_the_readme_runs_as_printed(environment: dict[str, str]) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    program, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     program = program.replace("raylog.init(", 'raylog.init(ray_address="local", folder=')
     run = subprocess.run(
         [sys.executable, "-c", program],
