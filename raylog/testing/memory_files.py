@@ -25,8 +25,14 @@ FREE_BYTES = 1 << 40
 
 @dataclass(slots=True, eq=False)
 class _Content:
+    """``size`` bytes: ``data``, and zeros that nobody has written. (Index files are made as large as they may become.)
+
+    Invariant: len(data) <= size.
+    """
+
     data: bytearray = field(default_factory=bytearray)
-    modified_ms: int = 0
+    size: int = 0
+    modified_ms: int = field(default_factory=lambda: _now_ms())
 
 
 class _OpenFile:
@@ -38,7 +44,10 @@ class _OpenFile:
         self._content = content
 
     def read_at(self, position: int, size: int, *, in_memory: bool = False) -> bytes | bytearray:
-        return self._content.data[position : position + size]
+        content = self._content
+        end = max(position, min(position + size, content.size))
+        found = content.data[position:end]
+        return found + bytes(end - position - len(found))
 
     def write_at(self, position: int, *buffers: Buffer) -> int:
         data, start = self._content.data, position
@@ -48,22 +57,20 @@ class _OpenFile:
             view = memoryview(buffer).cast("B")
             data[position : position + len(view)] = view
             position += len(view)
+        self._content.size = max(self._content.size, position)
         self._content.modified_ms = _now_ms()
         return position - start
 
     def truncate(self, size: int) -> None:
-        data = self._content.data
-        if size < len(data):
-            del data[size:]
-        else:
-            data.extend(bytes(size - len(data)))
+        del self._content.data[size:]
+        self._content.size = size
         self._content.modified_ms = _now_ms()
 
     def flush(self) -> None:
         pass
 
     def size(self) -> int:
-        return len(self._content.data)
+        return self._content.size
 
     def close(self) -> None:
         pass
@@ -79,101 +86,115 @@ class _HeldLock:
 
 
 class MemoryFiles:
-    """One file system. ``FileNotFoundError`` and its like are raised as the operating system does."""
+    """One file system. ``FileNotFoundError`` and its like are raised as the operating system does.
+
+    Invariant: every directory but the root stands in its parent, with None for its content.
+    """
 
     def __init__(self) -> None:
-        self._files: dict[str, _Content] = {}
-        self._directories: set[str] = set()
+        self._directories: dict[str, dict[str, _Content | None]] = {"/": {}}  # what is in each, by name
         self._locked: set[str] = set()
         self._mutex = threading.Lock()  # around whatever looks at more than one name
 
     def open(self, path: str, *, create: bool = False) -> File:
         with self._mutex:
-            content = self._files.get(path)
+            directory, name = self._place(path)
+            content = directory.get(name)
             if content is None:
-                if not create or not self._is_directory(posixpath.dirname(path)):
+                if not create:
                     raise _missing(path)
-                content = self._files[path] = _Content(modified_ms=_now_ms())
+                content = directory[name] = _Content()
             return _OpenFile(content)
 
     def load(self, path: str, position: int, size: int) -> None:
         pass
 
     def exists(self, path: str) -> bool:
-        return path in self._files or self._is_directory(path)
+        return path in self._directories or posixpath.basename(path) in self._parent(path)
 
     def list_directory(self, path: str) -> list[str]:
         with self._mutex:
-            if not self._is_directory(path):
+            found = self._directories.get(path)
+            if found is None:
                 raise _missing(path)
-            start = path + "/"
-            names = [*self._files, *self._directories]
-            return sorted({name[len(start) :].partition("/")[0] for name in names if name.startswith(start)})
+            return sorted(found)
 
     def make_directory(self, path: str) -> None:
         with self._mutex:
-            while path not in ("", "/"):
-                self._directories.add(path)
-                path = posixpath.dirname(path)
+            self._make(path)
+
+    def _make(self, path: str) -> dict[str, _Content | None]:
+        found = self._directories.get(path)
+        if found is None:
+            above, name = posixpath.split(path)
+            self._make(above)[name] = None
+            found = self._directories[path] = {}
+        return found
 
     def replace(self, source: str, destination: str) -> None:
         with self._mutex:
-            if source in self._files:
-                self._files[destination] = self._files.pop(source)
-            elif self._is_directory(source):
-                start = source + "/"
-                for name in [name for name in self._files if name.startswith(start)]:
-                    self._files[destination + name[len(source) :]] = self._files.pop(name)
-                for name in [name for name in self._directories if name == source or name.startswith(start)]:
-                    self._directories.remove(name)
-                    self._directories.add(destination + name[len(source) :])
-            else:
+            old, old_name = self._place(source)
+            if old_name not in old:
                 raise _missing(source)
+            new, new_name = self._place(destination)
+            new[new_name] = old.pop(old_name)
+            start = source + "/"
+            for path in [path for path in self._directories if path == source or path.startswith(start)]:
+                self._directories[destination + path[len(source) :]] = self._directories.pop(path)
 
     def remove(self, path: str) -> None:
-        self._files.pop(path, None)
+        self._parent(path).pop(posixpath.basename(path), None)
 
     def remove_directory(self, path: str) -> None:
         with self._mutex:
-            start = path + "/"
-            for name in [name for name in self._files if name.startswith(start)]:
-                del self._files[name]
-            self._directories = {name for name in self._directories if name != path and not name.startswith(start)}
+            if path in self._directories:
+                self._parent(path).pop(posixpath.basename(path), None)
+                start = path + "/"
+                for below in [each for each in self._directories if each == path or each.startswith(start)]:
+                    del self._directories[below]
 
     def sync_directory(self, path: str) -> None:
         pass
 
     def size(self, path: str) -> int:
-        return len(self._content(path).data)
+        return self._content(path).size
 
     def modified_ms(self, path: str) -> int:
         return self._content(path).modified_ms
 
     def read_file(self, path: str) -> bytes:
-        return bytes(self._content(path).data)
+        content = self._content(path)
+        return bytes(content.data) + bytes(content.size - len(content.data))
 
     def write_file(self, path: str, data: bytes, *, flush: bool = True) -> None:
         with self._mutex:
-            if not self._is_directory(posixpath.dirname(path)):
-                raise _missing(path)
-            self._files[path] = _Content(bytearray(data), _now_ms())
+            directory, name = self._place(path)
+            directory[name] = _Content(bytearray(data), len(data))
 
     def lock(self, path: str) -> Lock:
         with self._mutex:
             if path in self._locked:
                 raise DiskLockedError(f"{path} is locked by another server of this process. Stop it first.")
-            self._files.setdefault(path, _Content(modified_ms=_now_ms()))
+            directory, name = self._place(path)
+            directory.setdefault(name, _Content())
             self._locked.add(path)
             return _HeldLock(self._locked, path)
 
     def free_bytes(self, path: str) -> int:
         return FREE_BYTES
 
-    def _is_directory(self, path: str) -> bool:
-        return path in self._directories
+    def _parent(self, path: str) -> dict[str, _Content | None]:
+        """What is in the directory of that path; of one that is missing, nothing."""
+        return self._directories.get(posixpath.dirname(path), {})
+
+    def _place(self, path: str) -> tuple[dict[str, _Content | None], str]:
+        above, name = posixpath.split(path)
+        if above not in self._directories:
+            raise _missing(path)
+        return self._directories[above], name
 
     def _content(self, path: str) -> _Content:
-        content = self._files.get(path)
+        content = self._parent(path).get(posixpath.basename(path))
         if content is None:
             raise _missing(path)
         return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,20 @@ def test_files_are_written_read_cut_and_extended(files: Files, home: str) -> Non
     again = files.open(f"{home}/f")
     assert again.read_at(0, 2, in_memory=False) == b"aB"
     assert files.modified_ms(f"{home}/f") > 1_600_000_000_000
+
+
+def test_zeros_that_nobody_wrote_take_no_memory(files: Files, home: str) -> None:
+    file = files.open(f"{home}/index", create=True)
+    tracemalloc.start()
+    try:
+        file.truncate(1 << 30)
+        file.write_at(0, b"entry")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert (file.size(), file.read_at(3, 4), file.read_at((1 << 30) - 2, 9)) == (1 << 30, b"ry\0\0", b"\0\0")
+    file.truncate(5)
+    assert files.read_file(f"{home}/index") == b"entry"
 
 
 def test_names_come_go_and_move(files: Files, home: str) -> None:
