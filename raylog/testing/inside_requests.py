@@ -157,6 +157,25 @@ class InsideRequests:
             if not parts:
                 await asyncio.sleep(RETRY_S)
 
+    async def write(self, key: TopicPartition, batch: bytes, timeout_s: float) -> int:
+        """Append a batch, acknowledged by all replicas in sync; the offset of its first record. Waits for a leader."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        body = requests.produce({key: batch}, acks=-1, timeout_ms=TIMEOUT_MS)
+        while True:
+            state = self.partition(*key)
+            actor = self.image.actors.get(state.node_of(state.leader)) if state.leader >= 0 else None
+            if actor is not None and actor.alive:
+                result = (await self._ask(actor.endpoint, body)).responses[0].partition_responses[0]
+                if result.error_code is ErrorCode.none:
+                    return int(result.base_offset)
+                if result.error_code is not ErrorCode.not_leader_or_follower:
+                    _raise(result.error_code, result.error_message)
+            if asyncio.get_running_loop().time() > deadline:
+                raise ClientTimeoutError(
+                    f"{key.topic}-{key.partition} has no leader after {timeout_s:g} s: is its disk full?"
+                )
+            await asyncio.sleep(RETRY_S)
+
     async def _fetch(self, topic: str, offsets: Mapping[int, int], *, max_wait_ms: float) -> dict[int, Any]:
         """The answers of those leaders that can be reached, by partition."""
         shares: dict[Endpoint, dict[TopicPartition, tuple[int, int]]] = {}

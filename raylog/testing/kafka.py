@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +35,7 @@ from raylog.groups.context import GroupConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import PartitionState
+from raylog.records.codec import encode
 from raylog.records.record import Record
 from raylog.testing.full_disk import FillableDisk, FillableFiles
 from raylog.testing.in_process import InProcessCluster
@@ -93,6 +95,20 @@ class Kafka:
         Raises ClientTimeoutError if there are not after ``timeout`` seconds, UnknownTopicOrPartitionError for a topic that there is not.
         """
         return self._run(self._inside.records(topic, count, timeout), timeout + PATIENCE_S)
+
+    def write(self, topic: str, *values: bytes | None, key: bytes | None = None, partition: int = 0) -> int:
+        """Put records into a partition for the code under test to find, acknowledged by all replicas in sync; the first one's offset.
+
+        For tests of consumers that have no producer at hand. The partition is the one that is named, whatever the key.
+        """
+        wrong = [value for value in (*values, key) if not isinstance(value, bytes | None)]
+        if wrong or not values:
+            raise ConfigError(
+                f"write() takes values of bytes, at least one, not {wrong[0]!r}" if wrong else "write() needs a value"
+            )
+        now_ms = time.time_ns() // 1_000_000
+        batch = encode((now_ms, key, value, ()) for value in values)
+        return self._run(self._inside.write(TopicPartition(topic, partition), batch, PATIENCE_S))
 
     # ------------------------------------------------------------------ faults of requests
 
@@ -336,6 +352,9 @@ class AsyncKafka:
 
     async def records(self, topic: str, *, count: int | None = None, timeout: float = PATIENCE_S) -> list[Record]:
         return await asyncio.to_thread(self.kafka.records, topic, count=count, timeout=timeout)
+
+    async def write(self, topic: str, *values: bytes | None, key: bytes | None = None, partition: int = 0) -> int:
+        return await asyncio.to_thread(self.kafka.write, topic, *values, key=key, partition=partition)
 
     async def move_leader(self, topic: str, partition: int = 0, *, to: int | None = None) -> int:
         return await asyncio.to_thread(self.kafka.move_leader, topic, partition, to=to)

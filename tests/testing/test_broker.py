@@ -233,6 +233,31 @@ def test_records_of_compressed_batches_come_one_by_one(kafka: Kafka) -> None:
     assert (found[0].key, list(found[0].headers)) == (b"k", [("h", b"v")])
 
 
+def test_a_consumer_finds_what_the_test_has_written(kafka: Kafka) -> None:
+    kafka.create_topic("orders", 2)
+    assert kafka.write("orders", b"a", None, key=b"k", partition=1) == 0
+    assert kafka.write("orders", b"b", partition=1) == 2
+    found = kafka.records("orders")
+    assert [(each.partition, each.key, each.value) for each in found] == [
+        (1, b"k", b"a"),
+        (1, b"k", None),
+        (1, None, b"b"),
+    ]
+
+    async def consumed() -> list[bytes | None]:
+        reader = AIOKafkaConsumer(
+            "orders", bootstrap_servers=kafka.bootstrap, group_id="g", auto_offset_reset="earliest"
+        )
+        async with reader:
+            return [(await reader.getone()).value for _ in range(3)]
+
+    assert asyncio.run(consumed()) == [b"a", None, b"b"]
+    with pytest.raises(ConfigError, match="values of bytes"):
+        kafka.write("orders", "text")  # type: ignore[arg-type]
+    with kafka.fill_disk(), pytest.raises(KafkaError, match="No space left"):
+        kafka.write("orders", b"too much")
+
+
 # ---------------------------------------------------------------------- faults of requests
 
 
