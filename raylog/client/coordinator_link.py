@@ -3,7 +3,8 @@
 The coordinator is the leader of the group's partition of ``__consumer_offsets``, so it is found as every leader is: in the metadata, and
 after a failure by a search for a newer leader epoch, which takes milliseconds (``metadata``). The first group of a cluster has the
 topic created. A connection that breaks, no answer in time and NOT_COORDINATOR start a search; after the first NOT_COORDINATOR the same
-process is asked once more meanwhile, for it may not have heard yet that it leads.
+process is asked once more meanwhile, for it may not have heard yet that it leads. One that says nothing at all is left as soon as
+another one leads (``silent_leaders``).
 
 ``ask`` makes one attempt and gives its error code back, for those who have a machine of their own; ``request`` goes on until the
 deadline. Lives in one event loop.
@@ -20,11 +21,14 @@ from kio.schema.errors import ErrorCode
 from raylog.client import requests
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import Leader
+from raylog.client.silent_leaders import SilentLeaders
 from raylog.errors import ClientTimeoutError, RaylogError, error_for, kafka_error
 from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.types import TopicPartition
+from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
 
+HELD_BACK_MS = 3_000  # how long a coordinator keeps a heartbeat
 _FIRST_RETRY_S = 0.02
 _SEARCH_S = 1.2
 AGAIN = frozenset(
@@ -54,6 +58,7 @@ class CoordinatorLink:
         self.node = -1
         self._key = TopicPartition(OFFSETS_TOPIC, partition) if partition is not None else None
         self._search_ended: asyncio.Event | None = None  # of the search under way
+        self._silent = SilentLeaders(link.metadata)
         self._denials = 0  # NOT_COORDINATOR, in a row
 
     async def ask(
@@ -68,7 +73,7 @@ class CoordinatorLink:
                 return ErrorCode.coordinator_not_available.value, None
             connection = await self._link.connections.get(leader.endpoint)
             peer = connection.peer
-            reply = await connection.request(request, timeout_ms=timeout_ms)
+            reply = await self._watched(connection, leader, request, timeout_ms)
         except RaylogError as error:
             if leader is None:
                 return int(error.code if error.retriable else ErrorCode.coordinator_not_available), None
@@ -109,6 +114,17 @@ class CoordinatorLink:
             if loop.time() + pause_s >= deadline:
                 raise ClientTimeoutError(f"no answer within {timeout_ms:g} ms: {error}") from error
             await asyncio.sleep(pause_s)
+
+    async def _watched(self, connection: Connection, leader: Leader, request: Any, timeout_ms: float) -> Any:
+        assert self._key is not None, "a leader of no partition"
+        number = self._silent.sent(connection, [(self._key, leader)], held_back_ms=HELD_BACK_MS)
+        try:
+            return await connection.request(request, timeout_ms=timeout_ms)
+        finally:
+            self._silent.ended(number)
+
+    def close(self) -> None:
+        self._silent.close()
 
     # -------------------------------------------------------------- where it is
 

@@ -8,7 +8,7 @@ It follows the Java client's coordinator (3.6–3.9). States, and where each goe
     JOINING     JoinGroup is under way, or is tried again after a pause                     → SYNCING (joined), PREPARING (id lost), FAILED
     SYNCING     the plan is being made (by the group's leader), or SyncGroup is under way   → STABLE, PREPARING, FAILED
     STABLE      owns an assignment; heartbeats                                              → PREPARING, OUT (left), FAILED
-    FAILED      an error that trying again does not mend                                    → OUT (leave)
+    FAILED      an error that trying again does not mend                                    → OUT (leave), PREPARING (wanted anew)
 
 Answers:
 
@@ -178,10 +178,10 @@ class GroupMember:
     def join(self) -> list[Order]:
         """Be in the group; where it is already, join again, since what it wants has changed."""
         match self.state:
-            case State.OUT:
+            case State.OUT | State.STABLE:
                 return self._prepare(is_lost=False)
-            case State.STABLE:
-                return self._prepare(is_lost=False)
+            case State.FAILED:
+                return self._prepare(is_lost=True)
             case State.JOINING | State.SYNCING:
                 self._rejoins = True
         return []

@@ -508,6 +508,7 @@ class GroupMembership:
         await self.leave("the consumer was closed")
         self._is_closed = True
         self._topics.close()
+        self._coordinator.close()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:

@@ -6,6 +6,8 @@ import asyncio
 import importlib.util
 import itertools
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +32,7 @@ from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.core
 
+OFFSET_COMMIT = 8
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _numbers = itertools.count(1)
 
@@ -304,24 +307,49 @@ def test_a_pattern_takes_in_topics_that_come_later(
     until(lambda: len(consumer.assignment()) == 7, consumer)
 
 
-def test_a_member_whose_process_ends_is_replaced_within_a_second(
+def test_a_member_that_is_killed_is_replaced_within_two_seconds(
     running: InProcessCluster, topic: str, member: Callable[..., Consumer]
 ) -> None:
-    first, second = member(), member()
+    first = member()
     first.subscribe(topic)
-    second.subscribe(topic)
-    until(lambda: len(first.assignment()) == len(second.assignment()) == 2, first, second)
-    core = second._core()
-    assert core.group is not None
-    core.group._is_closed = True  # its process is gone: it sends nothing any more, and its connections break
-    core.loop.call_soon_threadsafe(core.fetcher.stop)
-    for door in list(core.link.connections._doors.values()):
-        if door.connection is not None:
-            core.loop.call_soon_threadsafe(door.connection.abort)
-    core.link.connections._closed = True
+    until(lambda: len(first.assignment()) == 4, first)
+    code = "import pickle, sys\nconsumer = pickle.load(sys.stdin.buffer)\nwhile True: consumer.poll(0.1)"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        try:
+            assert process.stdin is not None
+            process.stdin.write(pickle.dumps(first))
+            process.stdin.close()
+            until(lambda: len(first.assignment()) == 2, first)
+        finally:
+            process.kill()
     began = time.monotonic()
     until(lambda: len(first.assignment()) == 4, first)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 2, "its connection has ended: nobody waits for session.timeout.ms"
+
+
+def test_a_coordinator_that_says_nothing_is_left_when_another_one_leads(
+    running: InProcessCluster, topic: str, member: Callable[..., Consumer]
+) -> None:
+    consumer = member(enable_auto_commit=False)
+    consumer.subscribe(topic)
+    until(lambda: len(consumer.assignment()) == 4, consumer)
+    with AdminClient(running.address) as admin:
+        number = partition_for(f"group-of-{topic}")
+        place = TopicPartition(OFFSETS_TOPIC, number)
+        part = admin.describe_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC].partitions[number]
+        handlers = running.launcher.servers[part.leader_node]._server.handlers
+        answers, handlers[OFFSET_COMMIT] = handlers[OFFSET_COMMIT], lambda request: None
+        try:
+            began = time.monotonic()
+            told: list[Any] = []
+            done = threading.Event()
+            consumer.commit_async({(topic, 0): 0}, lambda offsets, error: (told.append(error), done.set()))
+            admin.reassign({place: [*part.replicas[1:], part.replicas[0]]})
+            admin.elect_leaders([place])
+            assert done.wait(20) and told == [None]
+            assert time.monotonic() - began < 15, "nobody waits for request.timeout.ms"
+        finally:
+            handlers[OFFSET_COMMIT] = answers
 
 
 def test_a_static_member_comes_back_to_what_it_had(

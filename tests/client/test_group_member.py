@@ -303,6 +303,7 @@ def test_a_fenced_instance_fails_for_good(bench: Bench) -> None:
     assert first.error is not None and first.error.error == ErrorCode.fenced_instance_id
     assert first.machine.state is State.FAILED and second.machine.state is State.STABLE
     assert first.machine.next_deadline_ms(0) is None
+    assert first.machine.join() == [Prepare(is_lost=True)], "unless it is wanted anew"
 
 
 def test_members_without_a_common_strategy_fail(bench: Bench) -> None:
