@@ -194,7 +194,7 @@ def test_heartbeats_go_on_while_the_user_is_asked_to_give_up(bench: Bench) -> No
     (first,) = stable(bench, 1)
     first.user_is_there = False
     second = Mate(bench).join()
-    pass_time(bench, 12_000, first, second)
+    pass_time(bench, 25_000, first, second)
     assert first.machine.state is State.PREPARING
     assert first.machine.member_id in bench.coordinator.groups[GROUP].members, "its session is alive"
     first.prepare()
