@@ -60,6 +60,7 @@ class Consumer:
         self._subscription: tuple[Wanted, RebalanceListener | None] | None = None
         self._generation = background_module.generation
         self._lock = threading.RLock()
+        self._opening = threading.Lock()  # not the polls' one: those hold theirs while they wait
         self._closing = False
         self._closed = False
         self._finalizer: Any = None
@@ -316,8 +317,9 @@ class Consumer:
             notice_fork(repr(self))
             self._start = {key: self._live.positions().get(key) for key in self._live.fetcher.partitions}
             self._lock = threading.RLock()
+            self._opening = threading.Lock()
             self._live = None
-        with self._lock:
+        with self._opening:
             if self._live is None:
                 core = background().run(_make(self._address, self._config))
                 known = {key: offset for key, offset in self._start.items() if offset is not None}

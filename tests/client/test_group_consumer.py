@@ -436,6 +436,16 @@ def test_without_a_group_there_is_nothing_to_subscribe_to(running: InProcessClus
         consumer.subscribe("t")
 
 
+def test_an_unopened_consumer_can_be_asked_while_another_thread_polls(member: Callable[..., Consumer]) -> None:
+    consumer = member()
+    found: list[Any] = []
+    asking = threading.Thread(target=lambda: found.append(consumer.assignment()), daemon=True)
+    with consumer._lock:  # as a poll holds it while it waits
+        asking.start()
+        asking.join(10)
+    assert found == [[]]
+
+
 def test_unsubscribing_leaves_the_group(running: InProcessCluster, topic: str, member: Callable[..., Consumer]) -> None:
     first, second = member(), member()
     journal = Journal()
