@@ -84,9 +84,11 @@ def test_connect_finds_the_cluster_through_ray_and_through_its_folder(embedded: 
 
 
 def test_server_processes_run_at_nice_0(embedded: raylog.Cluster, events: str) -> None:
-    pids = [actor["pid"] for actor in embedded.status()["actors"]]
-    assert pids
-    for pid in pids:
+    def all_live() -> list[int]:
+        actors = embedded.status()["actors"]
+        return [each["pid"] for each in actors] if all(each["state"] == "live" for each in actors) else []
+
+    for pid in eventually(all_live, "every server actor is live"):
         nice = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[16])
         assert nice == 0, f"process {pid} runs at nice {nice}"
 
