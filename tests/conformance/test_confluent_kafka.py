@@ -284,13 +284,13 @@ def test_a_position_behind_the_end_is_reset_as_configured(bootstrap: str, new_to
 
 def test_a_consumer_at_the_end_waits_and_is_woken(bootstrap: str, new_topic: NewTopicOf) -> None:
     topic = new_topic(3)
-    with consumer(bootstrap, fetch_wait_max_ms=5_000) as reader:
+    with consumer(bootstrap, fetch_wait_max_ms=60_000) as reader:
         reader.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(3)])
         assert reader.poll(0.5) is None
         started = time.monotonic()
         assert not produce(bootstrap, topic, [b"v"]).errors
         assert values_of(take(reader, 1)) == [b"v"]
-    assert time.monotonic() - started < 2.0, "it was woken, not timed out"
+    assert time.monotonic() - started < 30, "it was woken, not timed out"
 
 
 # ------------------------------------------------------------------ topics and configs

@@ -16,7 +16,7 @@ def test_no_partition_has_two_owners_and_no_committed_offset_goes_back(seed: int
     world.heal()
 
 
-@pytest.mark.core
+@pytest.mark.sim
 @pytest.mark.parametrize("first", range(0, 200, 20))
 def test_many_worlds_hold_together(first: int) -> None:
     seen = [0, 0, 0]
