@@ -21,8 +21,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -54,12 +54,12 @@ from raylog.placement.local_ray import (
     refuses_token,
     running_ray,
 )
+from raylog.placement.ray_environment import RAY_CLUSTERS, added_environment, loopback_only
 from raylog.types import Endpoint
 from raylog.wire.private import ClusterStatus, DescribeQuorum, RegisterDisks, Shutdown
 
 DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"
-RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Ray's switch for listening beyond the loopback interface
 STARTUPS_AT_ONCE = "16"  # Ray warns on the terminal at four times this many processes, and there is one per replica
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # raylog keeps nothing there; Ray refuses less than 75 MB
 
@@ -436,7 +436,7 @@ def _connect_ray(address: str, *, log_to_driver: bool) -> None:
     if _is_refused(endpoint, is_auto=address == "auto"):
         raise _other_token(endpoint)
     try:
-        with _loopback_only() if is_loopback(local if address == "auto" and local else address) else nullcontext():
+        with loopback_only() if is_loopback(local if address == "auto" and local else address) else nullcontext():
             ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging.ERROR)
     except (ray.exceptions.AuthenticationError, ConnectionError) as error:
         if "multiple active Ray" in str(error):
@@ -484,7 +484,7 @@ def _start_ray(disks: Sequence[Disk], log_to_driver: bool) -> None:
         "RAY_worker_maximum_startup_concurrency": STARTUPS_AT_ONCE,
         "RAY_USAGE_STATS_ENABLED": "0",  # Ray's notice about its reports would not be seen
     }
-    with _loopback_only(), _environment(quiet):
+    with loopback_only(), added_environment(quiet):
         ray.init(
             address="local",
             include_dashboard=False,
@@ -493,35 +493,6 @@ def _start_ray(disks: Sequence[Disk], log_to_driver: bool) -> None:
             log_to_driver=log_to_driver,
             logging_level=logging.ERROR,
         )
-
-
-@contextmanager
-def _loopback_only() -> Iterator[None]:
-    """A Ray that starts meanwhile listens on 127.0.0.1 only.
-
-    Ray replaces a loopback address that it is given by the machine's own, unless told that clusters are switched off, as it
-    is by default on a Mac. The switch is read when Ray is imported, which may be long ago.
-    """
-    from ray._private import ray_constants
-
-    enabled, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
-    try:
-        with _environment({RAY_CLUSTERS: "0"}):
-            yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = enabled
-
-
-@contextmanager
-def _environment(changes: dict[str, str]) -> Iterator[None]:
-    """Those environment variables for what is started meanwhile, unless the user has set them."""
-    added = {name: value for name, value in changes.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
 
 
 def _launch(

@@ -24,6 +24,7 @@ from raylog.cli.output import AsJson, notice, print_json, print_table, print_tex
 from raylog.cli.recovery import await_recovery, recovery_words
 from raylog.errors import ClusterError, RayError
 from raylog.placement.local_ray import running_ray
+from raylog.placement.ray_environment import RAY_CLUSTERS
 
 RAY_NOTE = "ray-started-by-raylog.json"
 RAY_HEAD_PORT = 6379
@@ -268,7 +269,7 @@ def _bootstrap_servers(state: dict[str, Any]) -> str:
 
 def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: int) -> str:
     """Start a Ray on the loopback interface that outlives this command; its address."""
-    from raylog.cluster import OBJECT_STORE_BYTES, RAY_CLUSTERS, STARTUPS_AT_ONCE, prepare_disks
+    from raylog.cluster import OBJECT_STORE_BYTES, STARTUPS_AT_ONCE, prepare_disks
     from raylog.placement.groups import node_resources
 
     disks = prepare_disks(folder, brokers, racks, disks_each)

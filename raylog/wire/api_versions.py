@@ -7,11 +7,25 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from raylog.wire import private
 from raylog.wire.frames import API_VERSIONS, Entity
+
+if TYPE_CHECKING:
+    from raylog.wire.server import Request
+
+
+def answer(request: Request) -> None:
+    """What the server's table says; one with more to tell (features) puts its own handler there."""
+    request.reply(reply(request.connection.server.told_versions, request.version))
+
+
+def answer_unsupported(request: Request) -> None:
+    """To a request of a version that is not known."""
+    request.reply(reply(request.connection.server.told_versions, 0, ErrorCode.unsupported_version))
 
 
 def reply(spoken: Mapping[int, range], version: int, error: ErrorCode = ErrorCode.none) -> Entity:

@@ -30,7 +30,6 @@ connection.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 from collections import deque
@@ -38,9 +37,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
-from raylog.errors import ClusterError, ProtocolError, RaylogError
+from raylog.errors import ProtocolError, RaylogError
 from raylog.metadata.session import ActorIdentity
 from raylog.types import BROKER_SLOT, Endpoint, slot_of
 from raylog.wire import api_versions, private
@@ -57,6 +54,7 @@ from raylog.wire.frames import (
 )
 from raylog.wire.framing import Buffer, FramedProtocol
 from raylog.wire.handshake import HandshakeError, Peer, Secret, ServerHandshake
+from raylog.wire.ports import listening_socket
 
 logger = logging.getLogger("raylog.wire")
 
@@ -64,7 +62,6 @@ HANDSHAKE_BYTES_MAX: Final = 4096
 FETCH: Final = 1
 SMALL_HOLDER_BYTES: Final = 64 * 1024
 BROKER_REQUESTS_MAX: Final = 65_536
-PORTS_TRIED_MAX: Final = 100
 SWEEP_INTERVAL_S: Final = 1.0
 
 Handler = Callable[["Request"], Awaitable[Any] | None]
@@ -246,7 +243,7 @@ class ServerConnection(FramedProtocol):
             if header.api_key != API_VERSIONS:
                 raise
             logger.info("%s: %s; answered with the versions spoken here", self.peername, error)
-            self._dispatch(_answer_unsupported_api_versions, header, None, size)
+            self._dispatch(api_versions.answer_unsupported, header, None, size)
             return
         self._dispatch(handler, header, body, size)
 
@@ -512,7 +509,7 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._bound: socket.socket | None = None
-        self.handlers.setdefault(API_VERSIONS, _answer_api_versions)
+        self.handlers.setdefault(API_VERSIONS, api_versions.answer)
         if secret is not None:
             self.handlers.setdefault(private.CANCEL, _cancel)
         self.claimed_versions = dict(claimed_versions or {})
@@ -525,18 +522,20 @@ class Server:
 
     def bind(self) -> Endpoint:
         """Takes the port; who connects waits for ``start``. Raises ClusterError when no port can be had."""
-        self._bound = self._bind()
+        if self._bound is None:
+            self._bound = listening_socket(self._host, self._port, port_must_match=self._port_must_match)
         self.endpoint = Endpoint(self._host, self._bound.getsockname()[1])
         return self.endpoint
 
     async def start(self) -> Endpoint:
         """Listens. Raises ClusterError when no port can be had."""
         self.loop = asyncio.get_running_loop()
-        listening, self._bound = self._bound or self._bind(), None
+        endpoint = self.bind()
+        listening, self._bound = self._bound, None
+        assert listening is not None
         self._listener = await self.loop.create_server(lambda: ServerConnection(self), sock=listening, backlog=1024)
-        self.endpoint = Endpoint(self._host, listening.getsockname()[1])
         self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
-        return self.endpoint
+        return endpoint
 
     async def stop(self, *, grace_s: float = 1.0) -> None:
         """Stops listening and closes every connection; replies already given are sent if the peers read them within ``grace_s``."""
@@ -587,41 +586,7 @@ class Server:
             connection.sweep(now)
         self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
-    def _bind(self) -> socket.socket:
-        family, kind, _, _, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
-        host = str(address[0])
-        last_port = (
-            min(65_535, self._port + PORTS_TRIED_MAX) if self._port and not self._port_must_match else self._port
-        )
-        for port in range(self._port, last_port + 1):
-            listening = socket.socket(family, kind)
-            try:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listening.setblocking(False)
-                listening.bind((host, port))
-                listening.listen(1024)
-            except OSError as error:
-                listening.close()
-                if error.errno != errno.EADDRINUSE:
-                    raise ClusterError(f"cannot listen on {self._host}:{port}: {error.strerror}") from error
-                continue
-            if port != self._port and self._port:
-                logger.warning("port %d is taken; listening on %d instead", self._port, port)
-            return listening
-        tried = f"port {self._port} is" if last_port == self._port else f"ports {self._port} to {last_port} are"
-        raise ClusterError(f"cannot listen on {self._host}: {tried} taken; name another port")
-
 
 def _cancel(request: Request) -> None:
     request.connection.cancel(request.body.correlation_id)
     request.reply(private.Cancelled())
-
-
-def _answer_api_versions(request: Request) -> None:
-    """What the table says; a server with more to tell (features) puts its own handler there."""
-    request.reply(api_versions.reply(request.connection.server.told_versions, request.version))
-
-
-def _answer_unsupported_api_versions(request: Request) -> None:
-    told = request.connection.server.told_versions
-    request.reply(api_versions.reply(told, 0, ErrorCode.unsupported_version))

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
+from raw_requests import eventually
 
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.testing.in_process import cluster
 
 pytestmark = pytest.mark.core
-
-
-def until(condition, timeout_s=20):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def folders(running, name):
@@ -30,11 +23,14 @@ def folders(running, name):
 def test_a_deleted_topics_folders_and_processes_go(tmp_path):
     with cluster(brokers=3, folder=tmp_path) as running, AdminClient(running.address) as admin:
         admin.create_topics([NewTopic("gone", 2, 3), NewTopic("kept", 1, 3)])
-        until(lambda: len(folders(running, "gone-")) == 6 and len(folders(running, "kept-")) == 3)
-        until(lambda: all(p.leader >= 0 for p in admin.describe_topics(["gone"])["gone"].partitions))
+        eventually(
+            lambda: len(folders(running, "gone-")) == 6 and len(folders(running, "kept-")) == 3, "the folders of both"
+        )
+        eventually(lambda: all(p.leader >= 0 for p in admin.describe_topics(["gone"])["gone"].partitions), "leaders")
         admin.delete_topics(["gone"])
-        until(lambda: not folders(running, "gone-"))
-        until(
-            lambda: len(running.controller._controller.image.actors) == 3 + 3
-        )  # Brokers, and what holds the other topic
+        eventually(lambda: not folders(running, "gone-"), "the folders gone")
+        eventually(
+            lambda: len(running.controller._controller.image.actors) == 3 + 3,
+            "no process left but Brokers, and what holds the other topic",
+        )
         assert len(folders(running, "kept-")) == 3

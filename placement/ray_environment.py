@@ -1,0 +1,38 @@
+"""What a Ray that is started from here is told by its environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Ray's switch for listening beyond the loopback interface
+
+
+@contextmanager
+def loopback_only() -> Iterator[None]:
+    """A Ray that starts meanwhile listens on 127.0.0.1 only.
+
+    Ray replaces a loopback address that it is given by the machine's own, unless told that clusters are switched off, as it
+    is by default on a Mac. The switch is read when Ray is imported, which may be long ago.
+    """
+    from ray._private import ray_constants
+
+    enabled, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        with added_environment({RAY_CLUSTERS: "0"}):
+            yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = enabled
+
+
+@contextmanager
+def added_environment(changes: dict[str, str]) -> Iterator[None]:
+    """Those environment variables for what is started meanwhile, unless the user has set them."""
+    added = {name: value for name, value in changes.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
