@@ -32,14 +32,23 @@ states = st.builds(
     isr=st.lists(i64, max_size=4).map(tuple),
     leader_epoch=i64,
 )
-OF_TYPE = {int: i64, int | None: st.none() | i64, PartitionState: states, Endpoint: st.builds(Endpoint, st.text(), i64)}
+endpoints = st.builds(Endpoint, st.text(), i64)
+OF_TYPE = {  # every integer of a record has 64 bits: a hint that says so only by a type of Python's is spelled out
+    int: i64,
+    int | None: st.none() | i64,
+    tuple[int, ...]: st.lists(i64).map(tuple),
+    PartitionState: states,
+    Endpoint: endpoints,
+    Endpoint | None: st.none() | endpoints,
+}
+WITHOUT_INTEGERS = (bool, str, str | None, uuid.UUID, uuid.UUID | None)
 
 
 def of(cls):
-    fields = {name: OF_TYPE.get(hint, st.from_type(hint)) for name, hint in get_type_hints(cls).items()}
-    if "former" in fields:
-        fields["former"] = st.lists(i64).map(tuple)
-    return st.builds(cls, **fields)
+    hints = get_type_hints(cls)
+    return st.builds(
+        cls, **{name: st.from_type(hint) if hint in WITHOUT_INTEGERS else OF_TYPE[hint] for name, hint in hints.items()}
+    )
 
 
 records = st.one_of(*(of(cls) for cls in get_args(Record)))
