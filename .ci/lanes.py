@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("core", "sim", "ray", "conformance", "spark", "chaos", "slow")
 BUDGET_MINUTES = {"fast": 1, "core": 4, "sim": 10, "ray": 8, "conformance": 10, "spark": 10, "chaos": 7}
 NO_TESTS_COLLECTED = 5
+LINES_OF_A_FAILURE = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,16 @@ class Outcome:
     passed: int
     failed: int
     skipped: int
+    failures: tuple[str, ...] = ()
+    """Each failed test: its name, and the end of what pytest said of it."""
 
     def __add__(self, other: Outcome) -> Outcome:
-        return Outcome(self.passed + other.passed, self.failed + other.failed, self.skipped + other.skipped)
+        return Outcome(
+            self.passed + other.passed,
+            self.failed + other.failed,
+            self.skipped + other.skipped,
+            self.failures + other.failures,
+        )
 
 
 def mark_expression(lane: str) -> str:
@@ -59,8 +67,9 @@ def run_lane(lane: str) -> Outcome:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            print(f"── lane {lane}: FAILED, not done after its {BUDGET_MINUTES[lane]} min", flush=True)
-            return Outcome(0, 1, 0)
+            late = f"── lane {lane}: FAILED, not done after its {BUDGET_MINUTES[lane]} min"
+            print(late, flush=True)
+            return Outcome(0, 1, 0, (late,))
         except KeyboardInterrupt:
             os.killpg(process.pid, signal.SIGINT)
             process.wait()
@@ -86,8 +95,20 @@ def read_report(report: Path) -> Outcome:
     for suite in suites:
         failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
         skipped = int(suite.get("skipped", 0))
-        total += Outcome(int(suite.get("tests", 0)) - failed - skipped, failed, skipped)
+        failures = tuple(
+            failure_of(case)
+            for case in suite.iter("testcase")
+            if case.find("failure") is not None or case.find("error") is not None
+        )
+        total += Outcome(int(suite.get("tests", 0)) - failed - skipped, failed, skipped, failures)
     return total
+
+
+def failure_of(case: ElementTree.Element) -> str:
+    """The name of a failed test and the end of its traceback."""
+    said = "\n".join(part.text or part.get("message", "") for kind in ("failure", "error") for part in case.iter(kind))
+    end = "\n".join(said.splitlines()[-LINES_OF_A_FAILURE:])
+    return f"── failed: {case.get('classname')}::{case.get('name')}\n{end}"
 
 
 def find_tools() -> None:
@@ -126,6 +147,8 @@ def main(names: list[str]) -> int:
         total += outcome
         if outcome.failed:
             failed.append(lane)
+    for failure in total.failures:  # once more, where a reader of a log's last lines finds them
+        print(failure)
     if failed:
         print(f"lanes that failed: {', '.join(failed)}")
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)

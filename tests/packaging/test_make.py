@@ -75,6 +75,21 @@ def test_totals_are_read_from_the_report(lanes: types.ModuleType, tmp_path: Path
     assert lanes.read_report(tmp_path / "none") == lanes.Outcome(0, 0, 0)
 
 
+def test_what_failed_is_said_once_more_beside_the_totals(
+    lanes: types.ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuite tests="2" failures="1"><testcase classname="tests.log" name="holds"/>'
+        '<testcase classname="tests.log" name="breaks"><failure message="m">first\nE  assert 1 == 2</failure></testcase></testsuite>'
+    )
+    monkeypatch.setattr(lanes, "run_lane", lambda lane: lanes.read_report(report))
+    assert lanes.main(["fast"]) == 1
+    said = capsys.readouterr().out
+    assert "── failed: tests.log::breaks\nfirst\nE  assert 1 == 2\nlanes that failed: fast\n1 passed, 1 failed" in said
+    assert "holds" not in said
+
+
 def test_an_unknown_lane_is_wrong_use(lanes: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert lanes.main(["fast", "bogus"]) == 2
     assert "no lane bogus" in capsys.readouterr().err
