@@ -44,15 +44,20 @@ def test_lost_requests_in_a_full_pipeline_keep_order_and_are_stored_once(scripte
     assert cluster.values() == [b"first"] + VALUES * 6
 
 
+@pytest.fixture
+def a_leader_is_awaited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a leader's news to time out waits for longer than the test does."""
+    monkeypatch.setattr("raylog.client.metadata.AWAIT_LEADER_MS", 60_000)
+
+
+@pytest.mark.usefixtures("a_leader_is_awaited_for_long")
 def test_a_moved_leader_is_followed_at_once(scripted: Any) -> None:
     cluster = scripted(nodes=3)
     with Producer(cluster.address) as producer:
         producer.send("t", b"0").result(10)
         for epoch in range(1, 6):
             cluster.move_leader(("t", 0), epoch % 3)
-            started = time.perf_counter()
             producer.send("t", b"%d" % epoch).result(10)
-            assert time.perf_counter() - started < 0.9  # less than the wait for a leader that is there already
     assert cluster.values() == [b"%d" % epoch for epoch in range(6)]
 
 
@@ -68,6 +73,7 @@ def test_without_a_controller_a_producer_goes_on_at_the_leader_that_the_old_one_
     assert cluster.values() == [b"%d" % epoch for epoch in range(4)]
 
 
+@pytest.mark.usefixtures("a_leader_is_awaited_for_long")
 def test_a_dead_leader_is_replaced_as_soon_as_the_controller_says_so(scripted: Any) -> None:
     cluster = scripted(nodes=2)
     with Producer(cluster.address) as producer:
@@ -77,19 +83,16 @@ def test_a_dead_leader_is_replaced_as_soon_as_the_controller_says_so(scripted: A
         with pytest.raises(ClientTimeoutError, match="stays on its way"):
             waiting.result(0.2)
         cluster.move_leader(("t", 0), 1)
-        started = time.perf_counter()
         assert waiting.result(10).offset == 1
-        assert time.perf_counter() - started < 0.5
 
 
+@pytest.mark.usefixtures("a_leader_is_awaited_for_long")
 def test_a_leader_that_was_only_cut_off_goes_on_without_waiting_for_another(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address) as producer:
         producer.send("t", b"0").result(10)
         cluster.lose_request()
-        started = time.perf_counter()
         producer.send("t", b"1").result(10)
-        assert time.perf_counter() - started < 0.9
     assert cluster.logs[("t", 0)].epoch == 0
 
 

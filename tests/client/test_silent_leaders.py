@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -47,9 +46,7 @@ def test_a_producer_leaves_a_silent_leader_when_another_one_leads(scripted: Any)
         assert asked_for(cluster, "ProduceRequest") == sent, "it left the leader, and nobody else led"
         speaks_again(cluster, PRODUCE)
         cluster.move_leader(("t", 0), 1)
-        started = time.perf_counter()
-        assert [each.result(10).offset for each in waiting] == [1, 2, 3]
-        assert time.perf_counter() - started < 1.0
+        assert [each.result(10).offset for each in waiting] == [1, 2, 3], "the silent one had 30 s to answer"
     assert cluster.values() == [b"0", b"1", b"2", b"3"]
 
 

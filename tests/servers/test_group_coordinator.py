@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,23 +172,23 @@ async def stable_pair(running: InProcessCluster, endpoint: Any) -> tuple[NativeM
     return first, second
 
 
-def test_the_death_of_a_native_member_is_heard_of_at_once_by_the_others(running: InProcessCluster) -> None:
+def test_the_death_of_a_native_member_is_heard_of_at_once_by_the_others(
+    running: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parked heartbeat would wait for longer than this test does."""
+    monkeypatch.setattr("raylog.actors.apis.groups.NATIVE_HEARTBEAT_PARK_MS", 120_000)
     endpoint = endpoint_of(running, leader(running))
 
-    async def work() -> float:
+    async def work() -> None:
         first, second = await stable_pair(running, endpoint)
-        began = time.monotonic()
         second.connection.abort()
         while (await first.beat()) == ErrorCode.none:
             pass
-        took = time.monotonic() - began
         joined = await first.join()
         assert [each.member_id for each in joined.members] == [first.member_id]
         first.connection.close()
-        return took
 
-    took = running.run(work(), 60)
-    assert 0.4 < took < 2.5, f"a parked heartbeat was answered after {took:.2f} s"
+    running.run(work(), 30)
 
 
 def test_a_group_survives_its_coordinator(running: InProcessCluster) -> None:

@@ -87,7 +87,7 @@ def test_a_listener_that_never_accepts_is_mute(run: Run) -> None:
         with listener() as listening:
             start = asyncio.get_running_loop().time()
             assert await dial(endpoint_of(listening), **EXPECTED) == "mute"
-            assert 0.19 < asyncio.get_running_loop().time() - start < 1
+            assert asyncio.get_running_loop().time() - start > 0.19
 
     run(work())
 
