@@ -10,7 +10,8 @@ Some defaults differ from Kafka's table. ``batch.size`` is 1 MiB instead of 16 K
 buffers that the Java client allocates ahead, ours grow as they fill and a batch is sent as soon as ``linger.ms``
 allows anyhow. ``send.buffer.bytes`` and ``receive.buffer.bytes`` are −1 (the kernel tunes them).
 ``allow.auto.create.topics`` is false: topics are created on purpose. ``enable.auto.commit`` is true with a ``group.id``
-and false without, as in Kafka.
+and false without, as in Kafka. One option is raylog's own: with ``fetch.from=nearest``, the default, a consumer reads from a
+replica in sync on its own machine, or in its ``client.rack``, where the leader is farther away; with ``leader`` never.
 """
 
 from __future__ import annotations
@@ -216,6 +217,8 @@ class ConsumerConfig(ClientConfig):
     exclude_internal_topics: bool = True
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     max_poll_records: int = Field(500, ge=1)
+    client_rack: str = ""
+    fetch_from: Literal["nearest", "leader"] = "nearest"
     fetch_min_bytes: int = Field(1, ge=0)
     fetch_max_wait_ms: Milliseconds = Field(500, ge=0)
     fetch_max_bytes: int = Field(52_428_800, ge=0)

@@ -1,6 +1,6 @@
 """The part of a consumer that talks: keeps a buffer of fetched batches filled, ahead of what the user has read.
 
-One round (``_run``) looks up start offsets, checks positions after a change of leader, and sends one Fetch per leader
+One round (``_run``) looks up start offsets, checks positions after a change of leader, and sends one Fetch per process
 for every partition that may be fetched: assigned, not paused, position known, no fetch in flight, and less than two
 fetches' worth of bytes in the buffer. Fetches park at the leader for up to ``fetch.max.wait.ms``; several may be in
 flight to one leader, each for other partitions. So the next fetch travels while the user works on the last one.
@@ -8,6 +8,8 @@ flight to one leader, each for other partitions. So the next fetch travels while
 - An error that concerns the leader starts a search at once; the partition goes on with what it finds (as in
   ``sender.py``).
 - Where a partition begins, and whether its position still holds after a change of leader, is found out by ``positions``.
+- A partition of which a follower is nearer than the leader is fetched there (``nearest_replicas``); whatever goes wrong with that, the
+  leader is asked next. It is also asked while the connection to the follower is being opened.
 - What cannot be mended stays on its partition as ``error``: each poll raises it until a seek or another assignment.
 
 Runs in one event loop; what it shares with the reader's thread is ``consumed_partitions``.
@@ -30,6 +32,7 @@ from raylog.client.consumed_partitions import ConsumedPartitions
 from raylog.client.leader_requests import LEADER_CODES
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import Leader
+from raylog.client.nearest_replicas import AVOID_S, RETRY_S, NearestReplicas
 from raylog.client.positions import Positions, pause_s
 from raylog.client.silent_leaders import SilentLeaders
 from raylog.errors import ClientTimeoutError, RaylogError, error_for, kafka_error
@@ -41,7 +44,11 @@ from raylog.wire.handshake import Peer
 logger = logging.getLogger("raylog.client")
 
 Fetching = list[tuple[ConsumedPartition, int, Leader]]
-"""The partitions of one Fetch, each with its generation and the leader it was sent to."""
+"""The partitions of one Fetch, each with its generation and its leader, as it was known then."""
+
+_EPOCH_CODES = (ErrorCode.fenced_leader_epoch, ErrorCode.unknown_leader_epoch)
+_LEADER = -1  # whoever leads, in place of a follower's node id
+_FOLLOWER_PATIENCE_MS = 2_000  # how much longer than it may wait for records a follower may take to answer
 
 
 class Fetcher(ConsumedPartitions):
@@ -58,6 +65,7 @@ class Fetcher(ConsumedPartitions):
         self._timer_at = float("inf")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._silent = SilentLeaders(link.metadata)
+        self._nearest = NearestReplicas(config, link.metadata, self._loop.time)
         self._refresher = self._loop.create_task(self._refresh_metadata())
 
     def wake(self) -> None:
@@ -97,7 +105,7 @@ class Fetcher(ConsumedPartitions):
         later = float("inf")
         to_look_up: list[tuple[ConsumedPartition, int, int]] = []
         to_resume: list[tuple[ConsumedPartition, int]] = []
-        to_fetch: dict[tuple[Endpoint, Connection], Fetching] = {}
+        to_fetch: dict[tuple[Connection, int], Fetching] = {}
         with self.lock:
             room = self._buffered_bytes < self._config.fetch_max_bytes
             for key, partition in self.partitions.items():
@@ -129,23 +137,25 @@ class Fetcher(ConsumedPartitions):
                     partition.resolving = True
                     self._spawn(self._positions.validate(partition, partition.generation, leader))
                     continue
-                connection = self._link.connections.peek(leader.endpoint)
+                connection, asked = None, _LEADER
+                if (follower := self._nearest.follower(key, leader)) is not None:
+                    connection, asked = self._connected(follower.endpoint), follower.node
                 if connection is None:
-                    self._connect(leader.endpoint)
-                else:
+                    connection, asked = self._connected(leader.endpoint), _LEADER
+                if connection is not None:
                     partition.fetching = True
-                    to_fetch.setdefault((leader.endpoint, connection), []).append(
-                        (partition, partition.generation, leader)
-                    )
+                    to_fetch.setdefault((connection, asked), []).append((partition, partition.generation, leader))
         if to_resume:
             self._spawn(self._positions.resume(to_resume))
         if to_look_up:
             self._spawn(self._positions.look_up(to_look_up))
-        for (_, connection), fetching in to_fetch.items():
-            self._fetch(connection, fetching)
+        for (connection, asked), fetching in to_fetch.items():
+            self._fetch(connection, asked, fetching)
+        if topics := self._nearest.to_review():
+            self._spawn(self._review(topics))
         self._look_again_at(later)
 
-    def _fetch(self, connection: Connection, fetching: Fetching) -> None:
+    def _fetch(self, connection: Connection, follower: int, fetching: Fetching) -> None:
         config = self._config
         request = requests.fetch(
             {partition.key: (partition.fetch_offset, leader.epoch) for partition, _, leader in fetching},
@@ -154,20 +164,34 @@ class Fetcher(ConsumedPartitions):
             max_bytes=config.fetch_max_bytes,
             partition_max_bytes=config.max_partition_fetch_bytes,
         )
-        timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
+        if follower != _LEADER:
+            patience_ms = min(_FOLLOWER_PATIENCE_MS, config.request_timeout_ms)
+            answered = partial(self._answered, connection, follower, fetching, 0)
+            connection.call(request, answered, timeout_ms=patience_ms + config.fetch_max_wait_ms)
+            return
         leaders = [(partition.key, leader) for partition, _, leader in fetching]
-        asked = self._silent.sent(connection, leaders, held_back_ms=config.fetch_max_wait_ms)
-        connection.call(request, partial(self._answered, connection, fetching, asked), timeout_ms=timeout_ms)
+        number = self._silent.sent(connection, leaders, held_back_ms=config.fetch_max_wait_ms)
+        answered = partial(self._answered, connection, _LEADER, fetching, number)
+        connection.call(request, answered, timeout_ms=config.request_timeout_ms + config.fetch_max_wait_ms)
 
     def _answered(
-        self, connection: Connection, fetching: Fetching, asked: int, reply: Any, error: Exception | None
+        self,
+        connection: Connection,
+        follower: int,
+        fetching: Fetching,
+        number: int,
+        reply: Any,
+        error: Exception | None,
     ) -> None:
-        self._silent.ended(asked)
+        self._silent.ended(number)
         if self._stopped:
             return
         if error is None and reply.error_code is not ErrorCode.none:
             error = error_for(reply.error_code, "fetch")
-        if error is not None:
+        if error is not None and follower != _LEADER:
+            for partition, generation, _ in fetching:
+                self._turned_away(partition, generation, follower, error)
+        elif error is not None:
             if isinstance(error, ClientTimeoutError):
                 connection.abort(error)
             for partition, generation, leader in fetching:
@@ -184,9 +208,12 @@ class Fetcher(ConsumedPartitions):
                 code = ErrorCode.network_exception if answer is None else answer.error_code
                 if code is ErrorCode.none:
                     news |= self._take(partition, generation, leader, answer)
+                    continue
+                if answer is not None:
+                    self._link.metadata.learn_hint(partition.key, answer)
+                if follower != _LEADER:
+                    self._turned_away(partition, generation, follower, code)
                 else:
-                    if answer is not None:
-                        self._link.metadata.learn_hint(partition.key, answer)
                     self._failed(partition, generation, leader, code, None)
             if news:
                 self.notify()
@@ -228,6 +255,17 @@ class Fetcher(ConsumedPartitions):
         )
 
     # -------------------------------------------------------------- trouble
+
+    def _turned_away(
+        self, partition: ConsumedPartition, generation: int, follower: int, reason: ErrorCode | Exception
+    ) -> None:
+        """A follower gave an error, or nothing: the leader is asked in the next round."""
+        key = partition.key
+        text = reason.name if isinstance(reason, ErrorCode) else str(reason)
+        logger.debug("node %d gives nothing of %s-%d (%s): asking the leader", follower, *key, text)
+        self._nearest.avoid(key, follower, seconds=RETRY_S if reason in _EPOCH_CODES else AVOID_S)
+        if partition.generation == generation:
+            partition.fetching = False
 
     def _failed(
         self, partition: ConsumedPartition, generation: int, leader: Leader, code: ErrorCode, peer: Peer | None
@@ -277,9 +315,14 @@ class Fetcher(ConsumedPartitions):
 
         self._link.metadata.search_leader(key, failed, peer=peer, on_end=on_end)
 
+    def _connected(self, endpoint: Endpoint) -> Connection | None:
+        """The connection, or None while it is being opened."""
+        connection = self._link.connections.peek(endpoint)
+        if connection is None and endpoint not in self._opening:
+            self._connect(endpoint)
+        return connection
+
     def _connect(self, endpoint: Endpoint) -> None:
-        if endpoint in self._opening:
-            return
         self._opening.add(endpoint)
 
         async def connect() -> None:
@@ -297,12 +340,12 @@ class Fetcher(ConsumedPartitions):
     def _unreachable(self, endpoint: Endpoint) -> None:
         for key, partition in list(self.partitions.items()):
             leader = self._link.metadata.leader(key)
-            if (
-                leader is not None
-                and leader.endpoint == endpoint
-                and not partition.fetching
-                and partition.error is None
-            ):
+            if leader is None:
+                continue
+            if leader.endpoint != endpoint:
+                if (follower := self._nearest.follower(key, leader)) is not None and follower.endpoint == endpoint:
+                    self._nearest.avoid(key, follower.node)
+            elif not partition.fetching and partition.error is None:
                 self._failed(partition, partition.generation, leader, ErrorCode.network_exception, None)
 
     # -------------------------------------------------------------- time
@@ -317,6 +360,15 @@ class Fetcher(ConsumedPartitions):
                     await self._link.metadata.refresh(topics)
             except RaylogError as error:
                 logger.debug("metadata were not refreshed: %s", error)
+
+    async def _review(self, topics: list[str]) -> None:
+        """Have topics described anew, of which followers are read, or might be again."""
+        try:
+            await self._link.metadata.refresh(topics)
+        except RaylogError as error:
+            logger.debug("metadata were not refreshed: %s", error)
+            return
+        self._nearest.reviewed(topics)
 
     def _look_again_at(self, at: float) -> None:
         if self._timer is not None:

@@ -49,12 +49,16 @@ class Leader:
 
 @dataclass(slots=True)
 class PartitionView:
-    """One partition as the controller described it; ``leader`` follows later news. Replicas are node ids."""
+    """One partition as the controller described it; ``leader`` follows later news. Replicas are node ids.
+
+    ``isr_epoch``: the leader epoch under which the rest was described.
+    """
 
     leader: Leader
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline: tuple[int, ...]
+    isr_epoch: int
 
 
 @dataclass(slots=True)
@@ -91,6 +95,7 @@ class Metadata:
         self._changes: dict[tuple[int, Endpoint | None], list[leader_changes.Change]] = {}  # to be told, by who led
         self._tasks: set[asyncio.Task[Any]] = set()
         self.nodes: dict[int, Endpoint] = {}
+        self.racks: dict[int, str | None] = {}
 
     # -------------------------------------------------------------- topics
 
@@ -159,6 +164,7 @@ class Metadata:
     def _learn_nodes(self, reply: Any) -> None:
         for node in reply.brokers:
             self.nodes[int(node.node_id)] = Endpoint(node.host, int(node.port))
+            self.racks[int(node.node_id)] = node.rack
         self._controller.learn_servers(
             {int(node.node_id): Endpoint(node.host, int(node.port)) for node in reply.brokers}
         )
@@ -188,6 +194,7 @@ class Metadata:
                     tuple(map(int, partition.replica_nodes)),
                     tuple(map(int, partition.isr_nodes)),
                     tuple(map(int, partition.offline_replicas)),
+                    int(partition.leader_epoch),
                 )
             )
         view = TopicView(

@@ -11,6 +11,7 @@ _NEW_PROTOCOL = "groups speak the classic protocol; that of KIP-848 is not there
 _NO_TLS = (
     "the inside link authenticates both sides with the cluster's secret; TLS and SASL belong to the Kafka listener"
 )
+_NO_RACK = "it says which replica a consumer reads; producers and admin clients ask leaders"
 _NO_JMX = "there is no JMX reporter; clients are asked for their figures directly"
 
 _EVERYWHERE: Mapping[str, str] = {
@@ -28,11 +29,11 @@ _EVERYWHERE: Mapping[str, str] = {
     "auto.include.jmx.reporter": _NO_JMX,
     "enable.metrics.push": _NO_JMX,
     "config.providers": "values are Python objects here; read the secret store in your own code",
-    "client.rack": "fetching from a follower is not there yet; reads go to the leader",
 }
 
 PRODUCER_REFUSED: Mapping[str, str] = {
     **_EVERYWHERE,
+    "client.rack": _NO_RACK,
     "transactional.id": "transactions are not there yet; the idempotent producer (the default) already survives retries",
     "transaction.timeout.ms": "transactions are not there yet",
     "compression.gzip.level": "compression runs at the codec's fast level",
@@ -46,7 +47,7 @@ CONSUMER_REFUSED: Mapping[str, str] = {
     "internal.leave.group.on.close": "it is Kafka Streams' own: dynamic members leave on close, static ones never do",
 }
 
-ADMIN_REFUSED: Mapping[str, str] = _EVERYWHERE
+ADMIN_REFUSED: Mapping[str, str] = {**_EVERYWHERE, "client.rack": _NO_RACK}
 
 FOREIGN_NAMES: Mapping[str, str] = {
     "queue.buffering.max.ms": "linger.ms",

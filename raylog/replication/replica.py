@@ -303,6 +303,8 @@ class Replica:
         log = self.log
         if log is None or (follower and self.leader is None):
             return self.refused_fetch(self.refusal())
+        if not follower and self.leader is None and self.context.broker_id not in self.assignment.isr:
+            return self.refused_fetch(NOT_LEADER_OR_FOLLOWER)  # nobody knows how far it lags behind
         if request.current_leader_epoch != self.assignment.leader_epoch and request.current_leader_epoch != -1:
             return self.refused_fetch(self.judge_epoch(request.current_leader_epoch))
         offset = request.fetch_offset

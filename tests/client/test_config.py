@@ -122,6 +122,7 @@ def test_dots_underscores_and_text_mean_the_same_and_later_sources_win() -> None
         ({"batch_bytes": 1}, "Kafka's name for it is 'batch.size'"),
         ({"compression": "lz4"}, "Kafka's name for it is 'compression.type'"),
         ({"ssl.ca.location": "x"}, "ssl.ca.location is refused"),
+        ({"client.rack": "r"}, "client.rack is refused by a producer: it says which replica a consumer reads"),
         ({"linger.ms": 1, "linger_ms": 2}, "the same option"),
         ({"acks": 2}, "acks=2: acks is 0, 1 or 'all'"),
         ({"acks": True}, "acks"),
@@ -148,7 +149,7 @@ def test_bad_producer_options_are_named_with_the_remedy(options: dict[str, objec
         ({"isolation.level": "read_committed"}, "comes with transactions"),
         ({"enable.auto.commit": True}, "needs a group.id"),
         ({"auto.offset.reset": "newest"}, "auto.offset.reset='newest'"),
-        ({"client.rack": "r"}, "client.rack is refused"),
+        ({"fetch.from": "afar"}, "fetch.from='afar'"),
     ],
 )
 def test_bad_consumer_options_are_named_with_the_remedy(options: dict[str, object], message: str) -> None:

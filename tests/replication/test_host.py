@@ -116,6 +116,17 @@ def test_a_consumer_may_read_from_a_follower_up_to_what_it_knows() -> None:
     assert hosts.list_offset(2, -1).error == ErrorCode.not_leader_or_follower
 
 
+def test_a_follower_out_of_sync_sends_consumers_to_the_leader() -> None:
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1,))
+    hosts.produce(1, b"m0")
+    refused = hosts.fetched(hosts.fetch(2, 0))
+    assert refused is not None and refused.error == ErrorCode.not_leader_or_follower
+    assert refused.hint is not None and not refused.records
+    hosts.assign(1, (1, 2))
+    assert hosts.read(2) == [b"m0"]
+
+
 def test_offsets_by_name_and_by_time() -> None:
     hosts = Hosts((1,))
     hosts.assign(1, (1,))

@@ -94,6 +94,9 @@ class ScriptedCluster:
         self.endpoints: dict[int, Endpoint] = {}
         self.producer_ids = 0
         self.isr: tuple[int, ...] = ()
+        self.racks: dict[int, str] = {}
+        self.followers: set[int] = set()  # nodes that consumers may read from, though they lead nothing
+        self.fetched_at: list[int] = []  # the nodes to which fetches went
         self.hints = False  # whether a node that does not lead names the leader, as the real servers do
         self.waiting_for_leader: list[Any] = []
         self.stopped: set[int] = set()
@@ -214,6 +217,8 @@ class ScriptedCluster:
     def _with_faults(self, api_key: int, handler: Callable[[Any], None]) -> Callable[[Any], None]:
         def handle(request: Any) -> None:
             self.requests.append(request.body)
+            if api_key == FETCH:
+                self.fetched_at.append(self.node_of(request))
             faults = self.faults[api_key]
             if faults and faults.popleft()(self, request):
                 return
@@ -221,8 +226,12 @@ class ScriptedCluster:
 
         return handle
 
+    def node_of(self, request: Any) -> int:
+        """The node that a request came to."""
+        return next(number for number, server in self.servers.items() if server is request.connection.server)
+
     def _produce(self, request: Any) -> None:
-        node = next(number for number, server in self.servers.items() if server is request.connection.server)
+        node = self.node_of(request)
 
         def decide(key: TopicPartition, records: bytes) -> tuple[ErrorCode, int]:
             log = self.logs.get(key)
@@ -265,7 +274,7 @@ class ScriptedCluster:
         return {"current_leader": module.LeaderIdAndEpoch(leader_id=log.leader, leader_epoch=log.epoch)}
 
     def _fetch(self, request: Any) -> None:
-        node = next(number for number, server in self.servers.items() if server is request.connection.server)
+        node = self.node_of(request)
         answers = self._fetch_answers(request, node)
         if any(part.records or part.error_code is not ErrorCode.none for topic in answers for part in topic.partitions):
             self._reply_fetch(request, answers)
@@ -283,7 +292,7 @@ class ScriptedCluster:
             for part in topic.partitions:
                 log = self.logs[TopicPartition(topic.topic, part.partition)]
                 code, records = ErrorCode.none, b""
-                if log.leader != node:
+                if log.leader != node and node not in self.followers:
                     code = ErrorCode.not_leader_or_follower
                 elif 0 <= part.current_leader_epoch < log.epoch:
                     code = ErrorCode.fenced_leader_epoch
@@ -385,7 +394,9 @@ class ScriptedCluster:
                 )
             )
         brokers = tuple(
-            module.MetadataResponseBroker(node_id=node, host=endpoint.host, port=endpoint.port, rack=None)
+            module.MetadataResponseBroker(
+                node_id=node, host=endpoint.host, port=endpoint.port, rack=self.racks.get(node)
+            )
             for node, endpoint in self.endpoints.items()
             if node >= 0
         )
