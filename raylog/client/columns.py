@@ -12,21 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from raylog.errors import ConfigError
+from raylog.records.arrow_columns import HEADERS_TYPE, RECORD_SCHEMA
+from raylog.records.arrow_fallback import header_array
 from raylog.records.record import Header
-
-HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-RECORD_SCHEMA = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("ms", tz="UTC")),
-        ("timestamp_type", pa.int32()),
-        ("headers", HEADERS_TYPE),
-    ]
-)
 
 
 def column_of(table: Any, name: str | None) -> Any | None:
@@ -78,7 +66,15 @@ def header_lists(column: Any) -> list[Sequence[Header]]:
 
 def header_column(headers: Sequence[Sequence[Header]]) -> Any:
     """Record headers as Arrow; the usual case, none at all, costs nothing."""
-    if not any(headers):
-        ends = pa.Array.from_buffers(pa.int32(), len(headers) + 1, [None, pa.py_buffer(bytes(4 * (len(headers) + 1)))])
-        return pa.ListArray.from_arrays(ends, pa.array([], HEADERS_TYPE.value_type), type=HEADERS_TYPE)
-    return pa.array([[{"key": key, "value": value} for key, value in row] for row in headers], HEADERS_TYPE)
+    return header_array(headers, HEADERS_TYPE)
+
+
+__all__ = [
+    "HEADERS_TYPE",
+    "RECORD_SCHEMA",
+    "binary_values",
+    "column_of",
+    "header_column",
+    "header_lists",
+    "timestamps_ms",
+]

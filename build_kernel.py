@@ -1,0 +1,97 @@
+"""How raylog is built: setuptools' own backend, and one shared library compiled from ``raylog/records/kernel.c``.
+
+The library has no Python in it, so one wheel serves every supported Python (``py3-none-linux_x86_64``). The compiler is ``$CC``,
+``cc``, ``gcc`` or ``clang``, whichever is found first; a machine without one gets the pip package ``ziglang`` for the time of the
+build. Where nothing compiles the build goes on without the library, says so, and raylog converts records by its packaged codec
+instead (``raylog doctor`` shows which).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from setuptools import build_meta
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+FLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
+
+
+def compilers() -> list[list[str]]:
+    """The commands to try, best first."""
+    found = [shlex.split(os.environ["CC"])] if os.environ.get("CC") else []
+    found += [[path] for name in ("cc", "gcc", "clang") if (path := shutil.which(name))]
+    if importlib.util.find_spec("ziglang") is not None:
+        found.append([sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.17"])
+    return found
+
+
+def compile_kernel(source: Path, library: Path, flags: Sequence[str] = FLAGS) -> str | None:
+    """Compile the library; None if that worked, else what went wrong."""
+    trouble = ["no C compiler (cc, gcc, clang or the pip package ziglang)"]
+    digest = zlib.crc32(source.read_bytes())
+    library.parent.mkdir(parents=True, exist_ok=True)
+    for compiler in compilers():
+        command = [*compiler, *flags, f"-DRK_DIGEST={digest}u", "-shared", "-o", str(library), str(source)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            trouble.append(f"{compiler[0]}: {error}")
+            continue
+        if done.returncode == 0:
+            return None
+        trouble.append(f"{' '.join(compiler)}: {done.stderr.strip()[-500:]}")
+    return trouble[-1]
+
+
+class BuildKernel(build_ext):
+    """Compiles the one extension by hand: it is a plain library, and its name carries no Python."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return f"{fullname.replace('.', os.sep)}.so"
+
+    def build_extension(self, ext: Any) -> None:
+        library = Path(self.get_ext_fullpath(ext.name))
+        library.unlink(missing_ok=True)
+        trouble = compile_kernel(Path(ext.sources[0]), library)
+        if trouble is not None:
+            print(f"raylog is installed without its C kernel: {trouble}", file=sys.stderr)
+
+
+class PlainLibraryWheel(bdist_wheel):
+    """A wheel for every Python of this platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+# ------------------------------------------------------------------ the backend's hooks
+
+
+def _compiler_required() -> list[str]:
+    return [] if os.environ.get("CC") or any(shutil.which(name) for name in ("cc", "gcc", "clang")) else ["ziglang"]
+
+
+def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *_compiler_required()]
+
+
+def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
+    return [*build_meta.get_requires_for_build_editable(config_settings), *_compiler_required()]
+
+
+build_wheel = build_meta.build_wheel
+build_editable = build_meta.build_editable
+build_sdist = build_meta.build_sdist
+get_requires_for_build_sdist = build_meta.get_requires_for_build_sdist
+prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
+prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_editable
