@@ -74,7 +74,8 @@ class RayFacts:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """``head_port_owner``: "free", "ray", or the name of the process that listens there. ``oom_scores``: process id and
-    ``oom_score_adj`` of the server processes that run here. ``java_version``: the major number, None without Java."""
+    ``oom_score_adj`` of the server processes that run here. ``java_version``: the major number, None without Java.
+    ``kernel_trouble``: why records are converted by the packaged codec and not by the C kernel, None if they are not."""
 
     open_files_soft: int
     open_files_hard: int
@@ -87,6 +88,7 @@ class Facts:
     ray: RayFacts
     java_version: int | None
     oom_scores: tuple[tuple[int, int], ...]
+    kernel_trouble: str | None
 
 
 def recommended_open_files(workload: Workload) -> int:
@@ -196,6 +198,14 @@ def check_oom_score(facts: Facts, workload: Workload) -> Finding:
     return Finding("OOM score", Level.WARNING, found + ": the kernel ends them first when memory is short", remedy)
 
 
+def check_kernel(facts: Facts, workload: Workload) -> Finding:
+    if facts.kernel_trouble is None:
+        return Finding("records to Arrow", Level.OK, "by the C kernel")
+    found = f"by the packaged codec, several times slower; the C kernel is {facts.kernel_trouble}"
+    remedy = "pip install --force-reinstall --no-deps raylog   # where there is cc, gcc or clang; in a checkout: -e ."
+    return Finding("records to Arrow", Level.WARNING, found, remedy)
+
+
 CHECKS: Sequence[Callable[[Facts, Workload], Finding | list[Finding]]] = (
     check_open_files,
     check_map_count,
@@ -206,6 +216,7 @@ CHECKS: Sequence[Callable[[Facts, Workload], Finding | list[Finding]]] = (
     check_ray_token,
     check_java,
     check_oom_score,
+    check_kernel,
 )
 
 

@@ -21,6 +21,7 @@ from raylog.cli.checks import RAY_HEAD_PORT, DiskFacts, Facts, RayFacts
 from raylog.errors import DiskError
 from raylog.placement.disks import check_writable, read_disk
 from raylog.placement.local_ray import running_ray
+from raylog.records import kernel
 
 SERVER_ACTORS = ("PartitionReplicaActor", "ControllerActor", "BrokerActor")
 
@@ -40,6 +41,7 @@ def look(folders: Sequence[Path]) -> Facts:
         head_port_owner=_port_owner(RAY_HEAD_PORT),
         ray=_look_at_ray(),
         java_version=_java_version(),
+        kernel_trouble=kernel.trouble(),
         oom_scores=_oom_scores(),
     )
 

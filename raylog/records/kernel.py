@@ -3,7 +3,7 @@
 ``kernel.c`` is compiled when raylog is installed (``build_kernel.py`` in the source tree) into a plain shared library beside this
 module. It is called through ctypes, which lets go of the GIL for the length of a call. ``loaded()`` gives it, or None where nothing
 could be compiled; then the packaged codec (``raylog.records.arrow_fallback``) does the same work several times slower, and
-``loaded`` says so once, as a warning of the logger ``raylog.records``. ``description()`` is the line that ``raylog doctor`` shows.
+``loaded`` says so once, as a warning of the logger ``raylog.records``. ``raylog doctor`` shows which it is.
 
 A library that was made from another ``kernel.c`` than the one beside it is not used (it carries the source's CRC-32): whoever
 updates a source tree without installing it anew gets the fallback, never the wrong bytes. ``RAYLOG_KERNEL=0`` in the environment
@@ -197,10 +197,14 @@ def loaded() -> Kernel | None:
     return kernel
 
 
+def trouble() -> str | None:
+    """Why there is no kernel; None where there is one."""
+    return _found()[1] or None
+
+
 def description() -> str:
     """Which of the two is in use, in one line."""
-    kernel, reason = _found()
-    return "C kernel" if kernel is not None else f"packaged codec (slower); the C kernel is {reason}"
+    return "C kernel" if trouble() is None else f"packaged codec (slower); the C kernel is {trouble()}"
 
 
 __all__ = [
@@ -217,4 +221,5 @@ __all__ = [
     "byref",
     "description",
     "loaded",
+    "trouble",
 ]

@@ -34,6 +34,7 @@ HEALTHY = Facts(
     ray=RayFacts("2.60.0", None, None, None, True),
     java_version=17,
     oom_scores=((41, 0), (42, 0)),
+    kernel_trouble=None,
 )
 
 
@@ -53,7 +54,7 @@ def test_a_healthy_machine_needs_nothing() -> None:
     findings = findings_of(HEALTHY)
     assert {finding.level for finding in findings.values()} == {Level.OK}
     assert {finding.remedy for finding in findings.values()} == {""}
-    assert len(findings) == 9
+    assert len(findings) == 10
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,7 @@ def test_a_healthy_machine_needs_nothing() -> None:
         ({"head_port_owner": "redis-server"}, "ports", Level.WARNING, "taken by redis-server", "--port=6380"),
         ({"java_version": None}, "Java", Level.WARNING, "no Java", "openjdk-17"),
         ({"java_version": 21}, "Java", Level.WARNING, "Java 21; Spark 3.5 needs 17", "openjdk-17"),
+        ({"kernel_trouble": "not built"}, "records to Arrow", Level.WARNING, "packaged codec", "pip install"),
         ({"oom_scores": ((41, 1000), (7, 0))}, "OOM score", Level.WARNING, "highest oom_score_adj 1000", "41 7"),
     ],
 )
