@@ -167,6 +167,18 @@ class InProcessCluster:
         order = RegisterDisks(tuple(map(_registration, self._disks)))
         self._loops[self.active].run(self.controller.register_disks(order))
         self.await_true(lambda: all(node_id(disk.broker_id, 0) in self.controller.live_nodes() for disk in self._disks))
+        self.await_true(self._brokers_know_each_other)
+
+    def _brokers_know_each_other(self) -> bool:
+        """Whether each Broker's answers name all of them: the controller hears of a Broker before the others do."""
+        nodes = {node_id(disk.broker_id, BROKER_SLOT) for disk in self._disks}
+        servers = [self.launcher.servers.get(node) for node in nodes]
+        images = [server.image for server in servers if isinstance(server, BrokerServer)]
+        return all(
+            image is not None
+            and nodes <= {node for node, actor in image.actors.items() if actor.alive and actor.listener}
+            for image in images
+        )
 
     def start_controller(self, broker: int | None = None) -> Endpoint:
         """Another controller process on the same metadata log, where the last one listened. That one must have ended."""
