@@ -1,4 +1,4 @@
-"""What the C library does with memory that a replica's process has freed.
+"""What the C library does with memory that the process of a replica or a Broker has freed.
 
 A replica takes and frees a buffer of a batch's size for each request. By default glibc gives such a piece back to the kernel
 at once and gets it again, page by page and zeroed, for the next request: a fifth of a busy leader's CPU time (measured: 1.4

@@ -118,12 +118,14 @@ class PartitionReplicaActor(MemberActor):
 
 
 class BrokerActor(MemberActor):
-    """Holds a broker's disk lock and speaks for the broker; the listener for Kafka clients will live here."""
+    """Holds a broker's disk lock, speaks for the broker, and has the listener for Kafka clients."""
 
     def _build(self, spec: ServerSpec) -> Server:
         from raylog.actors.broker_server import BrokerServer
+        from raylog.actors.freed_memory import keep_freed_memory
         from raylog.actors.ray_notices import node_is_leaving
 
+        keep_freed_memory()
         return BrokerServer(spec, node_is_leaving=node_is_leaving)
 
 

@@ -156,7 +156,7 @@ class ReplicaServer:
             identity=self._identity,
             secret=secret,
             host=spec.host,
-            borrows_records=True,  # a log has written them when the machine returns
+            borrows_records=True,
             versions={
                 produce.KEY: produce.VERSIONS,
                 fetch.KEY: fetch.VERSIONS,

@@ -84,6 +84,7 @@ class Owners:
             expect=(owner.node_id, owner.incarnation),
             client_id=f"broker-{self._caller.node_id >> 16}",
             timeout_ms=OPEN_TIMEOUT_MS,
+            borrows_records=True,
         )
 
 

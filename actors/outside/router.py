@@ -110,6 +110,7 @@ class Router:
             host=listener.host,
             port=listener.port,
             ordered=True,
+            borrows_records=True,
             ignores_trailing_bytes=True,
             versions=versions,
             claimed_versions={

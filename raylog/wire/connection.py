@@ -83,7 +83,7 @@ class Connection(FramedProtocol):
         """Connects and shakes hands (``secret`` None: no handshake).
 
         ``expect`` demands one actor and incarnation, ``caller`` says who we are. ``borrows_records``: large records in a reply are views
-        that die when its callback returns. Raises DisconnectedError if nobody
+        of what was read, whose memory they hold. Raises DisconnectedError if nobody
         answers or the peer closes, ClientTimeoutError after ``timeout_ms``, HandshakeError for a peer that is not who
         it should be.
         """

@@ -12,8 +12,8 @@ always has header 0, so that a client that knows nothing can read it. API keys f
 
 Encoding gives a list of buffers that starts with the size; large byte fields stand in it uncopied. Decoding takes a
 view and copies what it keeps, so the view may be reused; unless told to *borrow*: then fields of at least
-``BORROWED_BYTES_MIN`` of records are views of the frame, good as long as the frame is. (kio copies every field: it decodes a frame from
-which these are left out.) Classes are imported when an API is first spoken: kio has hundreds of modules.
+``BORROWED_BYTES_MIN`` of records are views of the frame, which keep its memory from being used again (``framing``). (kio copies every
+field: it decodes a frame from which these are left out.) Classes are imported when an API is first spoken: kio has hundreds of modules.
 """
 
 from __future__ import annotations

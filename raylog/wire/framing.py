@@ -16,7 +16,9 @@ Writing. Buffers are queued and handed to the transport together, at the end of 
 loop's turn: many small replies are one system call. Large buffers go uncopied. The kernel sizes the socket's buffers
 itself; fixed ones of 4 MB gained nothing. ``write_paused`` tells that the peer is slow to read.
 
-``frame_received`` gets a read-only view that is valid only during the call: whoever keeps bytes copies them (kio does).
+``frame_received`` gets a read-only view. Of a frame of up to ``LARGE_FRAME_BYTES`` it is valid only during the call: whoever keeps bytes
+copies them (kio does). A larger one has a buffer of its own, which stays as it is while anybody has a view of it and is used again
+afterwards; so large records go from one socket to another uncopied.
 
 Invariants: while ``_reading_held`` no frame is delivered (what was read already waits in ``_stash``); after ``shut``
 none is.
@@ -78,18 +80,30 @@ class BufferPool(threading.local):
 
     def _take(self, size: int) -> bytearray:
         for index in range(len(self._free) - 1, -1, -1):
-            if size <= len(self._free[index]) <= 8 * size + LARGE_FRAME_BYTES:
+            if size <= len(self._free[index]) <= 8 * size + LARGE_FRAME_BYTES and not _is_viewed(self._free[index]):
                 buffer = self._free.pop(index)
                 self._free_bytes -= len(buffer)
                 return buffer
-        return bytearray(1 << max(12, (size - 1).bit_length()))
+        buffer = bytearray((1 << max(12, (size - 1).bit_length())) + 1)
+        buffer.pop()  # leaves room for what ``_is_viewed`` does
+        return buffer
 
     def give(self, buffer: bytearray) -> None:
-        """Takes a buffer back. Nobody may look at it any more."""
+        """Takes a buffer back. It is used again when nobody has a view of it."""
         self.lent_bytes -= len(buffer)
         if len(buffer) >= LARGE_FRAME_BYTES and self._free_bytes + len(buffer) <= POOLED_BYTES_MAX:
             self._free.append(buffer)
             self._free_bytes += len(buffer)
+
+
+def _is_viewed(buffer: bytearray) -> bool:
+    """Whether there is a memoryview of it: then its size may not change."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return True
+    buffer.pop()
+    return False
 
 
 _pool = BufferPool()
@@ -131,7 +145,7 @@ class FramedProtocol(asyncio.BufferedProtocol):
         """The transport is there."""
 
     def frame_received(self, frame: memoryview) -> None:
-        """A whole body, without its size. The view dies when this returns. ProtocolError closes the connection."""
+        """A whole body, without its size. A small one's view dies when this returns. ProtocolError closes the connection."""
         raise NotImplementedError
 
     def closed(self, reason: Exception | None) -> None:

@@ -465,8 +465,8 @@ class Server:
 
     ``versions`` narrows which versions of an API are spoken (default: all that the codec has). ``secret`` None means
     that there is no handshake: anybody may connect. ``port`` 0 takes any free one; a busy port moves to the next free
-    one with a notice in the log, unless ``port_must_match``. ``borrows_records``: large records in a request are views that die when its
-    handler returns.
+    one with a notice in the log, unless ``port_must_match``. ``borrows_records``: large records in a request are views
+    of what was read, whose memory they hold.
     ``ignores_trailing_bytes``: what follows a request in its frame is skipped, as Kafka does (librdkafka leaves some bytes there).
     ``claimed_versions``: what ApiVersions says of an API instead of what is spoken, for clients that draw conclusions from a range.
     """

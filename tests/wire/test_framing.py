@@ -220,6 +220,30 @@ def test_receive_buffers_are_used_again() -> None:
     assert pool.take(900_000) is not buffer
 
 
+def test_a_receive_buffer_is_not_used_again_while_somebody_has_a_view_of_it() -> None:
+    pool = framing.BufferPool()
+    buffer = pool.take(1_000_000)
+    view = memoryview(buffer)[10:20].toreadonly()
+    pool.give(buffer)
+    assert pool.take(1_000_000) is not buffer
+    view.release()
+    assert pool.take(1_000_000) is buffer
+
+
+def test_what_is_kept_of_a_large_frame_stays_as_it_was() -> None:
+    class Keeper(Collector):
+        def frame_received(self, frame: memoryview) -> None:
+            kept.append(frame[-70_000:])
+
+    kept: list[memoryview] = []
+    protocol = Keeper()
+    connected(protocol)
+    bodies = [bytes([number]) * (70_000 + number) for number in range(20)]
+    for body in bodies:
+        feed(protocol, framed(body))
+    assert [bytes(each) for each in kept] == [body[-70_000:] for body in bodies]
+
+
 def test_replies_to_frames_of_one_read_leave_in_one_write() -> None:
     protocol = Collector()
     protocol.echo = True
