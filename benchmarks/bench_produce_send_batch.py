@@ -2,11 +2,9 @@
 
 The server is the production ``ReplicaServer`` with its controller and broker in one process of its own
 (``raylog.testing.in_process``), one partition, replication factor 1, acks=1. raylog's producer comes through the front
-door: handshake, then Produce. For librdkafka the same process has a second listener on the same loop: a plain
-``raylog.wire.server.Server`` without secret that answers in order, as Kafka clients want it. It hands Produce and Fetch
-to the very handlers of the replica and answers ApiVersions and Metadata itself (this server leads the one partition).
-So no byte is forwarded, copied or encoded once more for the peer; its path is one handshake shorter than ours. The
-second door goes when raylog has a listener for Kafka clients.
+door: handshake, then Produce. librdkafka comes through a second one on the same loop (``second_door``): no byte is forwarded,
+copied or encoded once more for the peer; its path is one handshake shorter than ours. Through raylog's listener for Kafka clients it
+is slower than that (``bench_router_cost.py``).
 
 Both send 1 MiB batches with linger 5 ms and wait until all is acknowledged.
 
@@ -19,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import multiprocessing
 import os
 import socket
@@ -32,8 +29,6 @@ from multiprocessing.connection import Connection as Pipe
 import uvloop
 from crc32c import crc32c
 from harness import Benchmark, arguments, cpu_seconds
-from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v9 import response as metadata
 from producers import (
     BATCH_SIZE,
     SETTINGS,
@@ -43,64 +38,17 @@ from producers import (
     random_values,
     written_bytes,
 )
+from second_door import ReplicaServerWithSecondDoor
 
-from raylog.actors.apis import fetch, produce
-from raylog.actors.replica_server import ReplicaServer
 from raylog.client.address import ClusterAddress
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.testing.in_process import cluster
 from raylog.types import Endpoint
-from raylog.wire.server import Request, Server
 
-METADATA = 3
-METADATA_VERSIONS = range(9, 10)
-NODE = 1
 COPIES = "copies alone"
-NO_DELAY = datetime.timedelta(0)
 TOPICS = {100: "hundred-bytes", 1000: "kilobyte"}
 RECORDS = {100: 2_000_000, 1000: 500_000}
-
-
-class ReplicaServerWithSecondDoor(ReplicaServer):
-    """The production server, and a listener for clients that speak plain Kafka."""
-
-    second_door: Endpoint
-
-    async def start(self) -> Endpoint:
-        endpoint = await super().start()
-        door = Server(
-            {produce.KEY: self._produce, fetch.KEY: self._fetch, METADATA: self._metadata},
-            ordered=True,
-            versions={produce.KEY: produce.VERSIONS, fetch.KEY: fetch.VERSIONS, METADATA: METADATA_VERSIONS},
-        )
-        self.second_door = await door.start()
-        return endpoint
-
-    def _metadata(self, request: Request) -> None:
-        partition = metadata.MetadataResponsePartition(
-            error_code=ErrorCode.none,
-            partition_index=0,
-            leader_id=NODE,
-            leader_epoch=-1,
-            replica_nodes=(NODE,),
-            isr_nodes=(NODE,),
-            offline_replicas=(),
-        )
-        topics = tuple(
-            metadata.MetadataResponseTopic(
-                error_code=ErrorCode.none, name=topic.name, is_internal=False, partitions=(partition,)
-            )
-            for topic in request.body.topics or ()
-        )
-        door = metadata.MetadataResponseBroker(
-            node_id=NODE, host=self.second_door.host, port=self.second_door.port, rack=None
-        )
-        request.reply(
-            metadata.MetadataResponse(
-                throttle_time=NO_DELAY, brokers=(door,), cluster_id="bench", controller_id=NODE, topics=topics
-            )
-        )
 
 
 def serve(port: Pipe) -> None:

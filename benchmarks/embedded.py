@@ -103,3 +103,7 @@ class EmbeddedCluster:
     def replica_pids(self) -> list[int]:
         """The processes that hold replicas."""
         return [int(each["pid"]) for each in self.cluster.status()["actors"] if each["kind"] == "replicas"]
+
+    def server_pids(self) -> list[int]:
+        """The processes of all servers but the controllers."""
+        return [int(each["pid"]) for each in self.cluster.status()["actors"] if each["pid"]]

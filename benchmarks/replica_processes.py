@@ -15,7 +15,7 @@ import multiprocessing
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
@@ -46,25 +46,25 @@ def _count_decoding() -> None:
     codec.DefaultRecordBatch = counting  # type: ignore[misc, assignment]
 
 
-def _serve(spec: ServerSpec, port: Pipe) -> None:
+def _serve(spec: ServerSpec, port: Pipe, build: Callable[[ServerSpec], ReplicaServer]) -> None:
     _count_decoding()
     keep_freed_memory()
 
     async def main() -> None:
-        server = ReplicaServer(spec)
+        server = build(spec)
         port.send(await server.start())
         gc.freeze()
         ended = asyncio.create_task(server.ended())
         loop = asyncio.get_running_loop()
-        loop.add_reader(port.fileno(), answer)
+        loop.add_reader(port.fileno(), answer, server)
         await ended
 
-    def answer() -> None:
+    def answer(server: ReplicaServer) -> None:
         try:
-            port.recv()
+            asked = port.recv()
         except EOFError:
             raise SystemExit(0) from None
-        port.send(_decoded)
+        port.send(_decoded if asked is None else getattr(server, asked))
 
     uvloop.run(main())
 
@@ -72,8 +72,9 @@ def _serve(spec: ServerSpec, port: Pipe) -> None:
 class ProcessLauncher(InProcessLauncher):
     """Starts replicas as processes; everything else as its parent does."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, replica: type[ReplicaServer]) -> None:
         super().__init__(loop)
+        self._replica = replica
         self.processes: dict[int, tuple[multiprocessing.process.BaseProcess, Pipe]] = {}
         self._starting = threading.Lock()
 
@@ -83,7 +84,7 @@ class ProcessLauncher(InProcessLauncher):
         context = multiprocessing.get_context("spawn")
         with self._starting:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(spec, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(spec, theirs, self._replica), daemon=True)
             process.start()
             theirs.close()
             self.processes[spec.node_id] = (process, ours)
@@ -125,6 +126,16 @@ class ReplicaProcesses:
             partition = admin.describe_topics(topic)[topic].partitions[0]
             return partition.leader_node if partition.leader >= 0 else -1
 
+    def bootstrap_servers(self) -> str:
+        """Where Kafka clients reach the brokers."""
+        return self._running.bootstrap_servers()
+
+    def ask(self, node: int, attribute: str) -> Any:
+        """An attribute of a replica's server."""
+        _, pipe = self._launcher.processes[node]
+        pipe.send(attribute)
+        return pipe.recv()
+
     @property
     def pids(self) -> dict[int, int]:
         """Node id → process id of every replica's server."""
@@ -140,12 +151,12 @@ class ReplicaProcesses:
 
 
 @contextlib.contextmanager
-def replica_processes(brokers: int) -> Iterator[ReplicaProcesses]:
-    """A cluster of that many brokers, in a temporary folder, until the end of ``with``."""
+def replica_processes(brokers: int, replica: type[ReplicaServer] = ReplicaServer) -> Iterator[ReplicaProcesses]:
+    """A cluster of that many brokers, in a temporary folder, until the end of ``with``. ``replica``: another class of replicas."""
     folder = Path(tempfile.mkdtemp(prefix="rlb"))
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     running = InProcessCluster(folder, brokers)
-    running.launcher = launcher = ProcessLauncher(running.loop)
+    running.launcher = launcher = ProcessLauncher(running.loop, replica)
     try:
         running.start()
         yield ReplicaProcesses(running, launcher)
