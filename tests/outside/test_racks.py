@@ -27,7 +27,9 @@ def running() -> Iterator[InProcessCluster]:
 
 
 def test_metadata_shows_racks(client: Open) -> None:
-    assert [each.rack for each in client().ask(metadata()).brokers] == ["a", "b", "b"]
+    asking = client()
+    racks = ["a", "b", "b"]
+    eventually(lambda: [each.rack for each in asking.ask(metadata()).brokers] == racks, "every broker and its rack")
 
 
 def test_a_leader_sends_to_a_replica_in_sync_in_the_clients_rack(client: Open, new_topic: NewTopicOf) -> None:
