@@ -91,7 +91,7 @@ class ProcessLauncher(InProcessLauncher):
         endpoint: Endpoint = ours.recv()
         return endpoint
 
-    def end(self) -> None:
+    def end_processes(self) -> None:
         for process, pipe in self.processes.values():
             pipe.close()
             process.join(10)
@@ -162,5 +162,5 @@ def replica_processes(brokers: int, replica: type[ReplicaServer] = ReplicaServer
         yield ReplicaProcesses(running, launcher)
     finally:
         running.stop()
-        launcher.end()
+        launcher.end_processes()
         shutil.rmtree(folder, ignore_errors=True)
