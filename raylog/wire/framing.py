@@ -46,7 +46,7 @@ SMALLEST_BODY: Final = 4 * 1024
 LENT_BYTES_MAX: Final = (
     64 * 1024 * 1024
 )  # per thread, in incomplete frames, before these have to come up for their memory
-POOLED_BYTES_MAX: Final = 8 * 1024 * 1024  # kept per thread for reuse
+POOLED_BYTES_MAX: Final = 16 * 1024 * 1024  # kept per thread for reuse: what some clients have in flight
 WRITE_HIGH_WATER: Final = 4 * 1024 * 1024
 JOIN_BYTES_MAX: Final = 16 * 1024  # smaller buffers are joined before they are written
 
@@ -84,7 +84,7 @@ class BufferPool(threading.local):
                 buffer = self._free.pop(index)
                 self._free_bytes -= len(buffer)
                 return buffer
-        buffer = bytearray((1 << max(12, (size - 1).bit_length())) + 1)
+        buffer = bytearray(_rounded(size) + 1)
         buffer.pop()  # leaves room for what ``_is_viewed`` does
         return buffer
 
@@ -94,6 +94,13 @@ class BufferPool(threading.local):
         if len(buffer) >= LARGE_FRAME_BYTES and self._free_bytes + len(buffer) <= POOLED_BYTES_MAX:
             self._free.append(buffer)
             self._free_bytes += len(buffer)
+
+
+def _rounded(size: int) -> int:
+    """So that buffers of similar frames serve each other, and one of 1 MB and its header does not take 2 MB."""
+    if size > LARGE_FRAME_BYTES:
+        return -(-size // LARGE_FRAME_BYTES) * LARGE_FRAME_BYTES
+    return 1 << max(12, (size - 1).bit_length())
 
 
 def _is_viewed(buffer: bytearray) -> bool:
