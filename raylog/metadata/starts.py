@@ -7,7 +7,8 @@ a creation blocks).
 ==========  ==================================================  ======================================================
 a node is   while                                               it leaves this state when
 ==========  ==================================================  ======================================================
-creating    a StartActor is out                                 ActorStarted → expected; ActorStartFailed → resting
+creating    a StartActor is out                                 ActorStarted → expected, or as one that died young if it has
+                                                                said hello and died since; ActorStartFailed → resting
 expected    its process was created and has not said hello      a hello → forgotten here; ``hello_timeout_ms`` → resting;
                                                                 sent away, since nothing needs it any more → forgotten
 resting     its creation failed, or it died young               the backoff has passed, and it is still wanted
@@ -53,6 +54,7 @@ class _Start:
     since_ms: int
     failures: int = 0  # in a row
     greeted: bool = False  # it said hello before its creation was reported
+    has_died: bool = False  # and it died before that, too
     sent_away: bool = False  # it was told to exit before its creation was reported
     reason: str = ""
     directory_id: uuid.UUID | None = None  # where it was last created
@@ -85,6 +87,10 @@ class Starts:
             del self._starts[node_id]
             self.is_due = True
             return
+        if start.has_died:
+            start.stage = _Stage.UP
+            self.died(node_id, now_ms)
+            return
         start.stage, start.since_ms = (_Stage.UP if start.greeted else _Stage.EXPECTED), now_ms
         if not start.greeted:
             self._timers.set((START, node_id), now_ms + self._config.hello_timeout_ms)
@@ -102,7 +108,7 @@ class Starts:
     def said_hello(self, node_id: int, now_ms: int) -> None:
         """It lives, whoever created it; a creation that is still pending stays the only one."""
         start = self._starts.setdefault(node_id, _Start(_Stage.UP, now_ms))
-        start.greeted = True
+        start.greeted, start.has_died = True, False
         if start.stage is not _Stage.CREATING:
             start.stage = _Stage.UP
             self._timers.cancel((START, node_id))
@@ -126,7 +132,7 @@ class Starts:
         start = self._starts.get(node_id)
         if start is None:
             return
-        start.greeted = False
+        start.has_died, start.greeted = start.greeted, False
         if start.stage is not _Stage.UP:
             return
         if now_ms - start.since_ms >= self._config.stable_after_ms:
@@ -188,7 +194,7 @@ class Starts:
                 continue
             start = self._starts.setdefault(node, _Start(_Stage.CREATING, now_ms))
             start.stage, start.since_ms, start.directory_id = _Stage.CREATING, now_ms, effect.directory_id
-            start.greeted = start.sent_away = False
+            start.greeted = start.has_died = start.sent_away = False
             effects.append(effect)
         return effects
 

@@ -84,6 +84,17 @@ def test_a_hello_that_overtakes_its_creations_report_is_no_missing_hello(slow):
     assert len(slow.starts) == 1 and slow.processes[slow.node].session is not None
 
 
+def test_a_process_that_dies_between_its_hello_and_its_creations_report_is_not_expected_any_more(slow):
+    slow.launch(slow.node)
+    slow.processes[slow.node].kill()
+    assert len(slow.starts) == 1, "its creation is still pending"
+    slow.feed(ActorStarted(slow.node))
+    slow.pass_time(1_000)
+    assert len(slow.starts) == 2
+    slow.start(slow.starts[-1])
+    assert slow.processes[slow.node].session is not None
+
+
 def test_a_killed_process_is_created_again_at_once_but_a_crash_loop_slows_down(slow):
     slow.start(slow.starts[-1])
     pauses = []
