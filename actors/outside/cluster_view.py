@@ -1,7 +1,7 @@
 """What Metadata and DescribeCluster say outside: brokers instead of processes, and of each only its Broker's listener.
 
-Pure functions of the Broker's copy of the image. A leader whose Broker is away cannot be reached from outside, so its partitions have no
-leader there (LEADER_NOT_AVAILABLE) until the Broker is back, as in Kafka.
+Pure functions of the Broker's copy of the image. What a broker leads whose own listener is away has another broker for its leader
+outside, which forwards (``places``): so the leader of a partition need not be one of its replicas. The lists of replicas say what is.
 """
 
 from __future__ import annotations
@@ -113,16 +113,13 @@ def _partition(places: Places, module: Any, number: int, state: PartitionState) 
         actor = places.image.actors.get(node)
         return actor is not None and actor.alive
 
-    leads = (
-        state.leader != NO_LEADER
-        and is_alive(state.node_of(state.leader))
-        and places.listener(state.leader) is not None
-    )
+    lives = state.leader != NO_LEADER and is_alive(state.node_of(state.leader))
+    leader = places.door_of(state.leader) if lives else NO_LEADER
     return build(
         module.MetadataResponsePartition,
-        error_code=ErrorCode.none if leads else ErrorCode.leader_not_available,
+        error_code=ErrorCode.none if leader != NO_LEADER else ErrorCode.leader_not_available,
         partition_index=number,
-        leader_id=state.leader if leads else NO_LEADER,
+        leader_id=leader,
         leader_epoch=state.leader_epoch,
         replica_nodes=state.brokers,
         isr_nodes=state.isr,

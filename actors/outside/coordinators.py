@@ -1,10 +1,11 @@
 """Group coordinators from outside: where they are, and requests to those of this broker.
 
-The coordinator of a group is the broker whose process leads the group's partition of ``__consumer_offsets``. FindCoordinator is answered
-from the image; asked for the first time it has the topic created, and says COORDINATOR_NOT_AVAILABLE until somebody leads, which clients
-repeat. A request about a group goes to the process of this broker that leads its partition; what names several groups is split and
-put together again in the order asked. Where nobody here leads it, or its process ends, the answer is NOT_COORDINATOR: the client looks
-again. Commits for partitions that do not exist are answered here: a coordinator does not know what topics there are.
+The coordinator of a group is the broker whose process leads the group's partition of ``__consumer_offsets``, or that one's ``door``
+(``places``). FindCoordinator is answered from the image; asked for the first time it has the topic created, and says
+COORDINATOR_NOT_AVAILABLE until somebody leads, which clients repeat. A request about a group goes to the process that leads its partition;
+what names several groups is split and put together again in the order asked. Where nobody does whose door this broker is, or its
+process ends, the answer is NOT_COORDINATOR: the client looks again. Commits for partitions that do not exist are answered here: a
+coordinator does not know what topics there are.
 
 A request is passed on with its client's host and id, which members are described by. Its process is not told that the client hung up: a
 member that is gone falls out by its session timeout, as in Kafka.
@@ -111,7 +112,7 @@ class Coordinators:
             error, message = ErrorCode.invalid_request, "only groups have coordinators here: transactions come later"
         else:
             broker = self._places.leading_broker(OFFSETS_TOPIC, partition_for(key))
-            listener = self._places.listener(broker)
+            listener = self._places.door(broker)
             if listener is None:
                 error, message = ErrorCode.coordinator_not_available, "nobody leads the group's partition at the moment"
         return {

@@ -264,9 +264,9 @@ class _Fetch:
     def _translated(self, part: Any) -> Any:
         if "current_leader" not in self._data_fields or part.current_leader.leader_id < 0:
             return part
-        broker = broker_of(part.current_leader.leader_id)
-        self._leaders.add(broker)
-        return dataclasses.replace(part, current_leader=dataclasses.replace(part.current_leader, leader_id=broker))
+        door = self._fetches.places.door_of(broker_of(part.current_leader.leader_id))
+        self._leaders.add(door)
+        return dataclasses.replace(part, current_leader=dataclasses.replace(part.current_leader, leader_id=door))
 
     def _refusal(self, key: Key, elsewhere: Elsewhere) -> Any:
         module = self._module

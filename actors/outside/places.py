@@ -2,6 +2,11 @@
 
 A request for a partition that another broker leads is not forwarded there: the client is told who leads (KIP-951) and goes itself. So a
 broker that is cut off from another one hurts nobody who can reach both.
+
+But for one case. A broker whose own listener is away (its Broker has died and is not back yet, or it has none) still leads: replicas and
+groups live on without it. Meanwhile another broker's listener is its ``door``: clients are told that this one leads, and it forwards
+to the processes of the other. Which one it is follows from the image alone, so all Brokers name the same; while their copies differ, a
+client is sent on once more. Nothing else changes hands, and leader epochs stay as they are.
 """
 
 from __future__ import annotations
@@ -55,13 +60,14 @@ class Places:
     # ------------------------------------------------------------------ partitions
 
     def leader(self, topic: Any, number: int) -> Owner | Elsewhere:
-        """The process of this broker that leads a partition of a request's topic (an entity with a name or an id)."""
+        """The process that leads a partition of a request's topic (an entity with a name or an id), where this broker is its door."""
         found = self._find(topic, number)
         if isinstance(found, Elsewhere):
             return found
-        if found.leader != self.broker_id:
-            return Elsewhere(ErrorCode.not_leader_or_follower, found.leader, found.leader_epoch)
-        return self._owner(found.node_of(self.broker_id)) or Elsewhere(
+        door = found.leader if found.leader == self.broker_id else self.door_of(found.leader)
+        if door != self.broker_id:
+            return Elsewhere(ErrorCode.not_leader_or_follower, door, found.leader_epoch)
+        return self._owner(found.node_of(found.leader)) or Elsewhere(
             ErrorCode.not_leader_or_follower, NO_LEADER, found.leader_epoch
         )
 
@@ -72,7 +78,7 @@ class Places:
             return found
         node = found.node_of(self.broker_id)
         owner = self._owner(node) if node >= 0 else None
-        return owner or Elsewhere(ErrorCode.not_leader_or_follower, found.leader, found.leader_epoch)
+        return owner or self.leader(topic, number)
 
     def leading_broker(self, topic: str, number: int) -> int:
         """The broker whose live process leads a partition; −1 for nobody."""
@@ -126,6 +132,19 @@ class Places:
             return None
         broker = self.image.brokers.get(broker_id)
         return Listener(broker_id, actor.listener, broker.rack if broker is not None else None)
+
+    def door(self, broker_id: int) -> Listener | None:
+        """Where clients reach what a broker leads: its own listener, and while there is none another broker's; None for nobody's."""
+        own = self.listener(broker_id)
+        if own is not None or broker_id < 0:
+            return own
+        others = self.listeners()
+        return others[broker_id % len(others)] if others else None
+
+    def door_of(self, broker_id: int) -> int:
+        """The broker whom clients are to take for the leader of what that one leads; −1 for nobody."""
+        door = self.door(broker_id)
+        return door.broker_id if door is not None else NO_LEADER
 
     def listeners(self, *, dead_too: bool = False) -> list[Listener]:
         """Of all brokers that clients can reach, by id."""

@@ -231,10 +231,9 @@ class _Gathering:
     def _translated(self, found: Any) -> Any:
         if not self._has_leaders or found.current_leader.leader_id < 0:
             return found
-        leader = found.current_leader
-        self._leaders.add(broker_of(leader.leader_id))
-        outside = dataclasses.replace(leader, leader_id=broker_of(leader.leader_id))
-        return dataclasses.replace(found, current_leader=outside)
+        door = self._places.door_of(broker_of(found.current_leader.leader_id))
+        self._leaders.add(door)
+        return dataclasses.replace(found, current_leader=dataclasses.replace(found.current_leader, leader_id=door))
 
     def _refuse(self, spot: Spot, elsewhere: Elsewhere) -> None:
         shape, module = self._shape, self._module

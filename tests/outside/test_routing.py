@@ -185,24 +185,72 @@ def test_many_who_want_the_same_topic_get_one(client: Open) -> None:
     assert errors <= {ErrorCode.none, ErrorCode.leader_not_available}
 
 
-def test_a_partition_whose_broker_is_away_has_no_leader_outside(
+def commit(group: str, topic: str, offset: int) -> object:
+    """A place for a group without members."""
+    return request(
+        8,
+        8,
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=lambda module: (
+            module.OffsetCommitRequestTopic(
+                name=topic,
+                partitions=(
+                    module.OffsetCommitRequestPartition(
+                        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=None
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+def coordinator(client: Client, group: str) -> object:
+    return client.ask(request(10, 4, key_type=0, coordinator_keys=(group,))).coordinators[0]
+
+
+def a_group_of(client: Client, broker: int) -> str:
+    """The name of a group that this broker coordinates."""
+    eventually(lambda: coordinator(client, "any").error_code is ErrorCode.none, "coordinators")
+    names = (f"group-{number}" for number in range(1_000))
+    return next(name for name in names if coordinator(client, name).node_id == broker)
+
+
+def test_a_broker_whose_listener_is_away_is_served_through_another_one(
     running: InProcessCluster, client: Open, new_topic: NewTopicOf
 ) -> None:
     topic = new_topic((2, 0, 1))
+    here, group = client(), a_group_of(client(), 2)
     with no_new_processes(running, "broker"):
         running.crash(node_id(2, BROKER_SLOT))
-        gone = eventually(
-            lambda: [each for each in [client().ask(metadata(topic))] if len(each.brokers) == 2], "it gone"
-        )
-        (found,) = gone[0].topics[0].partitions
-        assert (found.leader_id, found.error_code) == (-1, ErrorCode.leader_not_available)
-        assert found.offline_replicas == (), "its replicas live"
+        eventually(lambda: len(here.ask(metadata(topic)).brokers) == 2, "it gone")
+        (found,) = here.ask(metadata(topic)).topics[0].partitions
+        assert (found.error_code, found.leader_epoch) == (ErrorCode.none, 0), "nobody else leads"
+        assert (found.replica_nodes, found.offline_replicas) == ((2, 0, 1), ()), "its replicas live"
+        door, other = client(found.leader_id), client({0: 1, 1: 0}[found.leader_id])
+        eventually(lambda: len(door.ask(metadata(topic)).brokers) == 2, "the door knows it, too")
+        assert door.ask(produce(topic, {0: batch(b"v")})).responses[0].partition_responses[0].base_offset == 0
+        assert parts(door.ask(fetch(topic, {0: 0})))[0].records
+        assert door.ask(list_latest(topic)).topics[0].partitions[0].offset == 1
+        refused = other.ask(produce(topic, {0: batch(b"v")}, version=11))
+        (part_refused,) = refused.responses[0].partition_responses
+        assert (part_refused.error_code, part_refused.current_leader.leader_id) == (NOT_LEADER, found.leader_id)
+        assert [each.node_id for each in refused.node_endpoints] == [found.leader_id]
+        assert coordinator(other, group).node_id == found.leader_id
+        assert door.ask(commit(group, topic, 1)).topics[0].partitions[0].error_code is ErrorCode.none
+        shown = [each.ask(request(16, 0)).groups for each in (door, other)]
+        assert [group in [each.group_id for each in groups] for groups in shown] == [True, False]
         options = {"include_cluster_authorized_operations": False, "endpoint_type": 1}
-        fenced = client().ask(request(60, 2, **options, include_fenced_brokers=True)).brokers
+        fenced = here.ask(request(60, 2, **options, include_fenced_brokers=True)).brokers
         assert [(each.broker_id, each.is_fenced) for each in fenced] == [(0, False), (1, False), (2, True)]
-        assert len(client().ask(request(60, 2, **options, include_fenced_brokers=False)).brokers) == 2
-    eventually(lambda: len(client().ask(metadata(topic)).brokers) == 3, "the Broker back")
-    assert client().ask(metadata(topic)).topics[0].partitions[0].leader_id == 2
+        assert len(here.ask(request(60, 2, **options, include_fenced_brokers=False)).brokers) == 2
+    eventually(lambda: len(door.ask(metadata(topic)).brokers) == 3, "the Broker back")
+    assert door.ask(metadata(topic)).topics[0].partitions[0].leader_id == 2
+    late = door.ask(produce(topic, {0: batch(b"v")}, version=11)).responses[0].partition_responses[0]
+    assert (late.error_code, late.current_leader.leader_id) == (NOT_LEADER, 2), "it sends back who is used to it"
+    assert client(2).ask(produce(topic, {0: batch(b"v")})).responses[0].partition_responses[0].base_offset == 1
 
 
 # ------------------------------------------------------------------ whom to ask
