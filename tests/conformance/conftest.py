@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from raw_requests import eventually, isr_is_whole
@@ -13,6 +15,30 @@ from raylog.client.sync import AdminClient
 from raylog.testing.in_process import InProcessCluster, cluster
 
 _numbers = itertools.count()
+
+
+class _Sockets:
+    """The module ``socket`` as the client sees it; remembers what was opened."""
+
+    def __init__(self) -> None:
+        self.opened: list[socket.socket] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(socket, name)
+
+    def socket(self, *arguments: Any) -> socket.socket:
+        self.opened.append(socket.socket(*arguments))
+        return self.opened[-1]
+
+
+@pytest.fixture
+def closed_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """kafka-python leaves some of its sockets to the garbage collector, which warns of them."""
+    seen = _Sockets()
+    monkeypatch.setattr("kafka.net.inet.socket", seen)
+    yield
+    for each in seen.opened:
+        each.close()
 
 
 @pytest.fixture(scope="module")

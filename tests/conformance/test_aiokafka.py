@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import MessageSizeTooLargeError, UnknownTopicOrPartitionError
 from raw_requests import eventually, isr_is_whole, part
 
@@ -126,39 +127,107 @@ def test_a_message_too_large_is_refused(bootstrap: str, new_topic: NewTopicOf) -
     run(work())
 
 
-def test_headers_keys_and_timestamps_come_back(bootstrap: str, new_topic: NewTopicOf) -> None:
+def test_headers_keys_and_empty_values_come_back(bootstrap: str, new_topic: NewTopicOf) -> None:
     topic = new_topic()
+    headers = [("a", b"1"), ("a", b"")]
 
     async def work() -> None:
         async with producer(bootstrap) as writer:
-            headers = [("a", b"1"), ("a", b"")]
-            await writer.send_and_wait(topic, None, key=b"k", headers=headers, timestamp_ms=1_234_567, partition=0)
+            await writer.send_and_wait(topic, None, key=b"k", headers=headers, partition=0)
         async with consumer(bootstrap, topic) as reader:
             (record,) = await take(reader, 1)
-        assert (record.key, record.value, record.timestamp) == (b"k", None, 1_234_567)
-        assert record.headers == tuple(headers)
+        assert (record.key, record.value, record.headers) == (b"k", None, tuple(headers))
 
     run(work())
 
 
-def test_positions_by_time_seek_and_pause(bootstrap: str, new_topic: NewTopicOf) -> None:
+def test_timestamps_are_the_producers(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic()
+
+    async def work() -> None:
+        async with producer(bootstrap) as writer:
+            await writer.send_and_wait(topic, b"v", timestamp_ms=1_234_567, partition=0)
+        async with consumer(bootstrap, topic) as reader:
+            (record,) = await take(reader, 1)
+        assert (record.timestamp, record.timestamp_type) == (1_234_567, 0)
+
+    run(work())
+
+
+def test_timestamps_are_the_brokers_where_the_topic_says_so(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic(message_timestamp_type="LogAppendTime")
+
+    async def work() -> None:
+        before = time.time() * 1_000 - 1
+        async with producer(bootstrap) as writer:
+            told = await writer.send_and_wait(topic, b"v", timestamp_ms=1_234_567, partition=0)
+        async with consumer(bootstrap, topic) as reader:
+            (record,) = await take(reader, 1)
+        assert (record.timestamp, record.timestamp_type) == (told.timestamp, 1)
+        assert before <= record.timestamp <= time.time() * 1_000 + 1
+
+    run(work())
+
+
+async def timed(bootstrap: str, topic: str) -> None:
+    """Ten records, a second apart."""
+    async with producer(bootstrap) as writer:
+        for number in range(10):
+            await writer.send_and_wait(topic, b"%d" % number, timestamp_ms=1_000 * number + 1_000, partition=0)
+
+
+def test_offsets_for_times(bootstrap: str, new_topic: NewTopicOf) -> None:
     topic = new_topic()
     partition = TopicPartition(topic, 0)
 
     async def work() -> None:
-        async with producer(bootstrap) as writer:
-            for number in range(10):
-                await writer.send_and_wait(topic, b"%d" % number, timestamp_ms=1_000 * number + 1_000, partition=0)
+        await timed(bootstrap, topic)
         async with consumer(bootstrap, topic) as reader:
-            assert (await reader.offsets_for_times({partition: 4_500}))[partition].offset == 4
+            for asked, offset in ((0, 0), (4_500, 4), (10_000, 9), (10_001, None)):
+                found = (await reader.offsets_for_times({partition: asked}))[partition]
+                assert (found and found.offset) == offset, asked
+
+    run(work())
+
+
+def test_offsets_are_listed(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic()
+    partition = TopicPartition(topic, 0)
+
+    async def work() -> None:
+        await timed(bootstrap, topic)
+        async with consumer(bootstrap, topic) as reader:
             assert await reader.beginning_offsets([partition]) == {partition: 0}
             assert await reader.end_offsets([partition]) == {partition: 10}
+
+    run(work())
+
+
+def test_seek_goes_back_and_forth(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic()
+    partition = TopicPartition(topic, 0)
+
+    async def work() -> None:
+        await timed(bootstrap, topic)
+        async with consumer(bootstrap, topic) as reader:
             reader.seek(partition, 7)
             assert [record.value for record in await take(reader, 3)] == [b"7", b"8", b"9"]
-            reader.seek(partition, 0)
-            reader.pause(partition)
+            reader.seek(partition, 2)
+            assert [record.value for record in await take(reader, 1)] == [b"2"]
+            assert await reader.position(partition) == 3
+
+    run(work())
+
+
+def test_a_paused_partition_rests_until_it_is_resumed(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic()
+
+    async def work() -> None:
+        await timed(bootstrap, topic)
+        async with consumer(bootstrap, topic) as reader:
+            reader.pause(TopicPartition(topic, 0))
             assert await take(reader, 1, timeout_s=0.5) == []
-            reader.resume(partition)
+            reader.resume(TopicPartition(topic, 0))
             assert len(await take(reader, 10)) == 10
 
     run(work())
@@ -178,24 +247,98 @@ def test_all_partitions_on_all_brokers(bootstrap: str, new_topic: NewTopicOf) ->
     run(work())
 
 
-def test_topics_are_listed_created_and_deleted(bootstrap: str) -> None:
+@asynccontextmanager
+async def administrator(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    found = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await found.start()
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+def test_topics_are_created_grown_and_deleted(bootstrap: str) -> None:
+    made = "made-by-aiokafka"
+
+    async def partitions(admin: AIOKafkaAdminClient) -> int:
+        (described,) = await admin.describe_topics([made])
+        return len(described["partitions"])
+
     async def work() -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-        await admin.start()
-        try:
-            await admin.create_topics([NewTopic("made-by-aiokafka", 2, 3)])
-            assert "made-by-aiokafka" in await admin.list_topics()
-            (described,) = await admin.describe_topics(["made-by-aiokafka"])
-            assert len(described["partitions"]) == 2
-            await admin.delete_topics(["made-by-aiokafka"])
-            assert "made-by-aiokafka" not in await admin.list_topics()
-        finally:
-            await admin.close()
+        async with administrator(bootstrap) as admin:
+            await admin.create_topics([NewTopic(made, 2, 3)])
+            assert made in await admin.list_topics()
+            assert await partitions(admin) == 2
+            await admin.create_partitions({made: NewPartitions(3)})
+            while await partitions(admin) != 3:
+                await asyncio.sleep(0.02)
+            await admin.delete_topics([made])
+            while made in await admin.list_topics():
+                await asyncio.sleep(0.02)
 
     run(work())
 
 
-def test_an_unknown_topic_that_may_not_be_created(bootstrap: str, running: InProcessCluster) -> None:
+def test_metadata_names_only_the_brokers_listeners(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic(2)
+
+    async def work() -> None:
+        async with administrator(bootstrap) as admin:
+            found = await admin.describe_cluster()
+            (described,) = await admin.describe_topics([topic])
+        assert {f"{each['host']}:{each['port']}" for each in found["brokers"]} == set(bootstrap.split(","))
+        assert all(sorted(each["replicas"]) == [0, 1, 2] for each in described["partitions"])
+
+    run(work())
+
+
+def test_configs_are_described_and_replaced(bootstrap: str, new_topic: NewTopicOf) -> None:
+    """This client knows no incremental changes."""
+    topic = new_topic(retention_ms="5000")
+
+    async def described(admin: AIOKafkaAdminClient) -> dict[str, str]:
+        (reply,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        return {each[0]: each[1] for each in reply.resources[0][4]}
+
+    async def work() -> None:
+        async with administrator(bootstrap) as admin:
+            assert (await described(admin))["retention.ms"] == "5000"
+            change = ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "2000"})
+            await admin.alter_configs([change])
+            found = await described(admin)
+            assert found["max.message.bytes"] == "2000" and found["retention.ms"] != "5000"
+        async with producer(bootstrap) as writer:
+            with pytest.raises(MessageSizeTooLargeError):
+                await writer.send_and_wait(topic, b"x" * 3_000, partition=0)
+
+    run(work())
+
+
+def test_records_are_deleted(bootstrap: str, new_topic: NewTopicOf) -> None:
+    topic = new_topic()
+    partition = TopicPartition(topic, 0)
+
+    async def work() -> None:
+        await timed(bootstrap, topic)
+        async with administrator(bootstrap) as admin:
+            assert await admin.delete_records({partition: RecordsToDelete(4)}) == {partition: 4}
+        async with consumer(bootstrap, topic) as reader:
+            assert [record.value for record in await take(reader, 6)] == numbered(10)[4:]
+
+    run(work())
+
+
+def test_a_topic_that_is_unknown_is_created_by_a_producer(bootstrap: str) -> None:
+    async def work() -> None:
+        async with producer(bootstrap) as writer:
+            assert (await writer.send_and_wait("made-by-aiokafkas-producer", b"v", partition=0)).offset == 0
+        async with consumer(bootstrap, "made-by-aiokafkas-producer") as reader:
+            assert [record.value for record in await take(reader, 1)] == [b"v"]
+
+    run(work())
+
+
+def test_a_topic_that_may_not_be_created_is_unknown(bootstrap: str, running: InProcessCluster) -> None:
     from raylog.client.sync import AdminClient
 
     async def work() -> None:
