@@ -17,7 +17,7 @@ import inspect
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
@@ -332,11 +332,14 @@ class AsyncConsumer:
         count = core.config.max_poll_records if max_records is None else max_records
         return await self._first(core, lambda: core.reader.take_records(count) or None, timeout) or []
 
-    async def poll_batch(self, timeout: float = 1.0, *, max_bytes: int = TABLE_BYTES) -> Any:
-        """Whole batches as a pyarrow Table, as soon as there are any; an empty table after ``timeout`` seconds."""
+    async def poll_batch(
+        self, timeout: float = 1.0, *, max_bytes: int = TABLE_BYTES, columns: Sequence[str] | None = None
+    ) -> Any:
+        """Whole batches as a pyarrow Table, as soon as there are any; an empty one after ``timeout`` seconds: ``Consumer.poll_batch``."""
+        empty = empty_table(columns)
         core = self._opened()
-        table = await self._first(core, lambda: core.reader.take_table(max_bytes), timeout)
-        return empty_table() if table is None else table
+        table = await self._first(core, lambda: core.reader.take_table(max_bytes, columns), timeout)
+        return empty if table is None else table
 
     async def _attend(self, group: GroupMembership) -> None:
         """What the group wants done at a poll."""

@@ -2,8 +2,8 @@
 the user's thread.
 
 Batches are decoded one at a time, so that a seek or a pause wastes little. Records below the position are skipped (a
-batch is fetched whole), control batches give nothing, a wrong CRC is an error at its offset. The position moves with
-what is handed out, and past what gives nothing.
+batch is fetched whole), control batches give nothing, a wrong CRC or broken bytes are an error at their offset: what comes before
+is handed out first. The position moves with what is handed out, and past what gives nothing.
 
 Knows no loop and never waits; it is used by one thread at a time (its faces hold a lock).
 """
@@ -11,21 +11,23 @@ Knows no loop and never waits; it is used by one thread at a time (its faces hol
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from raylog.client.columns import RECORD_SCHEMA, header_column
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumed_partition import Chunk, ConsumedPartition
 from raylog.client.fetcher import Fetcher
 from raylog.client.interceptors import InterceptorChain
 from raylog.client.serializers import FromBytes, deserializer_of
-from raylog.errors import ConfigError, kafka_error
+from raylog.errors import ConfigError, RaylogError, kafka_error
+from raylog.records.arrow_columns import BrokenBatch, RecordColumns, schema_of
 from raylog.records.batch import BatchView
-from raylog.records.codec import LightRecord, decode, light_records
+from raylog.records.codec import decode
+from raylog.records.corrupt import CorruptBatch
 from raylog.records.record import Record
 
 
@@ -110,7 +112,10 @@ class RecordReader:
             partition = self._chunk.partition
             self._check(view, partition)
             if not view.is_control:
-                records = decode(view, topic=partition.key.topic, partition=partition.key.partition)
+                try:
+                    records = decode(view, topic=partition.key.topic, partition=partition.key.partition)
+                except CorruptBatch as error:
+                    raise self._broken(partition, view.base_offset, view.next_offset, error) from None
                 floor = partition.position or 0
                 self._records = (
                     records if not records or records[0].offset >= floor else [r for r in records if r.offset >= floor]
@@ -151,14 +156,7 @@ class RecordReader:
 
     def _check(self, view: BatchView, partition: ConsumedPartition) -> None:
         if self._config.check_crcs and not view.has_valid_crc():
-            key = partition.key
-            error = kafka_error(ErrorCode.corrupt_message)(
-                f"the batch at offsets {view.base_offset}–{view.last_offset} of {key.topic}-{key.partition} has a wrong CRC: "
-                f"seek() to {view.next_offset} to go on without it"
-            )
-            self._drop_hand()
-            self._fetcher.halt(partition, error)
-            raise error
+            raise self._halted(partition, view.base_offset, view.next_offset, "has a wrong CRC")
 
     def _raise_errors(self) -> None:
         for partition in list(self._fetcher.partitions.values()):
@@ -197,85 +195,109 @@ class RecordReader:
 
     # -------------------------------------------------------------- tables
 
-    def take_table(self, bytes_max: int) -> Any | None:
-        """Batches of together about ``bytes_max`` bytes (at least one) as a table, or None if there are none at once."""
+    def take_table(self, bytes_max: int, columns: Sequence[str] | None = None) -> Any | None:
+        """Batches of together about ``bytes_max`` bytes (at least one) as a table, or None if there are none at once.
+
+        What stands in the way is raised before anything is taken, or by the next call: what was taken is handed out first.
+        """
         if self._converts:
             raise ConfigError(
                 "poll_batch gives keys and values as they are stored: use poll() or consume() with deserializers and interceptors"
             )
-        columns = _Columns()
-        taken_bytes = 0
+        while True:
+            collected = RecordColumns(columns)
+            givers: list[_Giver] = []
+            self._collect_up_to(bytes_max, collected, givers)
+            if not collected:
+                return None
+            batch, broken = collected.take()
+            if broken is not None:
+                self._turn_back(broken, givers)
+            if batch.num_rows:
+                return pa.Table.from_batches([batch])
+
+    def _collect_up_to(self, bytes_max: int, collected: RecordColumns, givers: list[_Giver]) -> None:
         if self._in_hand():
             assert self._chunk is not None
-            left = self._records[self._next_record :]
-            columns.add(left, self._chunk.partition)
+            view, record = self._chunk.views[self._next_view - 1], self._records[self._next_record]
+            self._collect(self._chunk.partition, view, record.offset, collected, givers)
             self._next_record = len(self._records)
-            self._chunk.partition.position = left[-1].offset + 1
-        while taken_bytes < bytes_max:
-            if not columns.count:
+            self._pass(self._chunk.partition, view)
+        while collected.size_bytes < bytes_max:
+            if not collected:
                 self._raise_errors()
-            view = self._take_view()
-            if view is None:
-                break
+            view_or_none = self._take_view()
+            if view_or_none is None:
+                return
             assert self._chunk is not None
             partition = self._chunk.partition
-            self._check(view, partition)
-            if not view.is_control:
-                records: Sequence[LightRecord] = light_records(view)
-                floor = partition.position or 0
-                if records and records[0].offset < floor:
-                    records = [record for record in records if record.offset >= floor]
-                columns.add(records, partition)
-                taken_bytes += view.size
-            self._pass(partition, view)
-        return columns.table() if columns.count else None
+            try:
+                self._check(view_or_none, partition)
+                if not view_or_none.is_control:
+                    self._collect(partition, view_or_none, partition.position or 0, collected, givers)
+            except RaylogError:
+                if not collected:
+                    raise
+                return  # the partition has the error: the next call raises it
+            self._pass(partition, view_or_none)
 
+    def _collect(
+        self,
+        partition: ConsumedPartition,
+        view: BatchView,
+        start_offset: int,
+        collected: RecordColumns,
+        givers: list[_Giver],
+    ) -> None:
+        try:
+            collected.add(view, start_offset=start_offset, topic=partition.key.topic, partition=partition.key.partition)
+        except CorruptBatch as error:
+            raise self._broken(partition, view.base_offset, view.next_offset, error) from None
+        if not givers or givers[-1].partition is not partition:
+            givers.append(_Giver(partition, partition.generation, start_offset))
 
-class _Columns:
-    """A table being put together."""
+    def _turn_back(self, broken: BrokenBatch, givers: Sequence[_Giver]) -> None:
+        """A batch that was collected is broken. What was collected behind it was not given out: whose it is goes back to it."""
+        own = [index for index, giver in enumerate(givers) if giver.partition.key == (broken.topic, broken.partition)]
+        first = max((index for index in own if givers[index].start_offset < broken.next_offset), default=own[0])
+        places: dict[ConsumedPartition, _Giver] = {}
+        for giver in reversed(givers[first:]):
+            places[giver.partition] = giver  # the earliest stretch of each
+        for partition, giver in places.items():
+            if partition.generation == giver.generation:  # nobody has sought since
+                is_broken_one = giver is givers[first]
+                self._fetcher.seek(
+                    partition, offset=max(giver.start_offset, broken.base_offset if is_broken_one else 0)
+                )
+        self._broken(givers[first].partition, broken.base_offset, broken.next_offset, broken.error)
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._parts: list[tuple[str, int, int]] = []  # topic, partition, records
-        self._keys: list[bytes | None] = []
-        self._values: list[bytes | None] = []
-        self._offsets: list[int] = []
-        self._timestamps: list[int] = []
-        self._types: list[int] = []
-        self._headers: list[Any] = []
+    def _broken(
+        self, partition: ConsumedPartition, base_offset: int, next_offset: int, error: CorruptBatch
+    ) -> RaylogError:
+        return self._halted(partition, base_offset, next_offset, f"is broken ({error.reason})")
 
-    def add(self, records: Sequence[LightRecord] | Sequence[Record], partition: ConsumedPartition) -> None:
-        if not records:
-            return
-        self.count += len(records)
-        self._parts.append((partition.key.topic, partition.key.partition, len(records)))
-        self._keys += [record.key for record in records]
-        self._values += [record.value for record in records]
-        self._offsets += [record.offset for record in records]
-        self._timestamps += [record.timestamp for record in records]
-        self._types += [records[0].timestamp_type] * len(records)
-        self._headers += [record.headers for record in records]
-
-    def table(self) -> Any:
-        topics = pa.chunked_array([pa.repeat(pa.scalar(topic, pa.string()), count) for topic, _, count in self._parts])
-        partitions = pa.chunked_array(
-            [pa.repeat(pa.scalar(number, pa.int32()), count) for _, number, count in self._parts]
+    def _halted(self, partition: ConsumedPartition, base_offset: int, next_offset: int, what: str) -> RaylogError:
+        """The error of a broken batch; its partition keeps it until it is sought."""
+        key = partition.key
+        error = kafka_error(ErrorCode.corrupt_message)(
+            f"the batch at offsets {base_offset}–{next_offset - 1} of {key.topic}-{key.partition} {what}: "
+            f"seek() to {next_offset} to go on without it"
         )
-        return pa.Table.from_arrays(
-            [
-                pa.array(self._keys, pa.binary()),
-                pa.array(self._values, pa.binary()),
-                topics,
-                partitions,
-                pa.array(self._offsets, pa.int64()),
-                pa.array(self._timestamps, pa.int64()).cast(pa.timestamp("ms", tz="UTC")),
-                pa.array(self._types, pa.int32()),
-                header_column(self._headers),
-            ],
-            schema=RECORD_SCHEMA,
-        )
+        if self._chunk is not None and self._chunk.partition is partition:
+            self._drop_hand()
+        self._fetcher.halt(partition, error)
+        return error
 
 
-def empty_table() -> Any:
+@dataclass(slots=True, eq=False)
+class _Giver:
+    """A partition that gave batches for a table, from which offset on."""
+
+    partition: ConsumedPartition
+    generation: int
+    start_offset: int
+
+
+def empty_table(columns: Sequence[str] | None = None) -> Any:
     """A table of no records."""
-    return RECORD_SCHEMA.empty_table()
+    return schema_of(columns).empty_table()

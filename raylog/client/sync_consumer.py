@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -216,17 +216,21 @@ class Consumer:
             records = core.reader.take_records(count)
             return records or self._wait(core, lambda: core.reader.take_records(count) or None, timeout) or []
 
-    def poll_batch(self, timeout: float = 1.0, *, max_bytes: int = TABLE_BYTES) -> Any:
+    def poll_batch(
+        self, timeout: float = 1.0, *, max_bytes: int = TABLE_BYTES, columns: Sequence[str] | None = None
+    ) -> Any:
         """Whole batches, together about ``max_bytes``, as a pyarrow Table, as soon as there are any; an empty one after ``timeout`` s.
 
-        Columns: key, value, topic, partition, offset, timestamp, timestamp_type, headers.
+        Columns: key, value, topic, partition, offset, timestamp, timestamp_type, headers; or those of them that ``columns`` names, in its
+        order: the fewer, the faster. Made by the C kernel, without a Python object per record; other threads run meanwhile.
         """
+        empty = empty_table(columns)
         with self._lock:
             core = self._attended()
-            table = core.reader.take_table(max_bytes)
+            table = core.reader.take_table(max_bytes, columns)
             if table is None:
-                table = self._wait(core, lambda: core.reader.take_table(max_bytes), timeout)
-            return empty_table() if table is None else table
+                table = self._wait(core, lambda: core.reader.take_table(max_bytes, columns), timeout)
+            return empty if table is None else table
 
     def __iter__(self) -> Iterator[Record]:
         """Every record from the position on, waiting for more for ever (until ``close`` by another thread)."""
