@@ -1,7 +1,8 @@
-"""Which port a server gets: the one that it wants, or the next free one where that is taken."""
+"""Which port a server gets, the one that it wants or the next free one where that is taken, and how it is given back."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import socket
@@ -38,3 +39,18 @@ def listening_socket(host: str, port: int, *, port_must_match: bool) -> socket.s
         return listening
     which = f"port {port} is" if last_port == port else f"ports {port} to {last_port} are"
     raise ClusterError(f"cannot listen on {host}: {which} taken; name another port")
+
+
+async def end_listening(listener: asyncio.Server) -> None:
+    """Close a listener when what it has accepted has become connections.
+
+    The servers of asyncio's own loop forget a socket that they have accepted and not yet made a transport of when they close: its peer
+    would wait for ever. uvloop's do not.
+    """
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, asyncio.SelectorEventLoop):
+        for listening in listener.sockets:
+            loop.remove_reader(listening.fileno())
+        for _ in range(3):  # accepted; its transport made; its protocol told
+            await asyncio.sleep(0)
+    listener.close()

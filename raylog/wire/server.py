@@ -54,7 +54,7 @@ from raylog.wire.frames import (
 )
 from raylog.wire.framing import Buffer, FramedProtocol
 from raylog.wire.handshake import HandshakeError, Peer, Secret, ServerHandshake
-from raylog.wire.ports import listening_socket
+from raylog.wire.ports import end_listening, listening_socket
 
 logger = logging.getLogger("raylog.wire")
 
@@ -211,6 +211,9 @@ class ServerConnection(FramedProtocol):
     def opened(self) -> None:
         server = self.server
         self.opened_at = server.loop.time()
+        if server.is_over:  # it was accepted just before
+            self.abort()
+            return
         connections_max = server.limits.connections_max
         if connections_max is not None and len(server.connections) >= connections_max:
             self.refused(ProtocolError(f"{connections_max} connections are open, which is all that are allowed"))
@@ -500,6 +503,7 @@ class Server:
         self.waiting: set[ServerConnection] = set()
         self.in_flight_bytes = 0
         self.refused_connections = 0
+        self.is_over = False
         self.endpoint: Endpoint | None = None
         self.loop: asyncio.AbstractEventLoop
         self._host = host
@@ -530,6 +534,7 @@ class Server:
     async def start(self) -> Endpoint:
         """Listens. Raises ClusterError when no port can be had."""
         self.loop = asyncio.get_running_loop()
+        self.is_over = False
         endpoint = self.bind()
         listening, self._bound = self._bound, None
         assert listening is not None
@@ -539,9 +544,10 @@ class Server:
 
     async def stop(self, *, grace_s: float = 1.0) -> None:
         """Stops listening and closes every connection; replies already given are sent if the peers read them within ``grace_s``."""
+        self.is_over = True
         if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+            listener, self._listener = self._listener, None
+            await end_listening(listener)
         if self._bound is not None:
             self._bound.close()
             self._bound = None

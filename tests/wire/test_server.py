@@ -511,3 +511,24 @@ def test_a_callback_that_fails_hurts_nobody_else(run: Run, caplog: pytest.LogCap
 
     run(work())
     assert "the callback of a reply" in caplog.text
+
+
+@pytest.mark.parametrize("rounds", range(6))
+def test_a_connection_that_comes_while_the_server_ends_ends_too(run: Run, rounds: int) -> None:
+    """Whatever the loop has done of it when the server stops: nothing, accepted it, made its transport."""
+
+    async def work() -> None:
+        server = server_of({3: lambda request: request.reply(EMPTY_REPLY)})
+        endpoint = await server.start()
+        with socket.create_connection((endpoint.host, endpoint.port)) as peer:
+            peer.setblocking(False)
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            await server.stop()
+            try:
+                said = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(peer, 1), 10)
+            except ConnectionResetError:
+                said = b""
+            assert said == b"" and not server.connections
+
+    run(work())
