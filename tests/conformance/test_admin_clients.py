@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     ConfigSource,
+    NewTopic,
     ResourceType,
 )
 from raw_requests import eventually
@@ -110,3 +111,23 @@ def test_leaders_are_elected(admin: AdminClient, running: InProcessCluster, new_
     unknown = TopicPartition("nowhere", 3)
     answers = admin.elect_leaders(ElectionType.PREFERRED, [unknown]).result(PATIENCE_S)
     assert answers[unknown].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def test_tv_33_a_topic_of_three_partitions_and_replicas_is_created_read_back_described_and_deleted(
+    admin: AdminClient,
+) -> None:
+    name, resource = "tv-33", ConfigResource(ResourceType.TOPIC, "tv-33")
+    compacted = NewTopic(name, 3, 3, config={"cleanup.policy": "compact"})  # the example's own; later, as is said
+    with pytest.raises(KafkaException, match="compaction is not done in this version"):
+        admin.create_topics([compacted])[name].result(PATIENCE_S)
+    admin.create_topics([NewTopic(name, 3, 3, config={"cleanup.policy": "delete"})])[name].result(PATIENCE_S)
+    assert name in admin.list_topics(timeout=PATIENCE_S).topics
+    assert admin.describe_configs([resource])[resource].result(PATIENCE_S)["cleanup.policy"].value == "delete"
+
+    def partitions() -> list[tuple[int, list[int]]]:
+        found = admin.describe_topics(TopicCollection([name]))[name].result(PATIENCE_S)
+        return [(each.id, sorted(node.id for node in each.replicas)) for each in found.partitions if each.leader]
+
+    eventually(lambda: partitions() == [(number, [0, 1, 2]) for number in range(3)], "all partitions lead")
+    admin.delete_topics([name])[name].result(PATIENCE_S)
+    eventually(lambda: name not in admin.list_topics(timeout=PATIENCE_S).topics, "the end of the topic")

@@ -229,6 +229,47 @@ def test_a_second_member_of_one_instance_id_fences_the_first(
     eventually(lambda: second.owned == {0}, "the second one has it")
 
 
+def test_consumer_callbacks_are_called(bootstrap: str, new_topic: NewTopicOf, group: str) -> None:
+    topic = new_topic(2)
+    fill(bootstrap, topic, 2, 10)
+    given: list[list[TopicPartition]] = []
+    taken: list[list[TopicPartition]] = []
+    commits: list[tuple[KafkaError | None, list[TopicPartition]]] = []
+    statistics: list[str] = []
+    errors: list[KafkaError] = []
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "statistics.interval.ms": 50,
+        "log_level": 0,
+    }
+    reader = Consumer(
+        settings,
+        on_commit=lambda error, partitions: commits.append((error, partitions)),
+        stats_cb=statistics.append,
+        error_cb=errors.append,
+    )
+    reader.subscribe(
+        [topic], on_assign=lambda _, those: given.append(those), on_revoke=lambda _, those: taken.append(those)
+    )
+    messages: list[bytes] = []
+
+    def all_read() -> bool:
+        messages.extend(each.value() for each in reader.consume(10, 0.1) if each.error() is None)
+        return len(messages) == 10
+
+    eventually(all_read, "all records")
+    reader.commit(offsets=[TopicPartition(topic, 1, 3)], asynchronous=True)
+    eventually(lambda: reader.poll(0.05) is None and commits and statistics, "the callbacks")
+    reader.close()
+    assert sorted(each.partition for each in given[0]) == sorted(each.partition for each in taken[-1]) == [0, 1]
+    (error, partitions), *_ = commits
+    assert error is None and [(each.partition, each.offset) for each in partitions] == [(1, 3)]
+    assert not errors
+
+
 def test_groups_are_listed_described_changed_and_deleted(
     bootstrap: str, new_topic: NewTopicOf, member: Callable[..., Member], group: str
 ) -> None:
