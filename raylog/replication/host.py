@@ -34,7 +34,8 @@ from kio.schema.errors import ErrorCode
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
 from raylog.metadata.session import ActorIdentity, Assignment, Removal, ReplicaStatus
-from raylog.replication.context import Deadline, HostConfig, HostContext
+from raylog.replication.checkpoint_rounds import CheckpointRounds
+from raylog.replication.context import HostConfig, HostContext
 from raylog.replication.copying_out import CopyingOut, is_throttled
 from raylog.replication.events import (
     AlterPartitionAnswered,
@@ -102,7 +103,7 @@ class ReplicaHost:
         self._parked = Parked(self.context)
         self._loads = Loads(self.context)
         self._streams = FetchStreams(self.context)
-        self._checkpoint_timer: Deadline | None = None
+        self._checkpoints = CheckpointRounds(self.context, self.replicas)
         self._copying_out = CopyingOut(self.context)
 
     # -------------------------------------------------------------- the shell's side
@@ -483,8 +484,7 @@ class ReplicaHost:
         replica.log_opened(event.log, now_ms)
         self._streams.update(replica, now_ms)
         self._arm_housekeeping(replica, now_ms)
-        if self._checkpoint_timer is None:
-            self._arm_checkpoints(now_ms)
+        self._checkpoints.begin(now_ms)
 
     def _open_again(self, replica: Replica, now_ms: int) -> None:
         """The folder is locked by another process: wait for it, however long it takes (DESIGN §3)."""
@@ -549,19 +549,6 @@ class ReplicaHost:
                 replica.housekeeping = self.context.wheel.add(now_ms + interval_ms, due)
 
         replica.housekeeping = self.context.wheel.add(now_ms + interval_ms, due)
-
-    def _arm_checkpoints(self, now_ms: int) -> None:
-        """One timer for all replicas: the checkpoint is due where the high watermark has moved since the last one."""
-        interval_ms = self.context.config.replica_high_watermark_checkpoint_interval_ms
-        self._checkpoint_timer = self.context.wheel.add(now_ms + interval_ms, self._checkpoints_due)
-
-    def _checkpoints_due(self, now_ms: int, wall_ms: int) -> None:
-        for replica in self.replicas.values():
-            log = replica.log
-            if log is not None and log.high_watermark != replica.checkpointed:
-                replica.checkpointed = log.high_watermark
-                self.context.effects.append(RunHousekeeping(replica.id, log, retention=False))
-        self._arm_checkpoints(now_ms)
 
     def logs(self) -> list[Log]:
         """The open logs."""

@@ -1,0 +1,59 @@
+"""When each replica's checkpoint is due: once per round of ``replica.high.watermark.checkpoint.interval.ms``, where something has moved.
+
+A checkpoint is a small file and a rename, which the process waits for. A process that holds a hundred replicas would be
+mute for tens of milliseconds if it wrote all of them together, so a round is cut into turns: as many as there are replicas, but
+none shorter than ``TURN_MS``, and each replica has its turn by its place in the table. While the table stays as it is a
+replica's turns are one interval apart.
+
+Owns the timer and the count of turns; the order is carried out by the shell, like all housekeeping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from raylog.replication.context import HostContext
+from raylog.replication.events import RunHousekeeping
+from raylog.types import TopicIdPartition
+
+if TYPE_CHECKING:
+    from raylog.replication.replica import Replica
+
+TURN_MS = 50
+
+
+class CheckpointRounds:
+    __slots__ = ("_context", "_interval_ms", "_is_armed", "_replicas", "_turn")
+
+    def __init__(self, context: HostContext, replicas: Mapping[TopicIdPartition, Replica]) -> None:
+        self._context = context
+        self._replicas = replicas
+        self._interval_ms = context.config.replica_high_watermark_checkpoint_interval_ms
+        self._turn = 0
+        self._is_armed = False
+
+    def begin(self, now_ms: int) -> None:
+        """There is a replica, from now on."""
+        if not self._is_armed:
+            self._is_armed = True
+            self._arm(now_ms)
+
+    @property
+    def _turns(self) -> int:
+        """0 < turns: of a round."""
+        return max(1, min(len(self._replicas), self._interval_ms // TURN_MS))
+
+    def _arm(self, now_ms: int) -> None:
+        self._context.wheel.add(now_ms + self._interval_ms // self._turns, self._due)
+
+    def _due(self, now_ms: int, wall_ms: int) -> None:
+        turns, count = self._turns, len(self._replicas)
+        turn = self._turn % turns
+        self._turn = turn + 1
+        for replica in list(self._replicas.values())[count * turn // turns : count * (turn + 1) // turns]:
+            log = replica.log
+            if log is not None and log.high_watermark != replica.checkpointed:
+                replica.checkpointed = log.high_watermark
+                self._context.effects.append(RunHousekeeping(replica.id, log, retention=False))
+        self._arm(now_ms)
