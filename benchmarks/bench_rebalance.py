@@ -38,7 +38,7 @@ from confluent_kafka import ConsumerGroupState
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
 from embedded import EmbeddedCluster
-from group_members import Member, Members, Membership
+from member_processes import Member, Members, Membership
 from harness import RESULTS, Benchmark, Measurement, arguments
 from paced_load import longest_gap
 

@@ -9,7 +9,7 @@ measured and importing is not. A member polls until it is told to stop, and tell
     ("committed", at)               a commit that was asked for at its fixed rate has succeeded
     ("left",)                       its consumer is closed
 
-Run as ``python group_members.py FD``: a pipe to the script that started it.
+Run as ``python member_processes.py FD``: a pipe to the script that started it.
 """
 
 from __future__ import annotations
@@ -265,6 +265,6 @@ class Members:
 
 
 if __name__ == "__main__":
-    import group_members
+    import member_processes
 
-    group_members.main()  # not this one's: what comes over the pipe is of that module
+    member_processes.main()  # not this one's: what comes over the pipe is of that module
