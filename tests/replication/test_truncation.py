@@ -116,6 +116,7 @@ def test_a_log_start_within_a_batch_is_followed() -> None:
     hosts.log(1).advance_log_start(2)
     hosts.assign(1, (1,))
     assert (hosts.log(2).log_start_offset, hosts.log(2).log_end_offset) == (2, 4)
+    hosts.assign(1, (1, 2))  # only a replica in sync is read from
     assert hosts.read(2, 2) == [b"2", b"3"]
 
 
