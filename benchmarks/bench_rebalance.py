@@ -38,8 +38,8 @@ from confluent_kafka import ConsumerGroupState
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
 from embedded import EmbeddedCluster
-from member_processes import Member, Members, Membership
 from harness import RESULTS, Benchmark, Measurement, arguments
+from member_processes import Member, Members, Membership
 from paced_load import longest_gap
 
 from raylog.client.sync import Producer
