@@ -303,10 +303,12 @@ class Replica:
         log = self.log
         if log is None or (follower and self.leader is None):
             return self.refused_fetch(self.refusal())
-        if not follower and self.leader is None and self.context.broker_id not in self.assignment.isr:
-            return self.refused_fetch(NOT_LEADER_OR_FOLLOWER)  # nobody knows how far it lags behind
-        if request.current_leader_epoch != self.assignment.leader_epoch and request.current_leader_epoch != -1:
-            return self.refused_fetch(self.judge_epoch(request.current_leader_epoch))
+        if request.current_leader_epoch != -1:
+            if request.current_leader_epoch != self.assignment.leader_epoch:
+                return self.refused_fetch(self.judge_epoch(request.current_leader_epoch))
+            if not follower and self.leader is None and self.context.broker_id not in self.assignment.isr:
+                # Nobody knows how far it lags behind. Who names no epoch wants this replica, as it is.
+                return self.refused_fetch(NOT_LEADER_OR_FOLLOWER)
         offset = request.fetch_offset
         if offset < log.log_start_offset:
             return self.refused_fetch(OFFSET_OUT_OF_RANGE)

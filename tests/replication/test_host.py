@@ -120,11 +120,13 @@ def test_a_follower_out_of_sync_sends_consumers_to_the_leader() -> None:
     hosts = Hosts((1, 2))
     hosts.assign(1, (1,))
     hosts.produce(1, b"m0")
-    refused = hosts.fetched(hosts.fetch(2, 0))
+    refused = hosts.fetched(hosts.fetch(2, 0, epoch=0))
     assert refused is not None and refused.error == ErrorCode.not_leader_or_follower
     assert refused.hint is not None and not refused.records
+    assert hosts.read(2) == [b"m0"], "who names no epoch wants that replica, as it is"
     hosts.assign(1, (1, 2))
-    assert hosts.read(2) == [b"m0"]
+    found = hosts.fetched(hosts.fetch(2, 0, epoch=0))
+    assert found is not None and not found.error and found.records
 
 
 def test_offsets_by_name_and_by_time() -> None:
