@@ -6,16 +6,20 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 import ray.data
-from ray_clusters import eventually, isr_is_whole, kept_environment
+from ray_clusters import eventually, isr_is_whole, kept_environment, kill, partition_of, pid_of
 
 import raylog
 from raylog import NewTopic
+from raylog.types import BROKER_SLOT, node_id
 
 pytestmark = [
     pytest.mark.conformance,
@@ -27,8 +31,8 @@ ROWS = 1_000
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[str]:
-    """The bootstrap servers of three brokers on a Ray of the module's own, on which Ray Data runs, too."""
+def embedded() -> Iterator[raylog.Cluster]:
+    """Three brokers on a Ray of the module's own, on which Ray Data runs, too."""
     folder = Path(tempfile.mkdtemp(prefix="rl"))
     with kept_environment("RAY_TMPDIR", "RAY_AUTH_MODE"):
         os.environ["RAY_TMPDIR"] = str(folder)
@@ -38,10 +42,15 @@ def servers() -> Iterator[str]:
                 admin.create_topics([NewTopic("numbers", 3, 3), NewTopic("words", 2, 3)])
             eventually(lambda: isr_is_whole(cluster, "numbers") and isr_is_whole(cluster, "words"), "all in sync")
             ray.data.DataContext.get_current().enable_progress_bars = False
-            yield cluster.bootstrap_servers()
+            yield cluster
         finally:
             cluster.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def servers(embedded: raylog.Cluster) -> str:
+    return embedded.bootstrap_servers()
 
 
 def test_what_write_kafka_writes_read_kafka_reads(servers: str) -> None:
@@ -75,3 +84,41 @@ def test_read_kafka_reads_the_offsets_that_it_is_asked_for(servers: str) -> None
     last = max(found, key=lambda each: each["timestamp"])
     assert (last["topic"], last["partition"], last["offset"], last["timestamp"]) == ("words", 0, 49, 1_098)
     assert (last["key"], dict(last["headers"])) == (b"k", {"n": b"98"})
+
+
+@pytest.mark.parametrize("kind", ["leader", "broker"])
+def test_a_killed_process_costs_ray_data_nothing(embedded: raylog.Cluster, servers: str, kind: str) -> None:
+    """It has no groups, so no coordinator either."""
+    topic = f"killed-{kind}"
+    with embedded.admin() as admin:
+        admin.create_topics([NewTopic(topic, 1, 3, configs={"min.insync.replicas": "2"})])
+    eventually(lambda: isr_is_whole(embedded, topic), "all replicas in sync")
+
+    def slowly(row: dict[str, Any]) -> dict[str, Any]:  # in here, or workers would import this module
+        time.sleep(0.005)  # the rows take a while to come, as they do in life
+        return row
+
+    def strike() -> None:
+        part = partition_of(embedded, topic)
+        victim = part["leader_node"] if kind == "leader" else node_id(part["leader"], BROKER_SLOT)
+        kill(pid_of(embedded, victim))
+
+    def written() -> int:
+        with embedded.consumer() as consumer:
+            return int(consumer.end_offsets([(topic, 0)])[(topic, 0)])
+
+    rows = ray.data.range(ROWS, override_num_blocks=10).map(slowly)
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(
+            rows.write_kafka, topic, servers, producer_config={"enable.idempotence": True}, concurrency=1
+        )
+        eventually(lambda: written() > 0 or writing.done(), "some rows are there")
+        assert not writing.done(), "too quick to be struck"
+        strike()
+        writing.result(120)
+    assert written() == ROWS, "each once"
+    eventually(lambda: isr_is_whole(embedded, topic), "all replicas in sync again")
+    strike()
+    found = ray.data.read_kafka(topic, bootstrap_servers=servers).take_all()
+    assert sorted(json.loads(each["value"])["id"] for each in found) == list(range(ROWS))
+    eventually(lambda: isr_is_whole(embedded, topic), "all replicas in sync again")
