@@ -23,7 +23,6 @@ one, and confluent-kafka's for Kafka.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -38,7 +37,7 @@ from confluent_kafka import ConsumerGroupState
 from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
 from embedded import EmbeddedCluster
-from harness import RESULTS, Benchmark, Measurement, arguments
+from harness import Benchmark, Measurement, arguments
 from member_processes import Member, Members, Membership
 from paced_load import longest_gap
 
@@ -368,18 +367,6 @@ def measure(contestants: list[Contestant], cases: list[str], runs: int, dice: ra
     return found
 
 
-def earlier(bench: Benchmark) -> Found:
-    """What the file holds of earlier runs."""
-    file = RESULTS / f"{bench.name}.json"
-    cases = json.loads(file.read_text())["cases"] if file.exists() else {}
-    return {
-        case: {
-            name: Measurement(each["unit"], each["values"], each.get("notes", {})) for name, each in measured.items()
-        }
-        for case, measured in cases.items()
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=None, help=f"of each kind (default {RUNS})")
@@ -403,7 +390,7 @@ def main() -> int:
         },
         quick=options.quick,
     )
-    bench.cases = {} if options.quick else earlier(bench)
+    bench.cases = {} if options.quick else bench.earlier()
     makers = [CONTESTANTS[options.only]] if options.only else list(CONTESTANTS.values())
     dice = random.Random(options.seed)
     with Running([make() for make in makers]) as contestants:

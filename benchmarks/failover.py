@@ -24,7 +24,6 @@ named, in the order in which it was sent.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import threading
@@ -35,7 +34,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from harness import RESULTS, Benchmark, Measurement, arguments
+from harness import Benchmark, Measurement, arguments
 from paced_load import Ledger, Pacer, held_against, longest_gap
 from struck import CHANGES_IN, CONTROLLER, HEAD, KINDS, LEADER, NODE, SILENT, Kafka, Raylog
 
@@ -217,18 +216,6 @@ def measure(options: argparse.Namespace, contestants: Sequence[str], runs: int) 
 # ------------------------------------------------------------------ results
 
 
-def earlier(bench: Benchmark) -> dict[str, dict[str, Measurement]]:
-    """What the file holds of earlier runs."""
-    file = RESULTS / f"{bench.name}.json"
-    cases = json.loads(file.read_text())["cases"] if file.exists() else {}
-    return {
-        case: {
-            name: Measurement(each["unit"], each["values"], each.get("notes", {})) for name, each in measured.items()
-        }
-        for case, measured in cases.items()
-    }
-
-
 def joined(before: Measurement, now: Measurement) -> Measurement:
     """The runs of both. Counts and lists add up; the time is that of the later ones."""
     notes = {name: value if isinstance(value, str) else before.notes[name] + value for name, value in now.notes.items()}
@@ -310,7 +297,7 @@ def main() -> int:
         quick=options.quick,
     )
     contestants = [options.only] if options.only else list(CONTESTANTS)
-    kept = {} if options.quick else earlier(bench)  # read once: each block's write has all that was found so far
+    kept = {} if options.quick else bench.earlier()  # read once: each block's write has all that was found so far
     for found in measure(options, contestants, runs):
         record(bench, kept, found, add=options.add)
         judge(bench)

@@ -178,6 +178,18 @@ class Benchmark:
             scratch.write_text(json.dumps(self.as_json(), indent=1, ensure_ascii=False) + "\n")
             scratch.replace(RESULTS / f"{self.name}.json")
 
+    def earlier(self) -> dict[str, dict[str, Measurement]]:
+        """The cases that the file holds of earlier runs, for a script that measures some of them anew."""
+        file = RESULTS / f"{self.name}.json"
+        cases = json.loads(file.read_text())["cases"] if file.exists() else {}
+        return {
+            case: {
+                name: Measurement(each["unit"], each["values"], each.get("notes", {}))
+                for name, each in measured.items()
+            }
+            for case, measured in cases.items()
+        }
+
     def as_json(self) -> dict[str, Any]:
         return {
             "benchmark": self.name,
