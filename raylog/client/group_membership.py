@@ -33,7 +33,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client import group_requests, subscriptions
 from raylog.client.config import ConsumerConfig
-from raylog.client.coordinator_link import CoordinatorLink
+from raylog.client.coordinator_link import HELD_BACK_MS, CoordinatorLink
 from raylog.client.fetcher import Fetcher
 from raylog.client.group_member import (
     Answer,
@@ -123,7 +123,7 @@ class GroupMembership:
         self._member = GroupMember(
             MemberConfig(
                 config.session_timeout_ms,
-                config.heartbeat_interval_ms,
+                min(config.heartbeat_interval_ms, HELD_BACK_MS),  # else nobody could tell it of a rebalance in between
                 config.max_poll_interval_ms,
                 config.retry_backoff_ms,
                 config.retry_backoff_max_ms,

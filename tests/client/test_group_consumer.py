@@ -18,6 +18,7 @@ import pytest
 from raw_requests import eventually
 
 from raylog.actors.replica_server import ReplicaServer
+from raylog.client import group_requests
 from raylog.client.admin import NewTopic
 from raylog.client.consumer import AsyncConsumer
 from raylog.client.group_membership import RebalanceListener
@@ -66,6 +67,27 @@ def member(running: InProcessCluster, topic: str) -> Iterator[Callable[..., Cons
     yield make
     for consumer in made:
         consumer.close()
+
+
+def test_a_member_always_has_a_heartbeat_at_its_coordinator_whatever_its_interval(
+    topic: str, member: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it hears of a rebalance at once."""
+    monkeypatch.setattr("raylog.actors.apis.groups.NATIVE_HEARTBEAT_PARK_MS", 50)
+    monkeypatch.setattr("raylog.client.group_membership.HELD_BACK_MS", 50)
+    sent: list[int] = []
+
+    def heartbeat(*values: Any) -> Any:
+        sent.append(1)
+        return original(*values)
+
+    original = group_requests.heartbeat
+    monkeypatch.setattr(group_requests, "heartbeat", heartbeat)
+    consumer = member(heartbeat_interval_ms=300_000, session_timeout_ms=900_000)
+    consumer.subscribe(topic)
+    while not consumer.assignment():
+        consumer.poll(0.05)
+    eventually(lambda: len(sent) >= 3, "heartbeats go on")
 
 
 def produce(running: InProcessCluster, topic: str, count: int, start: int = 0) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest
-from wire_ends import EMPTY_REPLY, client_of, produce, raw, read_frame, server_of, until
+from wire_ends import EMPTY_REPLY, IDENTITY, client_of, produce, raw, read_frame, server_of, until
 
 from raylog.errors import ClientTimeoutError, DisconnectedError, error_for
-from raylog.types import Endpoint
+from raylog.types import BROKER_SLOT, Endpoint, node_id
 from raylog.wire import private
 from raylog.wire.connection import Connection
 from raylog.wire.frames import client_id_field, encode_request
+from raylog.wire.handshake import Peer
 from raylog.wire.server import Limits, Request, Server
 
 pytestmark = pytest.mark.core
@@ -291,6 +292,29 @@ def test_many_small_parked_requests_are_bounded_too(run: Run) -> None:
             await until(lambda: len(parked) > answered)  # noqa: B023
             parked[answered].reply(EMPTY_REPLY)
             answered += 1
+        await asyncio.gather(*futures)
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_a_broker_may_have_the_requests_of_many_clients_parked(run: Run) -> None:
+    """Members of groups wait in JoinGroup over the one connection that their Broker has to the coordinator's process."""
+    parked: list[Request] = []
+    asked = 6_000
+
+    async def work() -> None:
+        server = server_of({0: parked.append})
+        broker = Peer(node_id(1, BROKER_SLOT), 99)
+        connection = await client_of(
+            await server.start(), caller=broker, expect=(IDENTITY.node_id, IDENTITY.incarnation)
+        )
+        futures = [connection.send(produce()) for _ in range(asked)]
+        await until(lambda: len(parked) == asked or bool(server.waiting))
+        assert len(parked) == asked
+        for request in parked:
+            request.reply(EMPTY_REPLY)
         await asyncio.gather(*futures)
         connection.close()
         await server.stop()
