@@ -44,7 +44,7 @@ def _is_binary(kind: Any) -> bool:
 def timestamps_ms(column: Any) -> list[int | None]:
     """A column of Arrow timestamps or of integers (milliseconds)."""
     if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", tz=column.type.tz)).cast(pa.int64())
+        column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False).cast(pa.int64())
     if not pa.types.is_integer(column.type):
         raise ConfigError(
             f"the timestamp column is {column.type}: it has to be a timestamp or milliseconds as integers"

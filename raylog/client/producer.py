@@ -24,6 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client.accumulator import Accumulator, Watch
 from raylog.client.address import ClusterAddress
+from raylog.client.arrow_input import ColumnNames, arrow_parts
 from raylog.client.batch_input import (
     BatchInput,
     EncodedPart,
@@ -45,6 +46,7 @@ from raylog.client.producer_batch import ProducerBatch
 from raylog.client.sender import Sender
 from raylog.client.serializers import checked_bytes, serializer_of
 from raylog.errors import BufferFullError, ClosedError, ConfigError, RaylogError, error_for
+from raylog.records import kernel
 from raylog.records.record import Header
 from raylog.types import TopicPartition
 
@@ -249,28 +251,42 @@ class ProducerCore:
             records.append(self.interceptors.on_send(given))
         return records
 
-    def arrow_columns(
-        self,
-        view: TopicView,
-        table: Any,
-        *,
-        key_column: str,
-        value_column: str,
-        timestamp_column: str,
-        headers_column: str,
-        partition_column: str,
-    ) -> BatchInput:
-        """The columns of a pyarrow Table or RecordBatch."""
-        values = column_of(table, value_column)
+    def arrow_parts(
+        self, view: TopicView, table: Any, names: ColumnNames, partition: int | None
+    ) -> Iterator[EncodedPart]:
+        """The batches of one ``send_arrow``, encoded one by one as they are asked for."""
+        if partition is not None and not 0 <= partition < len(view.partitions):
+            raise unknown_partition(TopicPartition(view.name, partition), len(view.partitions))
+        compiled = kernel.loaded()
+        if compiled is None or self._default is None:
+            return self.parts_of(view, self._arrow_columns(view, table, names), partition)
+        view.used = True
+        return arrow_parts(
+            compiled,
+            table,
+            names,
+            self._available(view),
+            self._default,
+            partition=partition,
+            now_ms=time.time_ns() // 1_000_000,
+            bytes_max=min(self.config.batch_size, self.config.max_request_size),
+            request_bytes_max=self.config.max_request_size,
+            compression=self.accumulator.compression,
+            will_be_stamped=self.config.idempotent,
+        )
+
+    def _arrow_columns(self, view: TopicView, table: Any, names: ColumnNames) -> BatchInput:
+        """The columns of a pyarrow Table or RecordBatch as Python objects."""
+        values = column_of(table, names.value)
         if values is None:
             raise ConfigError(
-                f"the table has no column {value_column!r}: it has {', '.join(table.schema.names)}; name one by value_column="
+                f"the table has no column {names.value!r}: it has {', '.join(table.schema.names)}; name one by value_column="
             )
-        keys, times = column_of(table, key_column), column_of(table, timestamp_column)
-        headers, partitions = column_of(table, headers_column), column_of(table, partition_column)
+        keys, times = column_of(table, names.key), column_of(table, names.timestamp)
+        headers, partitions = column_of(table, names.headers), column_of(table, names.partition)
         columns = BatchInput(
-            binary_values(values, value_column),
-            None if keys is None or keys.null_count == len(keys) else binary_values(keys, key_column),
+            binary_values(values, names.value),
+            None if keys is None or keys.null_count == len(keys) else binary_values(keys, names.key),
             None if times is None else timestamps_of(times),
             None if headers is None else header_lists(headers),
             None if partitions is None else partitions.to_pylist(),
@@ -423,7 +439,7 @@ class AsyncProducer:
     ) -> BatchDelivery:
         """Take many records in few large batches; see ``Producer.send_batch``."""
         if isinstance(values, (pa.Table, pa.RecordBatch)):
-            return await self.send_arrow(topic, values, partition=partition)
+            return await self.send_arrow(topic, values, partition=partition, on_delivery=on_delivery)
         core = self._opened()
         view = core.metadata.cached(topic) or await core.fetch_topic(topic)
         if not len(values):
@@ -442,22 +458,15 @@ class AsyncProducer:
         timestamp_column: str = "timestamp",
         headers_column: str = "headers",
         partition_column: str = "partition",
+        on_delivery: OnBatchDelivery | None = None,
     ) -> BatchDelivery:
         """Take the rows of a pyarrow Table or RecordBatch; see ``Producer.send_arrow``."""
         core = self._opened()
         view = core.metadata.cached(topic) or await core.fetch_topic(topic)
         if not table.num_rows:
             return BatchDelivery(topic, [])
-        columns = core.arrow_columns(
-            view,
-            table,
-            key_column=key_column,
-            value_column=value_column,
-            timestamp_column=timestamp_column,
-            headers_column=headers_column,
-            partition_column=partition_column,
-        )
-        return await self._send_parts(core, topic, core.parts_of(view, columns, partition), None)
+        names = ColumnNames(key_column, value_column, timestamp_column, headers_column, partition_column)
+        return await self._send_parts(core, topic, core.arrow_parts(view, table, names, partition), on_delivery)
 
     async def _send_parts(
         self,

@@ -35,6 +35,7 @@ from raylog.client.admin import (
     Reassignment,
     TopicDescription,
 )
+from raylog.client.arrow_input import ColumnNames
 from raylog.client.background import background, notice_fork
 from raylog.client.batch_input import EncodedPart
 from raylog.client.config import AdminConfig, ProducerConfig
@@ -138,7 +139,7 @@ class Producer:
         once, when all of it is settled.
         """
         if isinstance(values, (pa.Table, pa.RecordBatch)):
-            return self.send_arrow(topic, values, partition=partition)
+            return self.send_arrow(topic, values, partition=partition, on_delivery=on_delivery)
         core = self._core()
         view = core.metadata.cached(topic) or self._fetch_topic(core, topic)
         if not len(values):
@@ -157,22 +158,20 @@ class Producer:
         timestamp_column: str = "timestamp",
         headers_column: str = "headers",
         partition_column: str = "partition",
+        on_delivery: OnBatchDelivery | None = None,
     ) -> BatchDelivery:
-        """Take the rows of a pyarrow Table or RecordBatch. Only the value column has to be there; binary or string."""
+        """Take the rows of a pyarrow Table or RecordBatch. Only the value column has to be there; binary or string.
+
+        A row goes to ``partition``, else to that of its partition column, else to that of its key, else to one of the producer's choice.
+        Timestamps are Arrow's or milliseconds, headers lists of structs (key, value) or maps. Otherwise as ``send_batch``, without a
+        Python object per record.
+        """
         core = self._core()
         view = core.metadata.cached(topic) or self._fetch_topic(core, topic)
         if not table.num_rows:
             return BatchDelivery(topic, [])
-        columns = core.arrow_columns(
-            view,
-            table,
-            key_column=key_column,
-            value_column=value_column,
-            timestamp_column=timestamp_column,
-            headers_column=headers_column,
-            partition_column=partition_column,
-        )
-        return self._send_parts(core, topic, core.parts_of(view, columns, partition), None)
+        names = ColumnNames(key_column, value_column, timestamp_column, headers_column, partition_column)
+        return self._send_parts(core, topic, core.arrow_parts(view, table, names, partition), on_delivery)
 
     def _send_parts(
         self,
