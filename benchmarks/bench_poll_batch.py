@@ -1,15 +1,16 @@
 """How fast one consumer empties one partition: ``poll_batch`` against kafka-consumer-perf-test on Apache Kafka, records of 100 B and 1 KB.
 
-Both servers are single brokers on this machine, up for the whole script: raylog embedded, every server a Ray actor; Kafka a KRaft broker with
-a 1 GB heap. Each topic has one partition, filled once with the same number of values in uncompressed batches of 1 MiB by the side's own
-fastest producer; it stays in the page cache. Sides take turns; while one is measured the other is idle.
+Both servers are single brokers on this machine, up for the whole script: raylog embedded, every server a Ray actor; Kafka a KRaft broker
+with a 1 GB heap. Each topic has one partition, filled once with the same number of values in uncompressed batches of 1 MiB by the
+side's own fastest producer; it stays in the page cache. Sides take turns; while one is measured the other is idle.
 
 Kafka's side is its own tool, a fresh JVM each time as its users start it; its figure is ``fetch.nMsg.sec``, from its own clock and without
-the time of joining a group. It decodes each record into an object. raylog's side is a fresh ``Consumer`` each time, from ``assign`` to the last record, in
-this process; it makes Arrow tables: *all columns*, and *value* as a query that needs no more would ask for it. Fetches are of equal size.
+the time of joining a group. It decodes each record into an object. raylog's side is a fresh ``Consumer`` each time, from ``assign``
+to the last record, in this process; it makes Arrow tables: *all columns*, and *value* as a query that needs no more would ask for it.
+Fetches are of equal size.
 
 The CPU time that client and server use together per million records stands below the rates. The last case takes the client alone: what
-``read_arrow`` makes of the same bytes in memory, with the C kernel and with the packaged codec.
+it makes of the same bytes in memory, with the C kernel and with the packaged codec.
 """
 
 from __future__ import annotations
