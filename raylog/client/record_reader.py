@@ -24,7 +24,7 @@ from raylog.client.fetcher import Fetcher
 from raylog.client.interceptors import InterceptorChain
 from raylog.client.serializers import FromBytes, deserializer_of
 from raylog.errors import ConfigError, RaylogError, kafka_error
-from raylog.records.arrow_columns import BrokenBatch, RecordColumns, schema_of
+from raylog.records.arrow_columns import RUN_BYTES_MAX, BrokenBatch, RecordColumns, schema_of
 from raylog.records.batch import BatchView
 from raylog.records.codec import decode
 from raylog.records.corrupt import CorruptBatch
@@ -207,7 +207,7 @@ class RecordReader:
         while True:
             collected = RecordColumns(columns)
             givers: list[_Giver] = []
-            self._collect_up_to(bytes_max, collected, givers)
+            self._collect_up_to(min(bytes_max, RUN_BYTES_MAX), collected, givers)
             if not collected:
                 return None
             batch, broken = collected.take()

@@ -15,8 +15,10 @@ from kio.schema.errors import ErrorCode
 from raw_requests import eventually
 
 from raylog.client.admin import ConfigSource, NewTopic
+from raylog.client.partitioners import partition_for_key
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.errors import kafka_error
+from raylog.records import kernel
 from raylog.records.batch import batches
 from raylog.records.compression import Compression
 from raylog.testing.in_process import InProcessCluster, cluster
@@ -116,6 +118,40 @@ def test_an_arrow_table_goes_in_and_comes_out(running: InProcessCluster, admin: 
     assert read.column("value").to_pylist() == [b"1", b"2", None]
     assert read.column("timestamp").to_pylist()[0] == datetime(1970, 1, 1, 0, 0, 0, 1000, UTC)
     assert set(read.column("topic").to_pylist()) == {topic}
+
+
+@pytest.mark.parametrize("way", ["kernel", "fallback"])
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_the_rows_of_a_table_land_where_their_keys_belong_and_as_the_delivery_says(
+    running: InProcessCluster, admin: AdminClient, monkeypatch: pytest.MonkeyPatch, way: str, compression: str
+) -> None:
+    if way == "fallback":
+        monkeypatch.setattr(kernel, "loaded", lambda: None)
+    topic = new_topic(admin, 3)
+    rows = [
+        {
+            "key": b"%d" % (n % 50),
+            "value": b"%d" % n * 20,
+            "headers": [{"key": "n", "value": b"%d" % n}],
+            "timestamp": n,
+        }
+        for n in range(5_000)
+    ]
+    told: list[Any] = []
+    with Producer(running.address, batch_size=20_000, compression_type=compression) as producer:
+        delivery = producer.send_arrow(
+            topic, pa.Table.from_pylist(rows), on_delivery=lambda result, error: told.append((result.count, error))
+        )
+        offsets = delivery.result(30).offsets()
+        assert producer.flush(30) == 0 and producer.buffered_bytes == 0
+    assert told == [(len(rows), None)]
+    read = {(r.partition, r.offset): r for r in read_all(running, topic, 3, len(rows))}
+    assert len(read) == len(rows)
+    for row, place in zip(rows, offsets, strict=True):
+        record = read[place]
+        assert (record.key, record.value, record.timestamp) == (row["key"], row["value"], row["timestamp"])
+        assert record.headers == [(pair["key"], pair["value"]) for pair in row["headers"]]
+        assert record.partition == partition_for_key(row["key"], 3)
 
 
 def test_topics_are_created_described_grown_and_deleted(running: InProcessCluster, admin: AdminClient) -> None:
