@@ -114,7 +114,7 @@ class RecordReader:
             if not view.is_control:
                 try:
                     records = decode(view, topic=partition.key.topic, partition=partition.key.partition)
-                except CorruptBatch as error:
+                except RaylogError as error:
                     raise self._broken(partition, view.base_offset, view.next_offset, error) from None
                 floor = partition.position or 0
                 self._records = (
@@ -272,9 +272,10 @@ class RecordReader:
         self._broken(givers[first].partition, broken.base_offset, broken.next_offset, broken.error)
 
     def _broken(
-        self, partition: ConsumedPartition, base_offset: int, next_offset: int, error: CorruptBatch
+        self, partition: ConsumedPartition, base_offset: int, next_offset: int, error: RaylogError
     ) -> RaylogError:
-        return self._halted(partition, base_offset, next_offset, f"is broken ({error.reason})")
+        reason = error.reason if isinstance(error, CorruptBatch) else str(error)
+        return self._halted(partition, base_offset, next_offset, f"is broken ({reason})")
 
     def _halted(self, partition: ConsumedPartition, base_offset: int, next_offset: int, what: str) -> RaylogError:
         """The error of a broken batch; its partition keeps it until it is sought."""

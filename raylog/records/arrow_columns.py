@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from raylog.errors import ConfigError
+from raylog.errors import ConfigError, RaylogError
 from raylog.records import arrow_fallback, kernel
 from raylog.records.batch import COMPRESSION_MASK, HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchView, Buffer
 from raylog.records.compression import INFLATED_BYTES_MAX, Compression, decompress
@@ -167,6 +167,8 @@ def _inflated(view: BatchView, max_inflated_bytes: int) -> bytes:
         records = decompress(view.compression, view.records, max_bytes=max_inflated_bytes)
     except CorruptBatch as error:
         raise CorruptBatch(error.reason, view.position) from None
+    except RaylogError as error:  # a codec that nobody knows
+        raise CorruptBatch(str(error), view.position) from None
     header = HEADER.pack(
         view.base_offset,
         HEADER_SIZE - LOG_OVERHEAD + len(records),

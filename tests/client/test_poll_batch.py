@@ -162,6 +162,21 @@ def test_broken_records_are_an_error_at_their_offset_for_poll_too(scripted: Any)
         assert record is not None and record.offset == 10
 
 
+def test_a_codec_that_nobody_knows_is_an_error_at_its_offset_and_skips_nothing(scripted: Any) -> None:
+    cluster = scripted()
+    fill(cluster, 0, 3)
+    batch = bytearray(cluster.logs[("t", 0)].batches[1])
+    batch[22] |= 6
+    write_crc(batch)
+    cluster.logs[("t", 0)].batches[1] = bytes(batch)
+    for poll in (Consumer.poll_batch, Consumer.poll):
+        with from_start(cluster) as consumer:
+            with pytest.raises(CORRUPT, match=r"offsets 5–9 of t-0 is broken \(no codec has the number 6\)"):
+                while True:
+                    poll(consumer, 10)
+            assert consumer.position(("t", 0)) == 5
+
+
 def test_a_poll_that_has_begun_a_batch_leaves_the_rest_of_it_to_the_table(scripted: Any) -> None:
     cluster = scripted()
     fill(cluster, 0, 2)

@@ -24,6 +24,7 @@ from raylog.records.batch import (
     assemble,
     batches,
     stamp,
+    write_crc,
 )
 from raylog.records.compression import Compression, compress
 from raylog.records.control import Marker, control_batch
@@ -337,6 +338,15 @@ def test_what_cannot_be_inflated_is_an_error_at_its_offset() -> None:
     answer = read_arrow(log, max_inflated_bytes=5_000)
     assert (values_of(answer), answer.next_offset, answer.skip_to) == ([b"x", b"x"], 2, 3)
     assert "inflate" in str(answer.error)
+
+
+def test_a_codec_that_nobody_knows_is_an_error_at_its_offset() -> None:
+    strange = bytearray(value_batch(2, b"y"))
+    strange[22] |= 6
+    write_crc(strange)
+    answer = read_arrow(value_batch(0, b"x") + bytes(strange))
+    assert (values_of(answer), answer.next_offset, answer.skip_to) == ([b"x", b"x"], 2, 4)
+    assert "no codec has the number 6" in str(answer.error)
 
 
 def test_a_broken_batch_that_was_collected_comes_before_a_later_error() -> None:
