@@ -61,9 +61,11 @@ class _Door:
 
 
 class Connections:
-    def __init__(self, address: ClusterAddress, config: ClientConfig) -> None:
+    def __init__(self, address: ClusterAddress, config: ClientConfig, *, borrows_records: bool = False) -> None:
+        """``borrows_records``: see ``Connection.open``."""
         self._address = address
         self._config = config
+        self._borrows_records = borrows_records
         self._doors: dict[Endpoint, _Door] = {}
         self._closed = False
         self._sweeper: asyncio.TimerHandle | None = None
@@ -131,6 +133,7 @@ class Connections:
                 cluster_id=self._address.cluster_id,
                 client_id=config.client_id or "raylog",
                 timeout_ms=int(timeout_ms),
+                borrows_records=self._borrows_records,
             )
         except RaylogError:
             door.failures += 1

@@ -4,6 +4,9 @@ Two offsets move along the log: ``position``, the next record for the user, and 
 fetch; between them lie the chunks that wait in the buffer. Every seek, assignment and truncation starts a new
 *generation*: whatever was fetched under an older one is dropped when it arrives, or when its turn comes.
 
+A reader of a range sets ``fetch_end``, where fetching stops. ``barren_at`` is an offset from which the leader, though its high watermark
+lies beyond, has twice had nothing to give: compaction has taken everything from there on.
+
 Invariants (under the fetcher's lock): position <= fetch_offset while both are known; buffered_bytes is the sum over
 the partition's chunks of the present generation.
 """
@@ -20,12 +23,17 @@ EARLIEST = -2
 LATEST = -1
 COMMITTED = -1_000  # no timestamp: where the group has come to, or by auto.offset.reset
 
+_BARREN_READS = 2
+
 
 class ConsumedPartition:
     __slots__ = (
+        "barren_at",
+        "barren_reads",
         "buffered_bytes",
         "error",
         "failures",
+        "fetch_end",
         "fetch_offset",
         "fetching",
         "generation",
@@ -60,6 +68,9 @@ class ConsumedPartition:
         self.failures = 0
         self.not_before = 0.0  # loop time
         self.error: RaylogError | None = None
+        self.fetch_end: int | None = None
+        self.barren_reads = 0  # in a row
+        self.barren_at = -1
 
     def jump(self, offset: int) -> None:
         """Read from another place on; what was fetched is void."""
@@ -73,6 +84,17 @@ class ConsumedPartition:
         self.position = None
         self.start_at = timestamp
 
+    def notice_empty_answer(self) -> bool:
+        """Whether it is news that nothing is left from the fetch offset up to the high watermark."""
+        if self.high_watermark <= self.fetch_offset:
+            self.barren_reads = 0
+            return False
+        self.barren_reads += 1
+        if self.barren_reads < _BARREN_READS:
+            return False
+        self.barren_at = self.fetch_offset
+        return True
+
     def _start_over(self) -> None:
         self.generation += 1
         self.fetching = self.resolving = False
@@ -81,6 +103,8 @@ class ConsumedPartition:
         self.error = None
         self.failures = 0
         self.not_before = 0.0
+        self.barren_reads = 0
+        self.barren_at = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -93,3 +117,5 @@ class Chunk:
     views: list[BatchView]
     size_bytes: int
     next_offset: int
+    aborted: tuple[tuple[int, int], ...] = ()
+    """Of a fetch with READ_COMMITTED: producer ids with the first offsets of their aborted transactions."""

@@ -10,6 +10,7 @@ flight to one leader, each for other partitions. So the next fetch travels while
 - Where a partition begins, and whether its position still holds after a change of leader, is found out by ``positions``.
 - A partition of which a follower is nearer than the leader is fetched there (``nearest_replicas``); whatever goes wrong with that, the
   leader is asked next. It is also asked while the connection to the follower is being opened.
+- With ``isolation_level`` READ_COMMITTED nothing of an undecided transaction is fetched, and chunks say which ones were aborted.
 - What cannot be mended stays on its partition as ``error``: each poll raises it until a seek or another assignment.
 
 Runs in one event loop; what it shares with the reader's thread is ``consumed_partitions``.
@@ -52,8 +53,11 @@ _FOLLOWER_PATIENCE_MS = 2_000  # how much longer than it may wait for records a 
 
 
 class Fetcher(ConsumedPartitions):
-    def __init__(self, config: ConsumerConfig, link: ClusterLink) -> None:
+    def __init__(
+        self, config: ConsumerConfig, link: ClusterLink, *, isolation_level: int = requests.READ_UNCOMMITTED
+    ) -> None:
         super().__init__(config)
+        self._isolation_level = isolation_level
         self._link = link
         self._positions = Positions(config, link, self)
         self._loop = asyncio.get_running_loop()
@@ -129,6 +133,8 @@ class Fetcher(ConsumedPartitions):
                     continue
                 if partition.position is None:
                     continue
+                if partition.fetch_end is not None and partition.fetch_offset >= partition.fetch_end:
+                    continue
                 leader = self._link.metadata.leader(key)
                 if leader is None or leader.endpoint is None:
                     self._search(partition, leader, None)
@@ -163,6 +169,7 @@ class Fetcher(ConsumedPartitions):
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
             partition_max_bytes=config.max_partition_fetch_bytes,
+            isolation_level=self._isolation_level,
         )
         if follower != _LEADER:
             patience_ms = min(_FOLLOWER_PATIENCE_MS, config.request_timeout_ms)
@@ -231,7 +238,8 @@ class Fetcher(ConsumedPartitions):
             partition.high_watermark = int(answer.high_watermark)
             partition.log_start_offset = int(answer.log_start_offset)
             if not records:
-                return False
+                return partition.notice_empty_answer()
+            partition.barren_reads = 0
             first = partition.fetch_offset
             try:
                 views = [view for view in batches(records, allow_partial_tail=True) if view.next_offset > first]
@@ -240,7 +248,10 @@ class Fetcher(ConsumedPartitions):
                 return True
             if not views:
                 return False
-            chunk = Chunk(partition, generation, first, views, len(records), views[-1].next_offset)
+            aborted = tuple(
+                (int(each.producer_id), int(each.first_offset)) for each in answer.aborted_transactions or ()
+            )
+            chunk = Chunk(partition, generation, first, views, len(records), views[-1].next_offset, aborted)
             partition.fetch_offset = chunk.next_offset
             partition.last_epoch = views[-1].partition_leader_epoch
             partition.buffered_bytes += chunk.size_bytes

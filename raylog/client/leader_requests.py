@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -45,12 +46,16 @@ class LeaderRequests:
         self._link = link
 
     async def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        timeout_ms: float,
+        *,
+        isolation_level: int = requests.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, tuple[int, int, int]]:
         """(offset, timestamp, leader epoch) for a timestamp, −1 latest, −2 earliest or −3 the largest timestamp's."""
         answers = await self._ask(
             dict(timestamps),
-            requests.list_offsets,
+            partial(requests.list_offsets, isolation_level=isolation_level),
             lambda reply: _partitions(reply.topics, "name", "partition_index"),
             timeout_ms,
         )

@@ -11,10 +11,10 @@ from raylog.client.metadata import Metadata
 
 
 class ClusterLink:
-    def __init__(self, address: ClusterAddress, config: ClientConfig) -> None:
+    def __init__(self, address: ClusterAddress, config: ClientConfig, *, borrows_records: bool = False) -> None:
         self.loop = asyncio.get_running_loop()
         self.config = config
-        self.connections = Connections(address, config)
+        self.connections = Connections(address, config, borrows_records=borrows_records)
         self.controller = ControllerLink(address, config, self.connections)
         self.metadata = Metadata(config, self.connections, self.controller)
 

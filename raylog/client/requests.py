@@ -23,6 +23,8 @@ T = TypeVar("T")
 NO_UUID = uuid.UUID(int=0)
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
 
 
 @cache
@@ -70,6 +72,7 @@ def fetch(
     min_bytes: int,
     max_bytes: int,
     partition_max_bytes: int,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> Request:
     """Fetch v12 without a fetch session; a position is (offset, current leader epoch)."""
     schema = _schema("fetch.v12")
@@ -78,7 +81,7 @@ def fetch(
         max_wait=_ms(max_wait_ms),
         min_bytes=min_bytes,
         max_bytes=max_bytes,
-        isolation_level=0,
+        isolation_level=isolation_level,
         session_id=0,
         session_epoch=-1,
         topics=tuple(
@@ -103,12 +106,14 @@ def fetch(
     )
 
 
-def list_offsets(timestamps: Mapping[TopicPartition, tuple[int, int]]) -> Request:
-    """ListOffsets v7; a value is (timestamp, current leader epoch)."""
+def list_offsets(
+    timestamps: Mapping[TopicPartition, tuple[int, int]], *, isolation_level: int = READ_UNCOMMITTED
+) -> Request:
+    """ListOffsets v7; a value is (timestamp, current leader epoch). READ_COMMITTED: the latest is the last stable offset."""
     schema = _schema("list_offsets.v7")
     return schema.ListOffsetsRequest(
         replica_id=-1,
-        isolation_level=0,
+        isolation_level=isolation_level,
         topics=tuple(
             schema.ListOffsetsTopic(
                 name=topic,

@@ -48,6 +48,7 @@ class PartitionLog:
         self.leader = 0
         self.epoch = 0
         self.epoch_ends: dict[int, int] = {}
+        self.aborted: list[tuple[int, int]] = []  # (producer id, first offset), told to those who read committed data
         self.producers: dict[int, tuple[int, int, deque[tuple[int, int]]]] = {}
 
     def append(self, records: bytes) -> tuple[ErrorCode, int]:
@@ -307,7 +308,10 @@ class ScriptedCluster:
                         high_watermark=log.end,
                         last_stable_offset=log.end,
                         log_start_offset=log.start,
-                        aborted_transactions=None,
+                        aborted_transactions=tuple(
+                            module.AbortedTransaction(producer_id=producer, first_offset=offset)
+                            for producer, offset in log.aborted * request.body.isolation_level
+                        ),
                         records=records,
                         **self._hint(module, TopicPartition(topic.topic, part.partition), code),
                     )

@@ -1,0 +1,20 @@
+"""The address that a user's ``cluster`` argument stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylog.client.address import ClusterAddress
+from raylog.errors import ConfigError
+
+
+def address_of(cluster: Any) -> ClusterAddress:
+    """The address of a cluster: of a ``Cluster``, of anything else that has one, of an address itself; None: ``raylog.connect()``."""
+    if cluster is None:
+        from raylog import connect
+
+        cluster = connect()
+    address = getattr(cluster, "address", cluster)
+    if not isinstance(address, ClusterAddress):
+        raise ConfigError(f"cluster={cluster!r} is no cluster: give what raylog.init() or raylog.connect() returned")
+    return address

@@ -1,0 +1,258 @@
+"""One consistent cut through the partitions that a job reads: taken once, by one process, before any task runs.
+
+``take`` asks for the partitions of the topics, in one round for their first offsets, in one for their ends and, where a bound is a
+moment, in one more for that. The ends are high watermarks, so every record below them is committed, and each task ends where the
+cut says, however much is written meanwhile. ``resolve`` is the arithmetic of it, without a cluster.
+
+What was asked for and is not there (deleted by retention, or beyond the end) is lost data: with ``fail_on_data_loss`` an error that says
+what, else a warning and an entry in ``Cut.losses``; never silent.
+
+Hosts of a range are those of the partition's replicas in sync. Sizes are an estimate: bytes of the leader's whole log over its offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from raylog.client import requests
+from raylog.client.address import ClusterAddress
+from raylog.client.background import background
+from raylog.client.config import AdminConfig
+from raylog.client.inspection import log_dirs_of
+from raylog.client.leader_requests import LeaderRequests
+from raylog.client.link import ClusterLink
+from raylog.client.metadata import topic_error, unknown_partition
+from raylog.errors import ConfigError, RaylogError, error_for
+from raylog.ranges.places import EARLIEST, LATEST, AtTime, Bound, Place, Strategy
+from raylog.ranges.splitting import OffsetRange
+from raylog.types import Endpoint, TopicPartition, broker_of
+
+logger = logging.getLogger("raylog.ranges")
+
+NONE_SO_LATE = -1
+Topics = str | re.Pattern[str] | Iterable[str] | Mapping[str, Iterable[int]]
+"""A topic, several, those that match a pattern as a whole, or some partitions of topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """``ranges``: one for each partition, empty ones too. ``losses``: what was asked for and is not there, in words."""
+
+    ranges: tuple[OffsetRange, ...]
+    bytes_per_offset: Mapping[TopicPartition, float]
+    losses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """The first offset of a partition and the one after its last, and where moments are in it (``NONE_SO_LATE``: beyond its end)."""
+
+    earliest: int
+    latest: int
+    at_times: Mapping[int, int]
+
+
+# ------------------------------------------------------------------ arithmetic
+
+
+def resolve(
+    logs: Mapping[TopicPartition, LogEnds],
+    starting: Bound,
+    ending: Bound,
+    *,
+    fail_on_data_loss: bool = True,
+    strategy: Strategy = "error",
+) -> tuple[dict[TopicPartition, tuple[int, int]], list[str]]:
+    """The offsets (start, end) of each partition, and what was lost. ``strategy``: what a start after the last record means.
+
+    OffsetOutOfRangeError for what is not there, with ``fail_on_data_loss``; ConfigError for what can't be.
+    """
+    starts, ends = starting.of(logs), ending.of(logs)
+    found: dict[TopicPartition, tuple[int, int]] = {}
+    losses: list[str] = []
+    for key, log in logs.items():
+        start = _start(key, starts[key], log, starting.name, strategy)
+        end = _end(ends[key], log)
+        is_behind_all = (
+            starts[key] == EARLIEST or ends[key] == LATEST
+        )  # then it is the other bound that is not in the log
+        if start > end and not is_behind_all:
+            raise ConfigError(
+                f"{key.topic}-{key.partition} would be read from {start} to {end}: it starts after it ends"
+            )
+        lost = _lost(key, start, end, log)
+        losses += lost
+        start = min(max(start, log.earliest), log.latest)
+        found[key] = (start, max(start, min(end, log.latest)))
+    if losses and fail_on_data_loss:
+        raise error_for(
+            ErrorCode.offset_out_of_range,
+            f"{'; '.join(losses[:5])}{f'; and {len(losses) - 5} more' if len(losses) > 5 else ''}: "
+            "ask for offsets that are there, or read what is left with fail_on_data_loss=False",
+        )
+    return found, losses
+
+
+def _start(key: TopicPartition, place: Place, log: LogEnds, name: str, strategy: Strategy) -> int:
+    if isinstance(place, AtTime):
+        offset = log.at_times[place.timestamp_ms]
+        if offset != NONE_SO_LATE:
+            return offset
+        if strategy == "error":
+            raise ConfigError(
+                f"{name}: {key.topic}-{key.partition} has no record at or after {place.timestamp_ms} ms; with "
+                'starting_offsets_by_timestamp_strategy="latest" nothing is read of such a partition'
+            )
+        return log.latest
+    return {EARLIEST: log.earliest, LATEST: log.latest}.get(place, place)
+
+
+def _end(place: Place, log: LogEnds) -> int:
+    if isinstance(place, AtTime):
+        offset = log.at_times[place.timestamp_ms]
+        return log.latest if offset == NONE_SO_LATE else offset
+    return {EARLIEST: log.earliest, LATEST: log.latest}.get(place, place)
+
+
+def _lost(key: TopicPartition, start: int, end: int, log: LogEnds) -> list[str]:
+    who = f"{key.topic}-{key.partition}"
+    lost = []
+    if start < log.earliest and start < end:
+        lost.append(
+            f"the offsets {start} to {min(log.earliest, end) - 1} of {who} are deleted: its log starts at {log.earliest}"
+        )
+    if end < log.earliest <= start:
+        lost.append(f"the offsets below {end} of {who} are deleted: its log starts at {log.earliest}")
+    if end > log.latest or start > log.latest:
+        lost.append(f"{who} ends at {log.latest}, before offset {max(start, end)}")
+    return lost
+
+
+# ------------------------------------------------------------------ asking the cluster
+
+
+def take(
+    address: ClusterAddress,
+    topics: Topics,
+    starting: Bound,
+    ending: Bound,
+    *,
+    fail_on_data_loss: bool = True,
+    strategy: Strategy = "error",
+    read_committed: bool = False,
+) -> Cut:
+    """The cut through these topics. UnknownTopicOrPartitionError for one that is not there, and what ``resolve`` raises.
+
+    With ``read_committed`` a partition ends before the first transaction that is undecided.
+    """
+    level = requests.READ_COMMITTED if read_committed else requests.READ_UNCOMMITTED
+    work = _take(address, topics, starting, ending, level, fail_on_data_loss=fail_on_data_loss, strategy=strategy)
+    cut = background().run(work)
+    for loss in cut.losses:
+        logger.warning("%s", loss)
+    return cut
+
+
+async def _take(
+    address: ClusterAddress,
+    topics: Topics,
+    starting: Bound,
+    ending: Bound,
+    isolation_level: int,
+    *,
+    fail_on_data_loss: bool,
+    strategy: Strategy,
+) -> Cut:
+    config = AdminConfig.parse({"client.id": "raylog-cut"})
+    link = ClusterLink(address, config)
+    try:
+        keys = await _partitions(link, topics)
+        leaders = LeaderRequests(link)
+        limit_ms = config.default_api_timeout_ms
+
+        async def ask(asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+            told = await leaders.list_offsets(asked, limit_ms, isolation_level=isolation_level)
+            return {key: offset for key, (offset, _, _) in told.items()}
+
+        at_times: dict[TopicPartition, dict[int, int]] = {key: {} for key in keys}
+        for side in (starting.of(keys), ending.of(keys)):
+            asked = {key: place.timestamp_ms for key, place in side.items() if isinstance(place, AtTime)}
+            for key, offset in (await ask(asked) if asked else {}).items():
+                at_times[key][asked[key]] = offset
+        earliest, latest = await ask(dict.fromkeys(keys, EARLIEST)), await ask(dict.fromkeys(keys, LATEST))
+        logs = {key: LogEnds(earliest[key], latest[key], at_times[key]) for key in keys}
+        found, losses = resolve(logs, starting, ending, fail_on_data_loss=fail_on_data_loss, strategy=strategy)
+        ranges = tuple(OffsetRange(*key, start, end, _hosts(link, key)) for key, (start, end) in found.items())
+        return Cut(ranges, await _densities(link, logs), tuple(losses))
+    finally:
+        await link.close()
+
+
+async def _partitions(link: ClusterLink, topics: Topics) -> list[TopicPartition]:
+    if isinstance(topics, re.Pattern):
+        views = [
+            view for view in await link.metadata.refresh(None) if topics.fullmatch(view.name) and not view.is_internal
+        ]
+        if not views:
+            raise topic_error(ErrorCode.unknown_topic_or_partition, topics.pattern)
+    else:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if not names:
+            raise ConfigError("no topic was named")
+        views = await link.metadata.refresh(sorted(set(names)))
+    keys = []
+    for view in sorted(views, key=lambda view: view.name):
+        count = len(view.partitions)
+        numbers = sorted(set(topics[view.name])) if isinstance(topics, Mapping) else range(count)
+        for number in numbers:
+            if not 0 <= number < count:
+                raise unknown_partition(TopicPartition(view.name, number), count)
+            keys.append(TopicPartition(view.name, number))
+    return keys
+
+
+def _hosts(link: ClusterLink, key: TopicPartition) -> tuple[str, ...]:
+    """Where replicas in sync are, the leader's host first: a consumer there reads from the one beside it."""
+    view = link.metadata.cached(key.topic)
+    assert view is not None
+    part = view.partitions[key.partition]
+    nodes = [part.leader.node, *(node for node in part.isr if node not in part.offline)]
+    endpoints = [link.metadata.nodes[node] for node in nodes if node in link.metadata.nodes]
+    return tuple(dict.fromkeys(endpoint.host for endpoint in endpoints))
+
+
+async def _densities(link: ClusterLink, logs: Mapping[TopicPartition, LogEnds]) -> dict[TopicPartition, float]:
+    """Bytes per offset, as far as leaders tell; nothing depends on it but how many tasks there are."""
+    asked: dict[Endpoint, int] = {}
+    for key, log in logs.items():
+        leader = link.metadata.leader(key)
+        if log.latest > log.earliest and leader is not None and leader.endpoint is not None:
+            asked[leader.endpoint] = broker_of(leader.node)
+
+    async def ask(endpoint: Endpoint, broker: int) -> Any:
+        try:
+            connection = await link.connections.get(endpoint)
+            return broker, await connection.request(
+                requests.describe_log_dirs(), timeout_ms=link.config.request_timeout_ms
+            )
+        except RaylogError as error:
+            logger.debug("%s does not tell the sizes of its logs: %s", endpoint, error)
+            return None
+
+    replies = await asyncio.gather(*(ask(*each) for each in asked.items()))
+    sizes: dict[TopicPartition, int] = {}
+    for dirs in log_dirs_of(reply for reply in replies if reply is not None).values():
+        for log_dir in dirs.values():
+            sizes |= log_dir.replicas
+    return {
+        key: sizes[key] / (log.latest - log.earliest)
+        for key, log in logs.items()
+        if key in sizes and log.latest > log.earliest
+    }

@@ -1,0 +1,31 @@
+"""Tasks of one process share a link, and the last one's leaves with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from raw_requests import eventually
+from scripted_cluster import ScriptedCluster
+
+from raylog.client.background import background
+from raylog.ranges import links
+
+pytestmark = pytest.mark.core
+
+Scripted = Callable[..., ScriptedCluster]
+
+
+def test_tasks_share_a_link_until_nobody_needs_it(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "IDLE_S", 0.01)
+    address = scripted().address
+    run = background().run
+    first = run(links.acquire(address))
+    assert run(links.acquire(address)) is first
+    run(links.release(address))
+    assert run(links.acquire(address)) is first
+    run(links.release(address))
+    run(links.release(address))
+    eventually(lambda: all(key[1] != address for key in links._links), "the link is gone")
+    assert run(links.acquire(address)) is not first
+    run(links.release(address))
