@@ -52,7 +52,7 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "testing"):
+    if name in ("data", "errors", "spark", "testing"):
         return import_module(f"raylog.{name}")
     home = _HOMES.get(name)
     if home is None:

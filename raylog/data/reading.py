@@ -1,0 +1,169 @@
+"""Topics as Ray Datasets: one cut on the driver, ranges as read tasks, Arrow blocks.
+
+A task's row count is known before it runs where the topic is not compacted, so that Ray plans with it and ``Dataset.count`` reads
+nothing; a compacted topic has fewer records than offsets, and there nobody knows. Columns that a Dataset does not use are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import ray.data
+from ray.data.block import BlockMetadata
+from ray.data.datasource import Datasource, ReadTask
+
+from raylog.client.address import ClusterAddress
+from raylog.client.sync import AdminClient
+from raylog.errors import ConfigError
+from raylog.ranges.addresses import address_of
+from raylog.ranges.cut import Cut, Topics, take
+from raylog.ranges.places import Moment, Offsets, Strategy, bound
+from raylog.ranges.reading import ReadOptions, read_range
+from raylog.ranges.splitting import OffsetRange, split
+from raylog.records.arrow_columns import ALL_COLUMNS, schema_of
+
+TASK_BYTES = 128 << 20
+_CHEAPEST = "partition"
+
+
+def read_topic(
+    topics: Topics,
+    *,
+    cluster: Any = None,
+    starting_offsets: Offsets | None = None,
+    ending_offsets: Offsets | None = None,
+    starting_timestamp: Moment | None = None,
+    ending_timestamp: Moment | None = None,
+    starting_offsets_by_timestamp: Any | None = None,
+    ending_offsets_by_timestamp: Any | None = None,
+    starting_offsets_by_timestamp_strategy: Strategy = "error",
+    columns: Sequence[str] | None = None,
+    min_tasks: int | None = None,
+    max_records_per_task: int | None = None,
+    fail_on_data_loss: bool = True,
+    read_committed: bool = False,
+    **read_options: Any,
+) -> Any:
+    """The records of topics as a ``ray.data.Dataset``: ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` (ms, UTC),
+    ``timestamp_type``, ``headers``; or ``columns`` of these.
+
+    Beginning and end as for ``raylog.spark.read``; both are fixed when this is called. ``read_options`` are those of
+    ``ray.data.read_datasource``, such as ``num_cpus`` and ``concurrency``.
+    """
+    address = address_of(cluster)
+    schema_of(columns)
+    if columns is not None and not columns:
+        raise ConfigError(f"columns={columns!r}: at least one of {', '.join(ALL_COLUMNS)}")
+    starting = bound(
+        "starting",
+        offsets=starting_offsets,
+        timestamp=starting_timestamp,
+        offsets_by_timestamp=starting_offsets_by_timestamp,
+    )
+    ending = bound(
+        "ending",
+        offsets=ending_offsets,
+        timestamp=ending_timestamp,
+        offsets_by_timestamp=ending_offsets_by_timestamp,
+    )
+    cut = take(
+        address,
+        topics,
+        starting,
+        ending,
+        fail_on_data_loss=fail_on_data_loss,
+        strategy=starting_offsets_by_timestamp_strategy,
+        read_committed=read_committed,
+    )
+    options = ReadOptions(
+        tuple(columns or ALL_COLUMNS), fail_on_data_loss=fail_on_data_loss, read_committed=read_committed
+    )
+    source = TopicSource(address, cut, options, tasks_min=min_tasks, records_max=max_records_per_task)
+    return ray.data.read_datasource(source, **read_options)
+
+
+class TopicSource(Datasource):
+    """The ``Datasource`` behind ``read_topic``, of a cut that was taken."""
+
+    def __init__(
+        self,
+        address: ClusterAddress,
+        cut: Cut,
+        options: ReadOptions,
+        *,
+        tasks_min: int | None = None,
+        records_max: int | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._projection_map: dict[str, str] | None = None  # Ray Data's: what it wants of the columns
+        self._address = address
+        self._cut = cut
+        self._options = options
+        self._tasks_min = tasks_min
+        self._records_max = records_max
+        self._is_exact = not (options.read_committed or _compacted(address, {each.topic for each in cut.ranges}))
+
+    def get_name(self) -> str:
+        return "Raylog"
+
+    def supports_projection_pushdown(self) -> bool:
+        return True
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        densities = self._cut.bytes_per_offset
+        return round(sum(len(each) * densities.get(each.key, 0.0) for each in self._cut.ranges))
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        chosen: Iterable[str] | None = self.get_projection_map()
+        columns = tuple(name for name in self._options.columns if chosen is None or name in chosen)
+        columns = columns or (_CHEAPEST,)  # a block without columns has no rows to count
+        options = ReadOptions(
+            columns, fail_on_data_loss=self._options.fail_on_data_loss, read_committed=self._options.read_committed
+        )
+        parts = split(
+            self._cut.ranges,
+            parts_min=max(parallelism, self._tasks_min or 1),
+            records_max=self._records_max,
+            bytes_max=TASK_BYTES,
+            bytes_per_offset=self._cut.bytes_per_offset,
+        )
+        return [self._task(part, options, per_task_row_limit) for part in parts]
+
+    def _task(self, part: OffsetRange, options: ReadOptions, row_limit: int | None) -> ReadTask:
+        address = self._address
+        size = round(len(part) * self._cut.bytes_per_offset.get(part.key, 0.0)) or None
+        rows = len(part) if self._is_exact else None
+        return ReadTask(
+            lambda: _blocks(address, part, options, row_limit),
+            BlockMetadata(num_rows=rows, size_bytes=size, exec_stats=None, input_files=None),
+            schema=schema_of(options.columns),
+            per_task_row_limit=row_limit,
+        )
+
+
+def _blocks(address: ClusterAddress, part: OffsetRange, options: ReadOptions, row_limit: int | None) -> Iterator[Any]:
+    import pyarrow as pa
+
+    left = row_limit
+    for batch in read_range(address, part, options):
+        block = pa.Table.from_batches([batch if left is None else batch.slice(0, left)])
+        yield block
+        if left is not None:
+            left -= block.num_rows
+            if left <= 0:
+                return
+
+
+def _compacted(address: ClusterAddress, topics: Iterable[str]) -> bool:
+    """Whether one of these topics may have lost records between others."""
+    admin = AdminClient(address)
+    try:
+        return any(
+            "compact" in str(admin.describe_configs(topic, keys=["cleanup.policy"])["cleanup.policy"].value)
+            for topic in sorted(topics)
+        )
+    finally:
+        admin.close()

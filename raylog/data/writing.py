@@ -1,0 +1,71 @@
+"""Ray Datasets as records of topics: each write task sends its blocks with a producer of raylog's own, at least once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ray.data.block import BlockAccessor
+from ray.data.datasource import Datasink
+
+from raylog.client.address import ClusterAddress
+from raylog.ranges.addresses import address_of
+from raylog.ranges.sending import checked_columns, checked_target, send_tables
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSummary:
+    """``records`` of the tasks that counted; what failed attempts had sent is in the topics besides."""
+
+    records: int
+    tasks: int
+
+
+def write_topic(
+    ds: Any, topic: str | None = None, *, cluster: Any = None, concurrency: int | None = None, **producer_config: Any
+) -> WriteSummary:
+    """Write the rows of a Dataset, at least once, and wait until they are acknowledged.
+
+    Columns: ``value``; and, if there are such, ``key``, ``headers``, ``partition``, ``timestamp``, and ``topic`` where none is named.
+    ``producer_config``: Kafka's options of a producer. ConfigError for columns that do not fit.
+    """
+    address = address_of(cluster)
+    checked_target(address, topic, producer_config)
+    sink = TopicSink(address, topic, producer_config)
+    ds.write_datasink(sink, concurrency=concurrency)
+    return sink.summary
+
+
+class TopicSink(Datasink[int]):
+    """The ``Datasink`` behind ``write_topic``; ``summary`` is there when the write is complete."""
+
+    def __init__(self, address: ClusterAddress, topic: str | None, config: Mapping[str, Any]) -> None:
+        self._address = address
+        self._topic = topic
+        self._config = dict(config)
+        self.summary = WriteSummary(0, 0)
+
+    def get_name(self) -> str:
+        return "Raylog"
+
+    def on_write_start(self, schema: Any = None) -> None:
+        """Called with the first block's schema, where Ray knows it."""
+        if schema is not None and hasattr(schema, "field"):
+            checked_columns(schema, self._topic)
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> int:
+        """Send the blocks of one task; how many rows that were."""
+
+        def tables() -> Iterable[Any]:
+            for block in blocks:
+                table = BlockAccessor.for_block(block).to_arrow()
+                if table.num_rows:
+                    checked_columns(table.schema, self._topic)
+                    yield table
+
+        return send_tables(self._address, tables(), self._topic, self._config)
+
+    def on_write_complete(self, write_result: Any) -> None:
+        counts = write_result.write_returns
+        self.summary = WriteSummary(sum(counts), len(counts))

@@ -1,0 +1,148 @@
+"""The other direction: Arrow tables of rows to records of topics, for one task of a write.
+
+A row has ``value`` and may have ``key``, ``headers``, ``partition``, ``timestamp`` and ``topic``, as Spark's kafka sink takes them. A row
+without a partition goes where its key says (Kafka's murmur2), one without a timestamp gets the time of the write; rows of one
+partition keep their order. ``checked_columns`` says before any task runs what does not fit.
+
+At least once: ``send_tables`` returns when every record is acknowledged, and who runs it again writes them again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raylog.client.address import ClusterAddress
+from raylog.client.config import ProducerConfig
+from raylog.client.deliveries import BatchDelivery
+from raylog.client.metadata import unknown_partition
+from raylog.client.sync import AdminClient, Producer
+from raylog.errors import ConfigError
+from raylog.types import TopicPartition
+
+ROW_COLUMNS = ("key", "value", "headers", "partition", "timestamp", "topic")
+_UNSETTLED_MAX = 64
+_MILLISECONDS = pa.timestamp("ms", tz="UTC")
+
+
+def checked_columns(schema: Any, topic: str | None) -> None:
+    """Whether rows of this Arrow schema can be records. ConfigError says what does not fit, by column."""
+    names = list(schema.names)
+    if "value" not in names:
+        raise ConfigError(f"there is no column value, only {', '.join(names) or 'none'}: name what shall be written so")
+    if topic is None and "topic" not in names:
+        raise ConfigError("name the topic, or give the rows a column topic")
+    if foreign := [name for name in names if name not in ROW_COLUMNS]:
+        raise ConfigError(
+            f"column {foreign[0]!r} can't be written: a record has {', '.join(ROW_COLUMNS)}; select these, and put the rest into the value"
+        )
+    for name in names:
+        kind = schema.field(name).type
+        if not _fits(name, kind):
+            raise ConfigError(f"column {name} is {kind}: it has to be {_WANTED[name]}")
+
+
+_WANTED = {
+    "key": "binary or string: cast it or encode it first",
+    "value": "binary or string: cast it or encode it first",
+    "headers": "an array of structs of key (string) and value (binary), or a map",
+    "partition": "an integer",
+    "timestamp": "a timestamp, or milliseconds as integers",
+    "topic": "a string",
+}
+
+
+def _fits(name: str, kind: Any) -> bool:
+    of = pa.types
+    is_text = of.is_string(kind) or of.is_large_string(kind)
+    match name:
+        case "key" | "value":
+            return bool(is_text or of.is_binary(kind) or of.is_large_binary(kind) or of.is_null(kind))
+        case "headers":
+            is_pairs = (
+                of.is_list(kind) and of.is_struct(kind.value_type) and {"key", "value"} == _fields(kind.value_type)
+            )
+            return bool(is_pairs or of.is_map(kind))
+        case "partition":
+            return bool(of.is_integer(kind))
+        case "timestamp":
+            return bool(of.is_timestamp(kind) or of.is_integer(kind))
+        case _:
+            return bool(is_text)
+
+
+def _fields(struct: Any) -> set[str]:
+    return {struct.field(index).name for index in range(struct.num_fields)}
+
+
+def checked_target(address: ClusterAddress, topic: str | None, config: Mapping[str, Any]) -> None:
+    """ConfigError for an unknown option of a producer, UnknownTopicOrPartitionError for a topic that is not there."""
+    ProducerConfig.parse(config)
+    if topic is not None:
+        admin = AdminClient(address)
+        try:
+            admin.describe_topics([topic])
+        finally:
+            admin.close()
+
+
+def send_tables(address: ClusterAddress, tables: Iterable[Any], topic: str | None, config: Mapping[str, Any]) -> int:
+    """Write the rows of these tables or record batches, and wait until all are acknowledged. How many there were."""
+    unsettled: deque[BatchDelivery] = deque()
+    count = 0
+    with Producer(address, config) as producer:
+        for table in tables:
+            for name, rows in _by_topic(_table_of(table), topic):
+                for part in _by_placing(rows):
+                    unsettled.append(_sent(producer, name, part))
+                    count += part.num_rows
+                    while len(unsettled) > _UNSETTLED_MAX:
+                        unsettled.popleft().result()
+        for delivery in unsettled:
+            delivery.result()
+    return count
+
+
+def _sent(producer: Producer, topic: str, rows: Any) -> BatchDelivery:
+    if "partition" in rows.schema.names:
+        lowest, highest = pc.min(rows.column("partition")).as_py(), pc.max(rows.column("partition")).as_py()
+        count = producer.partitions_for(topic)
+        if lowest < 0 or highest >= count:
+            raise unknown_partition(TopicPartition(topic, lowest if lowest < 0 else highest), count)
+    return producer.send_arrow(topic, rows)
+
+
+def _table_of(rows: Any) -> Any:
+    """A table whose timestamps are in milliseconds: finer ones are cut."""
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    if "timestamp" in table.schema.names:
+        index = table.schema.get_field_index("timestamp")
+        if pa.types.is_timestamp(table.schema.field(index).type):
+            table = table.set_column(index, "timestamp", table.column(index).cast(_MILLISECONDS, safe=False))
+    return table
+
+
+def _by_topic(table: Any, topic: str | None) -> Sequence[tuple[str, Any]]:
+    if "topic" not in table.schema.names:
+        assert topic is not None
+        return [(topic, table)]
+    rows = table.drop_columns(["topic"])
+    if topic is not None:
+        return [(topic, rows)]
+    names = table.column("topic")
+    if names.null_count:
+        raise ConfigError("a row's topic is null: name one for all, or fill the column")
+    return [(name, rows.filter(pc.equal(names, name))) for name in pc.unique(names).to_pylist()]
+
+
+def _by_placing(rows: Any) -> Sequence[Any]:
+    """The rows that name a partition, and those that leave it to their keys."""
+    if "partition" not in rows.schema.names:
+        return [rows] if rows.num_rows else []
+    is_free = pc.is_null(rows.column("partition"))
+    parts = (rows.filter(pc.invert(is_free)), rows.filter(is_free).drop_columns(["partition"]))
+    return [part for part in parts if part.num_rows]
