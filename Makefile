@@ -12,9 +12,10 @@
 SHELL := /bin/sh
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-LANES := fast core ray conformance spark chaos
+SPARK_INSTALLED := .venv/.installed-spark
+LANES := fast core ray conformance chaos
 
-.PHONY: help demo test check format bench ray-up soak constraints clean sim mutations $(LANES)
+.PHONY: help demo test check format bench ray-up soak constraints clean sim mutations spark $(LANES)
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -26,14 +27,22 @@ $(INSTALLED): pyproject.toml constraints.txt .ci/find-python build_kernel.py ray
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,demo]' || exit 1
 	@touch $@
 
+$(SPARK_INSTALLED): $(INSTALLED)
+	@echo "Adding Spark to .venv (once; a minute or two)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark]'
+	@touch $@
+
 demo: $(INSTALLED)
 	@$(BIN)/python -m raylog.cli.demo
 
-test: $(INSTALLED)
+test: $(SPARK_INSTALLED)
 	@$(BIN)/python .ci/lanes.py
 
 $(LANES): $(INSTALLED)
 	@$(BIN)/python .ci/lanes.py $@
+
+spark: $(SPARK_INSTALLED)
+	@$(BIN)/python .ci/lanes.py spark
 
 sim: $(INSTALLED)
 ifdef SEED
@@ -57,7 +66,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(INSTALLED)
+bench: $(SPARK_INSTALLED)
 	@missed=0; \
 	for script in benchmarks/bench_*.py benchmarks/failover.py; do $(BIN)/python "$$script" || missed=1; done; \
 	$(BIN)/python benchmarks/report.py; \
@@ -69,7 +78,7 @@ ray-up: $(INSTALLED)
 soak: $(INSTALLED)
 	@$(BIN)/python tests/chaos/soak.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
-constraints: $(INSTALLED)
+constraints: $(SPARK_INSTALLED)
 	@{ sed -n 1p constraints.txt; $(BIN)/python -m pip freeze --all --exclude-editable | grep -v '^pip=='; } > constraints.new
 	@mv constraints.new constraints.txt
 

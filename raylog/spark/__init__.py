@@ -1,0 +1,47 @@
+"""Spark on the partitions of a cluster: a session next to the data, topics as DataFrames, DataFrames as topics.
+
+::
+
+    cluster = raylog.init()
+    spark = raylog.spark.init("report", cluster=cluster)
+    frame = raylog.spark.read(spark, "events", cluster=cluster)      # the columns of Spark's kafka source
+    raylog.spark.write(frame.select("key", "value"), "copies", cluster=cluster)
+    raylog.spark.stop()
+
+``read``, ``table`` and ``write`` work with any PySpark 3.5 session, also without Ray. The only importer of pyspark and raydp, which the
+extra ``raylog[spark]`` installs. Everything here is imported on first use: Spark's workers import only what they run.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raylog.spark.reading import read as read
+    from raylog.spark.session import init as init
+    from raylog.spark.session import stop as stop
+    from raylog.spark.tables import table as table
+    from raylog.spark.writing import WriteSummary as WriteSummary
+    from raylog.spark.writing import write as write
+
+_HOMES = {
+    "WriteSummary": "raylog.spark.writing",
+    "init": "raylog.spark.session",
+    "read": "raylog.spark.reading",
+    "stop": "raylog.spark.session",
+    "table": "raylog.spark.tables",
+    "write": "raylog.spark.writing",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'raylog.spark' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,94 @@
+"""The options of a batch read, by raylog's names and by those of Spark's kafka source, each honoured or refused.
+
+``read(..., starting_offsets=…)`` and ``read(..., **{"startingOffsets": …})`` are the same. An option of the kafka source that can mean
+nothing here is refused with the reason; a name that nobody has, with the nearest one that there is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from raylog.errors import ConfigError
+
+BATCH_OPTIONS = (
+    "columns",
+    "ending_offsets",
+    "ending_offsets_by_timestamp",
+    "ending_timestamp",
+    "fail_on_data_loss",
+    "include_headers",
+    "isolation_level",
+    "max_records_per_partition",
+    "min_partitions",
+    "starting_offsets",
+    "starting_offsets_by_timestamp",
+    "starting_offsets_by_timestamp_strategy",
+    "starting_timestamp",
+)
+_FLAGS = ("fail_on_data_loss", "include_headers")
+_NUMBERS = ("max_records_per_partition", "min_partitions")
+_TOPICS = (
+    "the second argument of read() says what is read: a name, a list, a compiled pattern, or {topic: [partitions]}"
+)
+_OTHERS = {
+    "kafka.isolation.level": "isolation_level",
+    "assign": _TOPICS,
+    "subscribe": _TOPICS,
+    "subscribepattern": _TOPICS,
+    "kafka.bootstrap.servers": "cluster= says where the cluster is",
+    "kafka.group.id": "a batch reads without a group",
+    "groupidprefix": "a batch reads without a group",
+    "maxoffsetspertrigger": "that is for streams",
+    "minoffsetspertrigger": "that is for streams",
+    "maxtriggerdelay": "that is for streams",
+}
+
+
+def batch_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, by raylog's names, numbers and flags read from text as Spark does; None stands for "not given"."""
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        known = _known(name)
+        if known in options:
+            raise ConfigError(f"{name!r} is given twice, as {known!r} too")
+        if value is not None:
+            options[known] = _value(known, value)
+    return options
+
+
+def _known(name: str) -> str:
+    plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    if plain in BATCH_OPTIONS:
+        return plain
+    squeezed = {each.replace("_", ""): each for each in BATCH_OPTIONS}
+    lowered = name.lower()
+    if lowered in squeezed:
+        return squeezed[lowered]
+    if (other := _OTHERS.get(lowered)) is not None:
+        if other in BATCH_OPTIONS:
+            return other
+        raise ConfigError(f"{name!r} is no option here: {other}")
+    if lowered.startswith("kafka."):
+        raise ConfigError(f"{name!r} is no option here: tasks read with raylog's own client")
+    close = difflib.get_close_matches(plain, BATCH_OPTIONS, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(BATCH_OPTIONS)}"
+    raise ConfigError(f"unknown option {name!r}: {hint}")
+
+
+def _value(name: str, value: Any) -> Any:
+    if name in _FLAGS and not isinstance(value, bool):
+        if str(value).lower() not in ("true", "false"):
+            raise ConfigError(f"{name}={value!r}: true or false")
+        return str(value).lower() == "true"
+    if name in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int)):
+        if not (isinstance(value, str) and value.isdecimal()):
+            raise ConfigError(f"{name}={value!r}: a whole number")
+        return int(value)
+    if name == "isolation_level" and value not in ("read_committed", "read_uncommitted"):
+        raise ConfigError(f"{name}={value!r}: read_committed or read_uncommitted")
+    if name == "starting_offsets_by_timestamp_strategy" and value not in ("error", "latest"):
+        raise ConfigError(f"{name}={value!r}: error or latest")
+    return value

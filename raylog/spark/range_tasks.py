@@ -1,0 +1,48 @@
+"""What runs in a task of a batch read: rows that are ranges in, Arrow batches of records out.
+
+Imported by Spark's Python workers, so it imports no pyspark and little else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from raylog.client.address import ClusterAddress
+from raylog.ranges.reading import ReadOptions, read_range
+from raylog.ranges.splitting import OffsetRange
+
+ARROW_NAMES = {"timestampType": "timestamp_type"}
+"""Columns of Spark's kafka source whose names are others here."""
+
+_SPARK_NAMES = {arrow: name for name, arrow in ARROW_NAMES.items()}
+_MICROSECONDS = pa.timestamp("us", tz="UTC")
+
+
+def encoded(part: OffsetRange) -> str:
+    """A range as the text that a task is given. It holds no secret: Spark shows it to whoever sees its plans."""
+    return json.dumps({name: value for name, value in asdict(part).items() if name != "hosts"})
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTasks:
+    """What ``mapInArrow`` calls in a task."""
+
+    address: ClusterAddress
+    options: ReadOptions
+
+    def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
+        for row in rows:
+            for text in row.column(0).to_pylist():
+                for batch in read_range(self.address, OffsetRange(**json.loads(text)), self.options):
+                    yield as_spark_takes_it(batch)
+
+
+def as_spark_takes_it(batch: Any) -> Any:
+    """The same records with Spark's column names, and microseconds for milliseconds."""
+    columns = [column.cast(_MICROSECONDS) if pa.types.is_timestamp(column.type) else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, [_SPARK_NAMES.get(name, name) for name in batch.schema.names])

@@ -1,0 +1,107 @@
+"""Topics as batch DataFrames, with the columns and the option names of Spark's kafka source.
+
+The driver takes one cut through the partitions (``raylog.ranges.cut``) and splits it into tasks by records and bytes; each task fetches
+its range with raylog's own client and hands Arrow batches to the JVM (``mapInArrow``), so no record becomes a Python row or a pickle.
+A task prefers the hosts of the replicas in sync, and reads from the one on its own. The cut is taken when ``read`` is called: every
+action on the DataFrame reads the same offsets.
+
+``mapInArrow`` is opaque to Spark's optimizer, so a later ``select`` can't keep values from being shipped: ``columns`` does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylog.errors import ConfigError
+from raylog.ranges.addresses import address_of
+from raylog.ranges.cut import Topics, take
+from raylog.ranges.places import bound
+from raylog.ranges.reading import ReadOptions
+from raylog.ranges.splitting import split
+from raylog.spark.frames import tasks_frame
+from raylog.spark.installed import require_pyspark
+from raylog.spark.options import batch_options
+from raylog.spark.range_tasks import ARROW_NAMES, RangeTasks, encoded
+
+TASK_BYTES = 128 << 20
+"""Of encoded batches, about as many as Spark puts into a task that reads files (``spark.sql.files.maxPartitionBytes``)."""
+
+_TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+KAFKA_COLUMNS = tuple(name for name in _TYPES if name != "headers")
+
+
+def read(spark: Any, topics: Topics, *, cluster: Any = None, **options: Any) -> Any:
+    """The records of topics as a DataFrame: ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``, ``timestampType``.
+
+    ``topics``: a name, several, a compiled pattern or ``{topic: [partitions]}``. ``cluster``: what ``raylog.init()`` or ``connect()``
+    returned. Options, also by their names in Spark's kafka source (``startingOffsets``):
+
+    - ``starting_offsets`` ("earliest"), ``ending_offsets`` ("latest"): these words, ``{topic: {partition: offset}}`` or Spark's JSON;
+      ``starting_timestamp``, ``ending_timestamp``: a datetime or milliseconds for all partitions;
+      ``starting_offsets_by_timestamp``, ``ending_offsets_by_timestamp``: one for each; ``starting_offsets_by_timestamp_strategy``:
+      what a start after the last record is, "error" or "latest";
+    - ``min_partitions``: at least so many tasks; ``max_records_per_partition``: none with more offsets; without either a task has about
+      128 MB of the log;
+    - ``columns``: only these, in this order; ``include_headers`` adds ``headers``;
+    - ``fail_on_data_loss`` (true): whether offsets that are deleted, or beyond the end, are an OffsetOutOfRangeError or a warning;
+    - ``isolation_level``: "read_committed" leaves out what transactions have aborted or not decided.
+    """
+    require_pyspark()
+    given = batch_options(options)
+    names = _columns(given)
+    committed = given.get("isolation_level") == "read_committed"
+    lossless = given.get("fail_on_data_loss", True)
+    address = address_of(cluster)
+    cut = take(
+        address,
+        topics,
+        *(
+            bound(
+                kind,
+                offsets=given.get(f"{kind}_offsets"),
+                timestamp=given.get(f"{kind}_timestamp"),
+                offsets_by_timestamp=given.get(f"{kind}_offsets_by_timestamp"),
+            )
+            for kind in ("starting", "ending")
+        ),
+        fail_on_data_loss=lossless,
+        strategy=given.get("starting_offsets_by_timestamp_strategy", "error"),
+        read_committed=committed,
+    )
+    parts = split(
+        cut.ranges,
+        parts_min=given.get("min_partitions"),
+        records_max=given.get("max_records_per_partition"),
+        bytes_max=TASK_BYTES,
+        bytes_per_offset=cut.bytes_per_offset,
+    )
+    arrow_names = tuple(ARROW_NAMES.get(name, name) for name in names)
+    work = RangeTasks(address, ReadOptions(arrow_names, fail_on_data_loss=lossless, read_committed=committed))
+    frame = tasks_frame(spark, [encoded(part) for part in parts], [part.hosts for part in parts])
+    return frame.mapInArrow(work, ", ".join(f"{name} {_TYPES[name]}" for name in names))
+
+
+def _columns(given: dict[str, Any]) -> tuple[str, ...]:
+    if (columns := given.get("columns")) is not None:
+        chosen = _checked(columns)
+        return (*chosen, "headers") if given.get("include_headers") and "headers" not in chosen else chosen
+    return tuple(_TYPES) if given.get("include_headers") else KAFKA_COLUMNS
+
+
+def _checked(columns: Any) -> tuple[str, ...]:
+    if isinstance(columns, str) or not columns:
+        raise ConfigError(f"columns={columns!r}: give a list of at least one of {', '.join(_TYPES)}")
+    if wrong := [name for name in columns if name not in _TYPES]:
+        raise ConfigError(f"no column {wrong[0]!r}: there are {', '.join(_TYPES)}")
+    if len(set(columns)) < len(columns):
+        raise ConfigError(f"columns={list(columns)!r} names one twice")
+    return tuple(columns)

@@ -1,0 +1,298 @@
+"""The Spark session of a cluster: RayDP's, with an executor beside every broker, and what is known to go wrong with it told in words.
+
+RayDP 1.6 and pyspark 3.5 as they are have traps; each is dealt with here:
+
+- a JVM keeps the settings of its first session: the driver's JVM is ended at ``stop``, and one that is left over before ``init``;
+- executors that can't start look like a hang: ``init`` waits until all have registered, or raises what their logs say;
+- of ``placement_group_bundle_indexes`` only the number counts: the executors have a placement group of their own, used in order;
+- names of RayDP's actors are fixed: a second session in the same Ray namespace is refused before it breaks the first one;
+- Java 17 needs flags on driver, executors and application master: all three get them;
+- an executor of less than 512 MB hangs: refused.
+
+One session per process. Ray has to run with Java on its nodes' PATH (``raylog.spark.java``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from raylog.errors import ClusterError
+from raylog.spark.installed import EXTRA, require_pyspark
+from raylog.spark.java import OPTIONS, use_java
+from raylog.spark.placing import Room, broker_hosts, bundles, memory_bytes
+
+logger = logging.getLogger("raylog.spark")
+
+APP_MASTER_ACTOR = "RAY_APP_MASTER"
+QUIET_LOGGING = Path(__file__).with_name("log4j2-quiet.properties")
+_LOG_LINES = 12
+_ENDING_S = 20.0
+_lock = threading.RLock()
+_logged: dict[Path, int] = {}  # how long this node's logs were when init began
+_group: Any = None
+_session: Any = None
+
+
+def init(
+    app_name: str = "raylog",
+    *,
+    cluster: Any = None,
+    executor_cores: int = 1,
+    executor_memory: str | int = "1g",
+    driver_memory: str = "1g",
+    configs: Mapping[str, str] | None = None,
+    timeout_s: float = 180,
+) -> Any:
+    """A Spark session whose executors run beside the brokers of a cluster, one each, all of them ready.
+
+    ``cluster``: what ``raylog.init()`` or ``raylog.connect()`` returned; None connects. ``configs``: Spark's own, which win over those
+    set here. ClusterError says what is missing: Java, memory, the extra, executors that did not start within ``timeout_s``.
+    """
+    global _group, _logged, _session
+    require_pyspark()
+    try:
+        import raydp
+    except ImportError:
+        raise ClusterError(f"raydp is not installed: {EXTRA}") from None
+    with _lock:
+        if _session is not None:
+            raise ClusterError("this process has a Spark session: raylog.spark.stop() ends it")
+        memory = memory_bytes(executor_memory)
+        use_java()
+        if cluster is None:
+            from raylog.cluster import connect
+
+            cluster = connect()
+        hosts = broker_hosts(cluster.status()["actors"])
+        _check_ray()
+        _end_jvm()
+        _logged = _log_files()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        wanted, cpus = bundles(hosts, _rooms(), cores=executor_cores, memory=memory)
+        _group = _reserve(app_name, wanted, timeout_s)
+        try:
+            session = raydp.init_spark(
+                app_name,
+                len(wanted),
+                executor_cores,
+                f"{memory >> 20}M",  # a number without a unit would be mebibytes to Spark
+                placement_group=_group,
+                configs=_configs(driver_memory, cpus, configs or {}),
+            )
+            _await_executors(session, len(wanted), timeout_s)
+        except BaseException as error:
+            _stop_all()
+            if isinstance(error, ClusterError) or not isinstance(error, Exception):
+                raise
+            raise ClusterError(f"Spark did not start: {_cause(error)}") from error
+        _session = session
+        return session
+
+
+def stop() -> None:
+    """End the session that ``init`` made: executors, the driver's JVM, the placement group. Nothing if there is none."""
+    with _lock:
+        if _session is not None:
+            _stop_all()
+
+
+def _stop_all() -> None:
+    """End whatever there is of a session; what is gone already is passed over."""
+    global _group, _session
+    import raydp
+    from pyspark import SparkContext
+
+    _session = None
+    group, _group = _group, None
+    for what, end in (
+        ("RayDP", raydp.stop_spark),
+        ("Spark", lambda: SparkContext._active_spark_context and SparkContext._active_spark_context.stop()),
+        ("the driver's JVM", _end_jvm),
+        ("RayDP's actors", _await_names_free),
+        ("the executors' placement group", lambda: _remove(group)),
+    ):
+        try:
+            end()
+        except Exception as error:
+            logger.debug("%s did not end cleanly: %s", what, error)
+
+
+def _remove(group: Any) -> None:
+    from ray.util.placement_group import remove_placement_group
+
+    if group is not None:
+        remove_placement_group(group)
+
+
+def _configs(driver_memory: str, cpus: float, given: Mapping[str, str]) -> dict[str, str]:
+    defaults = {
+        "spark.driver.extraJavaOptions": OPTIONS,
+        "spark.executor.extraJavaOptions": OPTIONS,
+        "spark.ray.raydp_app_master.extraJavaOptions": f"{OPTIONS} -Xmx256m",
+        "spark.ray.raydp_spark_master.actor.resource.CPU": "0",
+        "spark.ray.raydp_spark_executor.actor.resource.cpu": f"{cpus:g}",
+        "spark.driver.memory": driver_memory,
+        "spark.log4j.config.file.name": str(QUIET_LOGGING),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+    }
+    added = {key: value for key, value in given.items() if not key.endswith("xtraJavaOptions")}
+    options = {
+        key: f"{defaults.get(key, '')} {value}".strip()
+        for key, value in given.items()
+        if key.endswith("xtraJavaOptions")
+    }
+    return {**defaults, **{key: str(value) for key, value in added.items()}, **options}
+
+
+# ------------------------------------------------------------------ Ray
+
+
+def _check_ray() -> None:
+    """Ray is connected, its namespace has no session yet, and this node's workers find a Java."""
+    import ray
+
+    if not ray.is_initialized():
+        raise ClusterError(
+            "this process is not connected to the cluster's Ray: raylog.init() or raylog.connect() does it"
+        )
+    namespace = ray.get_runtime_context().namespace
+    if _names_are_taken():
+        raise ClusterError(
+            f"another program has a Spark session in Ray's namespace {namespace!r}: end it, or ray.init(namespace=…) another one"
+        )
+    told: str | None = ray.get(ray.remote(_java_of_worker).options(num_cpus=0).remote())
+    if told is None:
+        raise ClusterError(
+            "Ray was started without Java on its PATH, and its workers start Spark: start Ray again with it "
+            "(raylog.init() sees to it where it starts Ray), or install openjdk-17-jre-headless on its nodes"
+        )
+
+
+def _names_are_taken() -> bool:
+    """Whether RayDP's actors live in this process's namespace."""
+    import ray
+
+    namespace = ray.get_runtime_context().namespace
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return any(each["namespace"] == namespace and each["name"] == APP_MASTER_ACTOR for each in named)
+
+
+def _await_names_free() -> None:
+    """RayDP's actors end a moment after ``stop_spark`` returns; the next ``init`` shall not take them for another program's."""
+    deadline = time.monotonic() + _ENDING_S
+    while _names_are_taken() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _java_of_worker() -> str | None:
+    import shutil
+
+    return shutil.which("java")
+
+
+def _rooms() -> dict[str, Room]:
+    """What the live nodes of Ray have to give now, by address."""
+    import ray
+    from ray._private import state
+
+    untyped: Any = (state.available_resources_per_node, ray.nodes)
+    free, nodes = (ask() for ask in untyped)
+    rooms = {}
+    for node in nodes:
+        if node["Alive"]:
+            left = free.get(node["NodeID"], {})
+            rooms[node["NodeManagerAddress"]] = Room(float(left.get("CPU", 0)), float(left.get("memory", 0)))
+    return rooms
+
+
+def _reserve(app_name: str, wanted: list[dict[str, float]], timeout_s: float) -> Any:
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    group = placement_group(wanted, strategy="PACK", name=f"raylog-spark-{app_name}")
+    if not group.wait(timeout_s):
+        remove_placement_group(group)
+        raise ClusterError(
+            f"Ray did not find room for {wanted} within {timeout_s:g} s: `ray status` says what is taken"
+        )
+    return group
+
+
+# ------------------------------------------------------------------ JVMs
+
+
+def _end_jvm() -> None:
+    """End the JVM of this process, if it has one: another session in it would inherit the settings of the first."""
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:
+        raise ClusterError("this process has a Spark session that raylog did not start: stop() it first")
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    try:
+        gateway.shutdown()
+    finally:
+        process = getattr(gateway, "proc", None)
+        if process is not None:
+            process.stdin.close()  # it ends with its standard input
+            process.wait(30)
+
+
+def _await_executors(session: Any, count: int, timeout_s: float) -> None:
+    """Until so many executors have registered."""
+    context = session.sparkContext._jsc.sc()
+    deadline = time.monotonic() + timeout_s
+    while (there := context.getExecutorMemoryStatus().size() - 1) < count:
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"{there} of {count} Spark executors have started after {timeout_s:g} s: {_from_logs() or 'their logs say nothing'}"
+            )
+        time.sleep(0.1)
+
+
+def _cause(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    told = _from_logs()
+    return f"{lines[-1] if lines else type(error).__name__}{f' ({told})' if told else ''}"
+
+
+def _log_files() -> dict[Path, int]:
+    """This node's logs in which RayDP's JVMs tell what is wrong, with their sizes. A JVM that does not start tells the raylet's."""
+    import ray
+
+    node: Any = ray._private.worker._global_node
+    if node is None:
+        return {}
+    folder = Path(node.get_logs_dir_path())
+    return {
+        log: log.stat().st_size for pattern in ("raylet.out", "*java-worker*") for log in sorted(folder.glob(pattern))
+    }
+
+
+def _from_logs() -> str:
+    """The last lines that look like a cause in what was logged since ``init`` began."""
+    found: list[str] = []
+    for log in _log_files():
+        with log.open("rb") as file:
+            file.seek(_logged.get(log, 0))
+            text = file.read().decode(errors="replace")
+        for line in map(str.strip, text.splitlines()):
+            is_cause = (
+                not line.startswith("[") if log.name == "raylet.out" else re.search(r"\b(ERROR|\w*Exception)\b", line)
+            )
+            if line and is_cause:
+                found.append(line[:300])
+    return " | ".join(list(dict.fromkeys(found))[-_LOG_LINES:])

@@ -1,0 +1,45 @@
+"""A topic as a table: for each key its latest value, without the keys whose latest value is null (tombstones).
+
+What Kafka Streams calls a KTable, as a snapshot at one cut. Records without a key say nothing of any row and are left out. Latest is the
+last offset of a partition. A key that is in several partitions, as it may be after partitions were added, has the value with the latest
+timestamp of those.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylog.errors import ConfigError
+from raylog.spark.options import batch_options
+from raylog.spark.reading import read
+
+_COLUMNS = ("key", "value", "partition", "offset", "timestamp")
+_OURS = ("columns", "include_headers", "starting_offsets", "starting_offsets_by_timestamp", "starting_timestamp")
+
+
+def table(spark: Any, topic: str, *, cluster: Any = None, **options: Any) -> Any:
+    """The rows of a topic as a DataFrame: ``key``, ``value``, and where the value is: ``partition``, ``offset``, ``timestamp``.
+
+    Options as for ``read``, but for the beginning, which is the log's, and the columns.
+    """
+    if not isinstance(topic, str):
+        raise ConfigError(f"topic={topic!r}: a table is of one topic, by its name")
+    given = batch_options(options)
+    if refused := [name for name in given if name in _OURS]:
+        raise ConfigError(
+            f"{refused[0]} is no option of a table: it is read from the beginning of the log, and its columns are fixed"
+        )
+    from pyspark.sql import functions as f
+
+    records = read(spark, topic, cluster=cluster, columns=_COLUMNS, **given).where("key is not null")
+    in_partition = records.groupBy("key", "partition").agg(
+        f.max(f.struct("offset", "timestamp", "value")).alias("last")
+    )
+    latest = in_partition.groupBy("key").agg(f.max_by(f.struct("partition", "last"), "last.timestamp").alias("row"))
+    return latest.where("row.last.value is not null").selectExpr(
+        "key",
+        "row.last.value as value",
+        "row.partition as partition",
+        "row.last.offset as offset",
+        "row.last.timestamp as timestamp",
+    )

@@ -1,0 +1,51 @@
+"""DataFrames as records of topics, with the column names of Spark's kafka sink.
+
+Each task sends its Arrow batches with a producer of raylog's own (``raylog.ranges.sending``). At least once: a task that fails after it
+has sent something is run again by Spark and sends it again. ``WriteSummary.reruns`` says how often that happened. In a topic that is
+read as a table, keyed rows that were sent twice make no difference, if no key is twice in one write.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from raylog.ranges.addresses import address_of
+from raylog.ranges.sending import checked_columns, checked_target
+from raylog.spark.installed import require_pyspark
+from raylog.spark.write_tasks import RESULT, WriteTasks
+
+logger = logging.getLogger("raylog.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSummary:
+    """``records`` of the tasks that counted; ``reruns``: how many attempts came before those, whose records may be there besides."""
+
+    records: int
+    tasks: int
+    reruns: int
+
+
+def write(df: Any, topic: str | None = None, *, cluster: Any = None, **producer_config: Any) -> WriteSummary:
+    """Write the rows of a DataFrame, at least once, and wait until they are acknowledged.
+
+    Columns: ``value``; and, if there are such, ``key``, ``headers``, ``partition``, ``timestamp``, and ``topic`` where none is named.
+    ``producer_config``: Kafka's options of a producer (``compression_type="lz4"``). ConfigError for columns that do not fit,
+    UnknownTopicOrPartitionError for a topic that is not there, both before anything is written.
+    """
+    require_pyspark()
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    checked_columns(to_arrow_schema(df.schema), topic)
+    address = address_of(cluster)
+    checked_target(address, topic, producer_config)
+    rows = df.mapInArrow(WriteTasks(address, topic, producer_config), RESULT).collect()
+    summary = WriteSummary(sum(row.records for row in rows), len(rows), sum(row.attempt for row in rows))
+    if summary.reruns:
+        logger.warning(
+            "%d tasks of the write to %s were run again: records that they had sent are there twice",
+            summary.reruns, topic or "several topics",
+        )  # fmt: skip
+    return summary

@@ -1,0 +1,60 @@
+"""One Spark session on two threads for all tests that need one, and Kafka in the test's process for it to read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raylog.testing
+from raylog.testing.kafka import Kafka
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A plain PySpark session, not RayDP's: what reads and writes does not depend on it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from raylog.spark.java import OPTIONS, use_java
+    from raylog.spark.session import QUIET_LOGGING, _end_jvm
+
+    use_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master("local[2, 2]").appName("tests")  # a task that failed runs once more
+    settings = {
+        "spark.driver.extraJavaOptions": f"{OPTIONS} -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={QUIET_LOGGING}",
+        "spark.driver.memory": "1g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+    assert SparkContext._active_spark_context is None
+    _end_jvm()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    with raylog.testing.broker() as found:
+        yield found
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder with a short name: Ray's sockets live below it."""
+    folder = Path(tempfile.mkdtemp(prefix="rl"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

