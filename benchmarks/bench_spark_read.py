@@ -1,0 +1,156 @@
+"""A topic into a Spark DataFrame: raylog.spark.read against Spark's own kafka source on Apache Kafka 3.9.1.
+
+One Spark session on two threads reads both, warm, by the same SQL: ``count`` with ``sum(xxhash64(value))``, whose results have to be
+equal, and ``count`` with the sum of the lengths. Two gigabytes of values of 100 B or 1 KB in one partition with one replica, written in
+batches of up to 1 MiB, without compression, the same values on both sides. raylog is embedded with one broker, Kafka is one broker with
+a heap of 1 GB, and everything shares two cores. ``minPartitions`` is 4 for Spark's source, whose tasks would else be one; raylog splits
+by its own default (128 MB). Each reads only the value: ``columns=["value"]`` here, Spark's pruning there.
+
+The CPU time of all that takes part, the driver's JVM, Python workers and servers, per GB of values stands below the rates.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import psutil
+from apache_kafka import VERSION, ApacheKafka
+from embedded import EmbeddedCluster
+from harness import Benchmark, arguments, cpu_seconds
+from producers import ConfluentKafka, RaylogProducer, random_values
+from spark_connector import VERSION as CONNECTOR
+from spark_connector import jars
+
+import raylog.spark
+from raylog.spark.java import OPTIONS, use_java
+from raylog.spark.session import QUIET_LOGGING
+
+RAYLOG, KAFKA = "raylog.spark.read", "Spark's kafka source"
+VALUE_BYTES = 2_000_000_000
+QUERIES = {
+    "hashes": "select count(*) as rows, sum(xxhash64(value)) as told from records",
+    "lengths": "select count(*) as rows, sum(length(value)) as told from records",
+}
+TARGETS = {100: 3.0, 1000: 2.0}
+PARTS = 4
+FILL = 2_000_000  # records per call of a producer
+
+
+def session() -> Any:
+    """Two threads, and the connector's jars."""
+    from pyspark.sql import SparkSession
+
+    use_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.jars": ",".join(map(str, jars())),
+        "spark.driver.memory": "3g",
+        "spark.driver.extraJavaOptions": f"{OPTIONS.replace('-XX:+UseSerialGC ', '')} -Dlog4j2.configurationFile={QUIET_LOGGING}",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.ansi.enabled": "false",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("benchmark")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+class Case:
+    """One topic on each side with the same values."""
+
+    def __init__(self, spark: Any, ours: EmbeddedCluster, theirs: ApacheKafka, size: int, *, quick: bool) -> None:
+        self.spark = spark
+        self.ours = ours
+        self.theirs = theirs
+        self.size = size
+        self.count = VALUE_BYTES // size // (50 if quick else 1)
+        self.topic = f"read-{size}"
+        self.costs: dict[tuple[str, str], list[float]] = {}
+        self.answers: dict[str, set[Any]] = {}
+        for side in (ours, theirs):
+            side.create_topic(self.topic)  # type: ignore[attr-defined]
+        values = random_values(min(self.count, FILL), size)
+        here = RaylogProducer(ours.cluster.address, self.topic, values, "1")
+        there = ConfluentKafka(theirs.bootstrap, self.topic, values, "1")
+        for _ in range(self.count // len(values)):
+            here.rate()
+            there.rate()
+        here.close()
+        there.close()
+
+    def frame(self, side: str) -> Any:
+        if side == RAYLOG:
+            return raylog.spark.read(self.spark, self.topic, cluster=self.ours.cluster, columns=["value"])
+        options = {
+            "kafka.bootstrap.servers": self.theirs.bootstrap,
+            "subscribe": self.topic,
+            "minPartitions": str(PARTS),
+        }
+        return self.spark.read.format("kafka").options(**options).load()
+
+    def run(self, bench: Benchmark, query: str) -> float:
+        """Measures; gives raylog's rate over that of Spark's source."""
+        name = f"{self.size} B, {query}"
+        rates = bench.alternate(
+            name, {side: partial(self.rate, side, query) for side in (KAFKA, RAYLOG)}, unit="M rows/s"
+        )
+        assert len(self.answers[query]) == 1, f"the two sides disagree: {self.answers[query]}"
+        for side in (KAFKA, RAYLOG):
+            bench.record(f"{name}, CPU of all", side, self.costs[side, query][1:], unit="CPU s/GB")
+        return rates[RAYLOG].median / rates[KAFKA].median
+
+    def rate(self, side: str, query: str) -> float:
+        pids = [*self.processes(), *(self.ours.replica_pids() if side == RAYLOG else self.theirs.pids.values())]
+        started, used = time.perf_counter(), cpu_seconds(*pids)
+        frame = self.frame(side)
+        assert dict(frame.dtypes)["value"] == "binary"
+        frame.createOrReplaceTempView("records")
+        (answer,) = self.spark.sql(QUERIES[query]).collect()
+        took = time.perf_counter() - started
+        self.answers.setdefault(query, set()).add((answer.rows, answer.told))
+        later = {pid for pid in self.processes() if pid not in pids}  # Python workers that this query started
+        cost = cpu_seconds(*pids) - used + cpu_seconds(*later)
+        self.costs.setdefault((side, query), []).append(cost / (self.count * self.size / 1e9))
+        return float(answer.rows / took / 1e6)
+
+    def processes(self) -> list[int]:
+        """This one, the driver's JVM, and Spark's Python workers."""
+        me = psutil.Process()
+        jvms = [each for each in me.children() if each.name() == "java"]
+        return [me.pid, *(each.pid for jvm in jvms for each in [jvm, *jvm.children(recursive=True)])]
+
+
+def main() -> int:
+    quick = arguments().quick
+    bench = Benchmark(
+        "spark_read",
+        f"a topic into a Spark DataFrame, against Spark's kafka source {CONNECTOR} on Apache Kafka {VERSION}",
+        settings={
+            "values": VALUE_BYTES,
+            "spark": "local[2]",
+            "minPartitions of Spark's source": PARTS,
+            "queries": QUERIES,
+        },
+        rounds=3,
+        quick=quick,
+    )
+    with EmbeddedCluster(brokers=1) as ours, ApacheKafka() as theirs:
+        spark = session()
+        for size, at_least in TARGETS.items():
+            case = Case(spark, ours, theirs, size, quick=quick)
+            for query in QUERIES:
+                bench.target(
+                    f"{size} B, {query}: times the rate of Spark's source", case.run(bench, query), at_least=at_least
+                )
+        spark.stop()
+    return bench.finish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
