@@ -71,8 +71,12 @@ def bound(
     offsets: Offsets | None = None,
     timestamp: Moment | None = None,
     offsets_by_timestamp: Any | None = None,
+    of_stream: bool = False,
 ) -> Bound:
-    """The beginning (default earliest) or end (default latest) that these options ask for; as in Spark the time beats the offsets."""
+    """The beginning (default earliest) or end (default latest) that these options ask for; as in Spark the time beats the offsets.
+
+    Only a stream may begin at the end.
+    """
     names = (f"{kind}_timestamp", f"{kind}_offsets_by_timestamp", f"{kind}_offsets")
     if timestamp is not None:
         return Bound(names[0], AtTime(milliseconds(names[0], timestamp)), {})
@@ -84,14 +88,14 @@ def bound(
         offsets = "earliest" if kind == "starting" else "latest"
     if isinstance(offsets, str) and offsets.strip().lower() in _NAMED:
         named = offsets.strip().lower()
-        if named == forbidden:
+        if named == forbidden and not of_stream:
             raise ConfigError(
                 f"{names[2]}={named!r}: a read that {'starts' if kind == 'starting' else 'ends'} there is empty"
             )
         return Bound(names[2], _NAMED[named], {})
     places = {key: _place(names[2], key, place) for key, place in _by_partition(names[2], offsets).items()}
     wrong = [key for key, place in places.items() if place == _NAMED[forbidden]]
-    if wrong:
+    if wrong and not of_stream:
         raise ConfigError(
             f"{names[2]} of {wrong[0].topic}-{wrong[0].partition} is {forbidden}: nothing is read of it; leave the partition out"
         )

@@ -1,0 +1,206 @@
+"""The ledger of a stream: a directory with one immutable file for each entry, which Spark's file source tails.
+
+    .stream.json                what the stream reads, written once; another stream is refused
+    .lock                       held by the one process that may write entries
+    .00000000000000000000.jsonl entry 0, with which the stream begins and which reads nothing
+    00000000000000000007.jsonl  entry 7
+
+The first line of an entry's file is its head, each further line one range that one task reads:
+
+    {"entry": 7, "topic_ids": {"flights": "f3…"}, "ends": {"flights": {"0": 117}}, "losses": []}
+    {"topic": "flights", "partition": 0, "start": 100, "end": 117, "losses": []}
+
+A file is written under a name that Spark does not look at, flushed to the disk, given its time of change and then renamed: it is
+there whole or not at all. Times of change (ms) strictly increase, whatever the clock does, because Spark's file source orders by them.
+Files whose entries Spark has committed may be forgotten; the newest never is, for it says where the stream goes on.
+
+The directory has to be one that every node of the Spark cluster sees under the same path, as Spark demands of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from raylog.errors import ConfigError
+from raylog.ranges.entries import Entry
+from raylog.ranges.splitting import OffsetRange
+from raylog.types import TopicPartition
+
+HEAD_BEGINS = '{"entry"'
+"""How the first line of a file begins, and no other one."""
+
+_SUFFIX = ".jsonl"
+_NAME = re.compile(rf"\.?(\d{{20}}){re.escape(_SUFFIX)}")
+_STREAM_FILE = ".stream.json"
+_LOCK_FILE = ".lock"
+
+
+def lines_of(entry: Entry, parts: list[OffsetRange]) -> str:
+    """The text of an entry's file. ``parts``: its ranges as tasks shall read them.
+
+    Losses stand in each line, so that the task which reads it fails, or goes on, as the query was told; where there is no range to
+    read, an empty one carries them.
+    """
+    ends: dict[str, dict[str, int]] = {}
+    for key, end in sorted(entry.ends.items()):
+        ends.setdefault(key.topic, {})[str(key.partition)] = end
+    head = {"entry": entry.number, "topic_ids": dict(entry.topic_ids), "ends": ends, "losses": list(entry.losses)}
+    if not parts and entry.losses:
+        key, end = next(iter(sorted(entry.ends.items())))
+        parts = [OffsetRange(*key, end, end)]
+    lines = [head] + [
+        {
+            "topic": part.topic,
+            "partition": part.partition,
+            "start": part.start,
+            "end": part.end,
+            "losses": list(entry.losses),
+        }
+        for part in parts
+    ]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def entry_of(text: str) -> Entry:
+    """The entry of a file's text; ValueError or KeyError for something else. Ranges come in the parts that were written."""
+    head, *lines = (json.loads(line) for line in text.splitlines())
+    ends = {
+        TopicPartition(topic, int(partition)): end
+        for topic, each in head["ends"].items()
+        for partition, end in each.items()
+    }
+    ranges = tuple(range_of(line) for line in lines)
+    return Entry(
+        head["entry"], head["topic_ids"], ends, tuple(each for each in ranges if len(each)), tuple(head["losses"])
+    )
+
+
+def range_of(line: Mapping[str, Any]) -> OffsetRange:
+    """The range of one of the further lines, parsed."""
+    return OffsetRange(line["topic"], line["partition"], line["start"], line["end"])
+
+
+def number_of(name: str) -> int | None:
+    """Of the entry whose file has that name; None if it is another file's."""
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+class Ledger:
+    """The files of one stream, open for writing by this process alone until ``close``.
+
+    ``stream``: what is read, of plain JSON values. A directory that was made for another stream is refused with a ConfigError, as is
+    one that another process writes, or one that is no path of a file system. OSError as the file system has it.
+    """
+
+    def __init__(self, directory: str, stream: Mapping[str, Any]) -> None:
+        self.directory = local_path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.directory / _LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            self._take_lock()
+            self._claim(dict(stream))
+            numbers = self.numbers()
+            self.last = self._read(numbers[-1]) if numbers else None
+            """The newest entry; None in a new ledger."""
+            self._last_change_ms = self.change_ms(numbers[-1]) if numbers else 0
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{self.directory} is being written by another process: a stream runs once; "
+                "end the other one, or give this one a checkpoint of its own"
+            ) from None
+
+    def _claim(self, stream: dict[str, Any]) -> None:
+        path = self.directory / _STREAM_FILE
+        if not path.exists():
+            self._write(path, json.dumps(stream))
+            return
+        found = json.loads(path.read_text())
+        if found != stream:
+            what = ", ".join(
+                f"{name}={found.get(name)!r}" for name in {**found, **stream} if found.get(name) != stream.get(name)
+            )
+            raise ConfigError(
+                f"{self.directory} belongs to a stream with {what}: give this one a checkpoint of its own"
+            )
+
+    def append(self, entry: Entry, parts: list[OffsetRange], *, now_ms: int) -> None:
+        """Write the next entry; it is on the disk, and Spark may read it, when this returns."""
+        expected = 0 if self.last is None else self.last.number + 1
+        assert entry.number == expected, f"entry {entry.number} after {expected - 1}"
+        change_ms = max(now_ms, self._last_change_ms + 1)
+        self._write(self._path(entry.number), lines_of(entry, parts), change_ms)
+        self.last, self._last_change_ms = entry, change_ms
+
+    def entry(self, number: int) -> Entry:
+        """An entry whose file is there; its ranges in the parts that were written."""
+        return self._read(number)
+
+    def change_ms(self, number: int) -> int:
+        """The time of change that an entry's file was given."""
+        return self._path(number).stat().st_mtime_ns // 1_000_000
+
+    def forget_below(self, number: int) -> None:
+        """Remove the files of entries below ``number``, but never the newest."""
+        for each in self.numbers()[:-1]:
+            if each < number:
+                self._path(each).unlink(missing_ok=True)
+
+    def numbers(self) -> list[int]:
+        """Of the entries whose files are there, ascending."""
+        names = (path.name for path in self.directory.iterdir())
+        return sorted(number for name in names if (number := number_of(name)) is not None)
+
+    def close(self) -> None:
+        """Let another process, or another stream of this one, write it."""
+        os.close(self._lock)
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"{'' if number else '.'}{number:020d}{_SUFFIX}"
+
+    def _read(self, number: int) -> Entry:
+        path = self._path(number)
+        try:
+            return entry_of(path.read_text())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{path} is not an entry of a stream's ledger: {error!r}") from None
+
+    def _write(self, path: Path, text: str, change_ms: int | None = None) -> None:
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        with open(unfinished, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if change_ms is not None:
+            os.utime(unfinished, ns=(change_ms * 1_000_000, change_ms * 1_000_000))
+        os.rename(unfinished, path)
+        folder = os.open(self.directory, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def local_path(directory: str) -> Path:
+    """The path that a ``file:`` URI or a plain path names; ConfigError for other schemes."""
+    parsed = urlparse(str(directory))
+    if parsed.scheme not in ("", "file"):
+        raise ConfigError(
+            f"{directory}: the ledger of a stream needs a path of a file system that all nodes share "
+            f"(file:, or mounted), not {parsed.scheme}:"
+        )
+    return Path(unquote(parsed.path) if parsed.scheme else directory).absolute()

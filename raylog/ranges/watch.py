@@ -1,0 +1,89 @@
+"""Where the logs of topics begin and end, looked up again and again over connections that stay.
+
+``look`` answers for the topics as they are: new ones that match a pattern, and new partitions, are in it after ``REFRESH_S`` at the
+latest; a topic that is gone is not. It decides nothing and remembers nothing but connections and, for that second, which partitions
+there are. One caller at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+
+from kio.schema.errors import ErrorCode
+
+from raylog.client import requests
+from raylog.client.address import ClusterAddress
+from raylog.client.config import AdminConfig
+from raylog.client.consumed_partition import EARLIEST, LATEST
+from raylog.client.leader_requests import LeaderRequests
+from raylog.client.link import ClusterLink
+from raylog.client.metadata import TopicView
+from raylog.errors import RaylogError, kafka_error
+from raylog.ranges.cut import LogEnds, Topics
+from raylog.types import TopicPartition
+
+REFRESH_S = 1.0
+
+_UNKNOWN = kafka_error(ErrorCode.unknown_topic_or_partition)
+
+
+class TopicWatch:
+    """Async, on one loop. ``read_committed``: a log ends before its first undecided transaction."""
+
+    def __init__(self, address: ClusterAddress, topics: Topics, *, read_committed: bool = False) -> None:
+        self._topics = topics
+        self._level = requests.READ_COMMITTED if read_committed else requests.READ_UNCOMMITTED
+        self._config = AdminConfig.parse({"client.id": "raylog-stream"})
+        self._link = ClusterLink(address, self._config)
+        self._leaders = LeaderRequests(self._link)
+        self._ids: dict[str, str] = {}
+        self._keys: list[TopicPartition] = []
+        self._refreshed_at: float | None = None
+
+    async def look(self) -> tuple[dict[str, str], dict[TopicPartition, LogEnds]]:
+        """The ids (hex) of the topics by name, and the first offset and the end of each partition. RaylogError without an answer."""
+        now = asyncio.get_running_loop().time()
+        if self._refreshed_at is None or now - self._refreshed_at >= REFRESH_S:
+            await self._refresh()
+            self._refreshed_at = now
+        try:
+            earliest = await self._offsets(EARLIEST)
+            latest = await self._offsets(LATEST)
+        except RaylogError:
+            self._refreshed_at = None  # perhaps a topic was deleted
+            raise
+        return dict(self._ids), {key: LogEnds(earliest[key], latest[key], {}) for key in self._keys}
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def _offsets(self, timestamp: int) -> dict[TopicPartition, int]:
+        asked = dict.fromkeys(self._keys, timestamp)
+        limit_ms = self._config.default_api_timeout_ms
+        answers = await self._leaders.list_offsets(asked, limit_ms, isolation_level=self._level)
+        return {key: offset for key, (offset, _, _) in answers.items()}
+
+    async def _refresh(self) -> None:
+        views = await self._views()
+        self._ids = {view.name: view.topic_id.hex for view in views}
+        self._keys = [
+            TopicPartition(view.name, number)
+            for view in sorted(views, key=lambda view: view.name)
+            for number in range(len(view.partitions))
+            if not isinstance(self._topics, Mapping) or number in self._topics[view.name]
+        ]
+
+    async def _views(self) -> list[TopicView]:
+        if isinstance(self._topics, re.Pattern):
+            found = await self._link.metadata.refresh(None)
+            return [view for view in found if self._topics.fullmatch(view.name) and not view.is_internal]
+        names = [self._topics] if isinstance(self._topics, str) else sorted(set(self._topics))
+        views = []
+        for name in names:
+            try:
+                views += await self._link.metadata.refresh([name])
+            except _UNKNOWN:
+                continue
+        return views

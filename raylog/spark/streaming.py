@@ -1,0 +1,209 @@
+"""Topics as streaming DataFrames of Spark's Structured Streaming.
+
+Spark 3.5 lets nobody write a source in Python, so a stream is a ledger (``raylog.ranges.ledger``): a planner in the driver writes small
+immutable files that name ranges of offsets, Spark's own file source tails them, and each range is read by a task (``mapInArrow``), as
+in a batch read. Which files belong to which batch is in Spark's checkpoint, so a batch that is repeated reads the same offsets, and
+watermarks, windows, joins, sinks and triggers are Spark's own.
+
+The ledger lies in the query's checkpoint directory, in a folder that Spark does not look at: one lives as long as the other.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from raylog.client.address import ClusterAddress
+from raylog.client.background import background
+from raylog.client.sync import AdminClient
+from raylog.errors import ConfigError
+from raylog.ranges.addresses import address_of
+from raylog.ranges.cut import Topics, take
+from raylog.ranges.entries import Entry, first
+from raylog.ranges.ledger import HEAD_BEGINS, Ledger, local_path
+from raylog.ranges.places import bound
+from raylog.ranges.reading import ReadOptions
+from raylog.ranges.splitting import OffsetRange, split
+from raylog.ranges.watch import TopicWatch
+from raylog.spark.checkpoint import CheckpointProgress
+from raylog.spark.installed import require_pyspark
+from raylog.spark.options import stream_options
+from raylog.spark.reading import arrow_names, columns_of, schema_of
+from raylog.spark.stream_planner import FILE_AGE_MAX, Ends, StreamPlanner
+from raylog.spark.stream_tasks import StreamTasks
+
+FOLDER = "raylog"
+"""In the checkpoint; Spark has no folder of that name there."""
+
+_TASK_OFFSETS = 250_000
+"""In one task: a batch of a stream should keep all cores busy."""
+
+_planners: dict[Path, StreamPlanner] = {}
+_planners_lock = threading.Lock()
+
+
+def read_stream(
+    spark: Any, topics: Topics, *, checkpoint: str, cluster: Any = None, name: str | None = None, **options: Any
+) -> Any:
+    """The records of topics, from now on, as a streaming DataFrame with the columns of ``raylog.spark.read``.
+
+    ``checkpoint``: the directory that the query's ``checkpointLocation`` names, too, on a file system that driver and executors share
+    (any directory where there is one machine). ``topics`` and ``cluster`` as in ``read``; new partitions, and new topics that
+    match a pattern, are read from their first offset. ``name``: tells several streams of one query apart; the topics' names by default.
+    Options, also by their names in Spark's kafka source:
+
+    - ``starting_offsets`` ("latest"), ``starting_timestamp``, ``starting_offsets_by_timestamp``
+      (``starting_offsets_by_timestamp_strategy``): where a new stream begins; a restarted one goes on where its checkpoint says;
+    - ``max_offsets_per_trigger``: no batch has more offsets; partitions get shares in proportion to what waits in them;
+    - ``available_now`` (false): what the topics hold at this moment and no more, for ``trigger(availableNow=True)``;
+    - ``group_id``: commit what finished batches have read to this consumer group, so that ``raylog groups`` shows the lag;
+    - ``fail_on_data_loss`` (true): whether the query fails, or a warning is logged, where offsets were deleted before they were read, a log
+      was cut, or a topic deleted;
+    - ``columns``, ``include_headers``, ``isolation_level``, ``min_partitions``, ``max_records_per_partition`` as in ``read``.
+
+    Raises ConfigError for a checkpoint of another stream. The query's progress counts ranges, not records, as its input rows.
+    """
+    require_pyspark()
+    given = stream_options(options)
+    address = address_of(cluster)
+    home = local_path(checkpoint)
+    folder = home / FOLDER / (name or _name_of(topics))
+    committed = given.get("isolation_level") == "read_committed"
+    with _planners_lock:
+        if (before := _planners.pop(folder, None)) is not None:
+            before.stop()
+        ledger = Ledger(str(folder), _identity(address.cluster_id, topics))
+        try:
+            progress = CheckpointProgress(home, folder)
+            _refuse_half_a_checkpoint(ledger, progress)
+            if ledger.last is None:
+                ledger.append(_beginning(address, topics, given, committed), [], now_ms=0)
+            watch = background().run(_watch(address, topics, committed))
+            planner = StreamPlanner(
+                ledger,
+                progress,
+                look=lambda: background().run(watch.look()),
+                parts=_splitter(given),
+                offsets_max=given.get("max_offsets_per_trigger"),
+                commit=_committer(address, given.get("group_id")),
+                is_over=lambda: spark.sparkContext._jsc is None,
+            )
+            if available_now := given.get("available_now", False):
+                planner.plan_all()
+        except BaseException:
+            ledger.close()
+            raise
+        planner.start(plans=not available_now)
+        _planners[folder] = planner
+    return _frame(spark, folder, given, address, committed)
+
+
+def _name_of(topics: Topics) -> str:
+    """A folder's name for these topics."""
+    named = (
+        topics.pattern
+        if isinstance(topics, re.Pattern)
+        else topics
+        if isinstance(topics, str)
+        else "-".join(sorted(topics))
+    )
+    return re.sub(r"[^A-Za-z0-9._-]", "_", named).lstrip("._-")[:100] or "stream"
+
+
+def _identity(cluster_id: str, topics: Topics) -> dict[str, Any]:
+    """What must not change between two runs of a stream."""
+    if isinstance(topics, re.Pattern):
+        what: Any = {"pattern": topics.pattern}
+    elif isinstance(topics, Mapping):
+        what = {topic: sorted(set(numbers)) for topic, numbers in sorted(topics.items())}
+    else:
+        what = [topics] if isinstance(topics, str) else sorted(set(topics))
+    return {"topics": what, "cluster_id": cluster_id}
+
+
+def _beginning(address: ClusterAddress, topics: Topics, given: Mapping[str, Any], read_committed: bool) -> Entry:
+    """Entry 0: one cut through the topics as they are."""
+    start = bound(
+        "starting",
+        offsets=given.get("starting_offsets", None if _names_a_moment(given) else "latest"),
+        timestamp=given.get("starting_timestamp"),
+        offsets_by_timestamp=given.get("starting_offsets_by_timestamp"),
+        of_stream=True,
+    )
+    cut = take(
+        address,
+        topics,
+        start,
+        bound("ending", offsets="latest"),
+        fail_on_data_loss=given.get("fail_on_data_loss", True),
+        strategy=given.get("starting_offsets_by_timestamp_strategy", "error"),
+        read_committed=read_committed,
+    )
+    ids = background().run(_ids(address, topics))
+    return first({each.topic: ids[each.topic] for each in cut.ranges}, {each.key: each.start for each in cut.ranges})
+
+
+def _names_a_moment(given: Mapping[str, Any]) -> bool:
+    return "starting_timestamp" in given or "starting_offsets_by_timestamp" in given
+
+
+async def _watch(address: ClusterAddress, topics: Topics, read_committed: bool) -> TopicWatch:
+    return TopicWatch(address, topics, read_committed=read_committed)
+
+
+async def _ids(address: ClusterAddress, topics: Topics) -> dict[str, str]:
+    watch = TopicWatch(address, topics)
+    try:
+        return (await watch.look())[0]
+    finally:
+        await watch.close()
+
+
+def _refuse_half_a_checkpoint(ledger: Ledger, progress: CheckpointProgress) -> None:
+    """Where Spark's part is gone, it would take the files that are left for all there ever was."""
+    numbers = ledger.numbers()
+    if numbers and numbers[0] > 0 and not progress.has_begun():
+        raise ConfigError(
+            f"{ledger.directory} goes on from entry {numbers[0]}, while Spark's part of the checkpoint is gone: "
+            "remove the whole checkpoint directory to begin anew"
+        )
+
+
+def _splitter(given: Mapping[str, Any]) -> Any:
+    def parts(entry: Entry) -> list[OffsetRange]:
+        return split(
+            entry.ranges,
+            parts_min=given.get("min_partitions") if entry.ranges else None,
+            records_max=given.get("max_records_per_partition", _TASK_OFFSETS),
+        )
+
+    return parts
+
+
+def _committer(address: ClusterAddress, group_id: str | None) -> Any:
+    if group_id is None:
+        return None
+    admin = AdminClient(address)
+
+    def commit(ends: Ends) -> None:
+        admin.alter_group_offsets(group_id, ends)
+
+    return commit
+
+
+def _frame(spark: Any, folder: Path, given: Mapping[str, Any], address: ClusterAddress, read_committed: bool) -> Any:
+    from pyspark.sql.functions import col
+
+    source = spark.readStream.format("text").option("maxFileAge", FILE_AGE_MAX).option("latestFirst", "false")
+    if given.get("available_now") and given.get("max_offsets_per_trigger") is not None:
+        source = source.option("maxFilesPerTrigger", 1)
+    lines = source.load(str(folder)).where(~col("value").startswith(HEAD_BEGINS))
+    names = columns_of(given)
+    options = ReadOptions(
+        arrow_names(names), fail_on_data_loss=given.get("fail_on_data_loss", True), read_committed=read_committed
+    )
+    tasks = given.get("min_partitions") or spark.sparkContext.defaultParallelism
+    return lines.repartition(tasks).mapInArrow(StreamTasks(address, options), schema_of(names))

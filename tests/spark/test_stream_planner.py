@@ -1,0 +1,247 @@
+"""What is written for a stream, and when; Spark is stood in for by the files that it writes into a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raylog.ranges.cut import LogEnds
+from raylog.ranges.entries import Entry, first
+from raylog.ranges.ledger import Ledger
+from raylog.ranges.splitting import OffsetRange
+from raylog.spark.checkpoint import CheckpointProgress
+from raylog.spark.stream_planner import AGE_MS_MAX, Pace, StreamPlanner
+from raylog.types import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Query:
+    """Writes what a query with one source writes; each batch takes all the ledger's files that none has taken."""
+
+    def __init__(self, checkpoint: Path, ledger: Path, *, source: int = 0) -> None:
+        self.checkpoint, self.ledger, self.source = checkpoint, ledger, source
+        self.batch = -1
+        self.taken: list[list[str]] = []
+
+    def begin(self) -> None:
+        known = {name for names in self.taken for name in names}
+        self.taken.append(sorted(path.name for path in self.ledger.glob("0*") if path.name not in known))
+        self.batch += 1
+        at = len(self.taken) - 1
+        self._write(f"sources/{self.source}/{at}", *(self._line(name, at) for name in self.taken[at]))
+        ends = ["-"] * self.source + [json.dumps({"logOffset": at})]
+        self._write(f"offsets/{self.batch}", json.dumps({"batchWatermarkMs": 0}), *ends)
+
+    def commit(self) -> None:
+        self._write(f"commits/{self.batch}", "{}")
+
+    def compact(self) -> None:
+        """The files of the source's log become one."""
+        at = len(self.taken) - 1
+        folder = self.checkpoint / "sources" / str(self.source)
+        for path in folder.iterdir():
+            path.unlink()
+        self._write(
+            f"sources/{self.source}/{at}.compact",
+            *(self._line(name, batch) for batch, names in enumerate(self.taken) for name in names),
+        )
+
+    def _line(self, name: str, batch: int) -> str:
+        return json.dumps({"path": (self.ledger / name).as_uri(), "timestamp": 1, "batchId": batch})
+
+    def _write(self, name: str, *lines: str) -> None:
+        path = self.checkpoint / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(("v1", *lines)))
+
+
+class World:
+    """A topic of two partitions, a checkpoint, a clock, and the planner between them."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.now_s = 1_000.0
+        self.ends = {T0: 0, T1: 0}
+        self.committed: list[dict[TopicPartition, int]] = []
+        self.checkpoint = folder / "a checkpoint"
+        self.folder = self.checkpoint / "raylog" / "t"
+        self.query = Query(self.checkpoint, self.folder)
+        self.options = options
+        self.open()
+
+    def open(self) -> None:
+        """The planner of a driver that starts."""
+        self.ledger = Ledger(str(self.folder), {"topics": ["t"]})
+        if self.ledger.last is None:
+            self.ledger.append(first({"t": "id"}, dict(self.ends)), [], now_ms=0)
+        self.planner = StreamPlanner(
+            self.ledger,
+            CheckpointProgress(self.checkpoint, self.folder),
+            look=lambda: ({"t": "id"}, {key: LogEnds(0, end, {}) for key, end in self.ends.items()}),
+            parts=lambda entry: list(entry.ranges),
+            commit=lambda ends: self.committed.append(dict(ends)),
+            clock=lambda: self.now_s,
+            **self.options,
+        )
+
+    def round(self, seconds: float = 0.1, *, grown: int = 0, partition: int = 0) -> list[int]:
+        """Time passes, a partition grows; the entries whose files are there afterwards."""
+        self.now_s += seconds
+        self.ends[TopicPartition("t", partition)] += grown
+        self.planner.round()
+        return [number for number in self.ledger.numbers() if number]
+
+    def entry(self, number: int) -> Entry:
+        return self.ledger.entry(number)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.ledger.close()
+
+
+def test_what_came_is_written_at_once_when_nothing_waits(world: World) -> None:
+    assert world.round() == []
+    assert world.round(grown=5) == [1]
+    assert world.entry(1).ranges == (OffsetRange("t", 0, 0, 5),)
+
+
+def test_while_an_entry_waits_what_comes_is_gathered(world: World) -> None:
+    world.round(grown=1)
+    assert world.round(0.5, grown=1) == [1]
+    assert world.round(0.6, grown=1) == [1, 2]
+    assert world.entry(2).ranges == (OffsetRange("t", 0, 1, 3),)
+
+
+def test_the_longer_none_is_taken_the_fewer_are_written(world: World) -> None:
+    for _ in range(2 * 3600):
+        numbers = world.round(1, grown=1)
+    assert len(numbers) < 100
+
+
+def test_a_batch_takes_all_and_the_next_one_has_its_entry_at_once(world: World) -> None:
+    world.round(grown=1)
+    world.round(2, grown=1)
+    world.query.begin()
+    assert world.round(grown=1) == [1, 2, 3]
+
+
+def test_files_are_forgotten_when_their_batch_is_committed_but_for_the_newest(world: World) -> None:
+    world.round(grown=1)
+    world.query.begin()
+    world.round(grown=1)
+    assert world.ledger.numbers() == [0, 1, 2]
+    world.query.commit()
+    assert world.round() == [1, 2], "what is below the newest committed one is gone"
+    world.query.begin()
+    world.query.commit()
+    assert world.round() == [2]
+
+
+def test_what_a_batch_reads_that_has_begun_stays(world: World) -> None:
+    world.round(grown=1)
+    world.query.begin()
+    world.round(grown=1)
+    world.round(2, grown=1)
+    world.query.commit()
+    world.query.begin()
+    assert world.round(grown=1) == [1, 2, 3, 4], "2 and 3 are read, and may be read again"
+
+
+def test_a_group_is_told_what_committed_batches_have_read(world: World) -> None:
+    world.round(grown=3)
+    world.query.begin()
+    world.round(grown=4, partition=1)
+    assert world.committed == []
+    world.query.commit()
+    world.round()
+    assert world.committed == [{T0: 3, T1: 0}]
+    world.query.begin()
+    world.query.commit()
+    world.round()
+    assert world.committed[-1] == {T0: 3, T1: 4}
+
+
+def test_a_compacted_log_says_the_same(world: World) -> None:
+    for _ in range(3):
+        world.round(grown=1)
+        world.query.begin()
+        world.query.commit()
+    world.query.compact()
+    assert world.round(grown=1) == [3, 4] and world.committed[-1][T0] == 3
+
+
+def test_the_ledger_is_found_among_several_sources(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    other = Query(world.checkpoint, tmp_path / "elsewhere")
+    other.ledger.mkdir()
+    (other.ledger / "0.json").write_text("")
+    other.begin()
+    world.query = Query(world.checkpoint, world.folder, source=1)
+    world.round(grown=1)
+    world.query.begin()
+    world.query.commit()
+    assert world.round(grown=1) == [1, 2] and world.committed == [{T0: 1, T1: 0}]
+    world.ledger.close()
+
+
+def test_no_trigger_finds_more_than_the_limit(tmp_path: Path) -> None:
+    world = World(tmp_path, offsets_max=10)
+    world.round(grown=25)
+    world.round(5, grown=1, partition=1)
+    assert [sum(map(len, world.entry(number).ranges)) for number in world.ledger.numbers()[1:]] == [10]
+    world.query.begin()
+    world.round(grown=1)
+    world.round(5)
+    assert sum(map(len, world.entry(2).ranges)) == 10 and world.ledger.numbers() == [0, 1, 2]
+    world.ledger.close()
+
+
+def test_a_restarted_driver_goes_on_and_knows_what_is_not_committed(tmp_path: Path) -> None:
+    world = World(tmp_path, offsets_max=10)
+    world.round(grown=4)
+    world.query.begin()
+    world.round(grown=8)
+    world.ledger.close()
+    world.open()
+    assert world.round(5, grown=9) == [1, 2, 3]
+    assert [world.entry(number).ranges for number in (2, 3)] == [
+        (OffsetRange("t", 0, 4, 12),),
+        (OffsetRange("t", 0, 12, 14),),
+    ]
+    world.query.commit()
+    world.round()
+    assert world.committed == [{T0: 4, T1: 0}]
+    world.ledger.close()
+
+
+def test_a_driver_that_comes_after_a_month_does_not_make_spark_leave_out_what_waits(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.round(grown=1)
+    world.ledger.close()
+    world.now_s += 30 * 24 * 3600
+    world.open()
+    world.round(5, grown=1)
+    assert world.ledger.change_ms(2) - world.ledger.change_ms(1) == AGE_MS_MAX
+    world.ledger.close()
+
+
+def test_all_that_is_there_now_is_written_in_entries_of_the_limit(tmp_path: Path) -> None:
+    world = World(tmp_path, offsets_max=10)
+    world.ends[T0] = 25
+    world.planner.plan_all()
+    assert [sum(map(len, world.entry(number).ranges)) for number in world.ledger.numbers()[1:]] == [10, 10, 5]
+    world.ledger.close()
+
+
+def test_pace() -> None:
+    pace = Pace(poll_s=0.1)
+    assert pace.is_due(10, 9.5, None) and not pace.is_due(10, 9.95, None)
+    assert pace.is_due(10, 9, 9) and not pace.is_due(10, 9.1, 9)
+    assert pace.is_due(110, 100, 10) and not pace.is_due(110, 100.1, 10)

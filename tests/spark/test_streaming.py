@@ -1,0 +1,332 @@
+"""Topics as streaming DataFrames: every record once per batch, batches repeated as they were, Spark's own operators on them."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raylog.spark
+from raylog.client.sync import AdminClient, Producer
+from raylog.errors import ConfigError, UnknownTopicOrPartitionError
+from raylog.testing.kafka import Kafka
+from raylog.types import TopicPartition
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings(
+        "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+    ),  # pyspark's
+]
+
+PATIENCE_S = 90
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic(kafka: Kafka) -> str:
+    name = f"stream-{next(_numbers)}"
+    kafka.create_topic(name, 2)
+    return name
+
+
+@pytest.fixture
+def produce(kafka: Kafka) -> Iterator[Callable[..., None]]:
+    with Producer(kafka.address) as producer:
+
+        def produced(topic: str, *values: str, partition: int = 0, timestamps: list[int] | None = None) -> None:
+            encoded = [value.encode() for value in values]
+            producer.send_batch(topic, encoded, partition=partition, timestamps_ms=timestamps).result(30)
+
+        yield produced
+
+
+class Run:
+    """A query that collects its batches; ``fails`` makes the batch of that id raise, once collected."""
+
+    def __init__(
+        self, spark: Any, kafka: Kafka, topics: Any, checkpoint: Path, *, fails: int | None = None, **options: Any
+    ) -> None:
+        self.batches: dict[int, list[tuple[int, int, str]]] = {}
+        self._came = threading.Condition()
+        self._fails = fails
+        frame = raylog.spark.read_stream(spark, topics, checkpoint=str(checkpoint), cluster=kafka, **options)
+        writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(self._collect)
+        if options.get("available_now"):
+            writer = writer.trigger(availableNow=True)
+        self.query = writer.start()
+
+    def _collect(self, frame: Any, number: int) -> None:
+        rows = sorted((row.partition, row.offset, bytes(row.value).decode()) for row in frame.collect())
+        with self._came:
+            self.batches[number] = rows
+            self._came.notify_all()
+        if number == self._fails:
+            raise RuntimeError("the sink is down")
+
+    @property
+    def values(self) -> list[str]:
+        return sorted(value for rows in self.batches.values() for _, _, value in rows)
+
+    def await_values(self, *expected: str) -> None:
+        with self._came:
+            self._came.wait_for(lambda: len(self.values) >= len(expected) or not self.query.isActive, PATIENCE_S)
+        assert self.values == sorted(expected), self.query.exception()
+
+    def await_end(self) -> str:
+        """Wait for the query to end by itself; what it failed with."""
+        for _ in range(PATIENCE_S * 10):
+            if not self.query.isActive:
+                return str(self.query.exception() or "")
+            threading.Event().wait(0.1)
+        raise AssertionError("the query goes on")
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.query.stop()
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    for _ in range(PATIENCE_S * 20):
+        if condition():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError(f"not within {PATIENCE_S} s: {what}")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return tmp_path / "a checkpoint"
+
+
+# ---------------------------------------------------------------------- batches
+
+
+def test_what_is_there_is_read_and_then_what_comes(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    produce(topic, "a", "b")
+    with Run(spark, kafka, topic, checkpoint, starting_offsets="earliest") as run:
+        run.await_values("a", "b")
+        produce(topic, "c", partition=1)
+        run.await_values("a", "b", "c")
+    assert sorted(row for rows in run.batches.values() for row in rows) == [(0, 0, "a"), (0, 1, "b"), (1, 0, "c")]
+
+
+def test_a_new_stream_begins_at_the_end_and_a_restarted_one_where_it_was(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    produce(topic, "before")
+    with Run(spark, kafka, topic, checkpoint) as run:
+        produce(topic, "a")
+        run.await_values("a")
+    produce(topic, "b")
+    with Run(spark, kafka, topic, checkpoint) as again:
+        eventually(lambda: "b" in again.values, "what came meanwhile")
+    assert "before" not in again.values
+
+
+def test_a_batch_that_failed_is_repeated_with_its_id_and_its_offsets(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    produce(topic, "a", "b")
+    with Run(spark, kafka, topic, checkpoint, fails=1, starting_offsets="earliest") as run:
+        run.await_values("a", "b")
+        produce(topic, "c", "d")
+        assert "the sink is down" in run.await_end()
+    failed = run.batches[1]
+    assert failed and set(failed) <= {(0, 2, "c"), (0, 3, "d")}
+    produce(topic, "e", partition=1)
+    with Run(spark, kafka, topic, checkpoint) as again:
+        eventually(lambda: "e" in again.values, "what came after the failure")
+        assert again.batches[1] == failed
+    assert sorted(run.batches[0] + [row for _, rows in sorted(again.batches.items()) for row in rows]) == [
+        (0, 0, "a"),
+        (0, 1, "b"),
+        (0, 2, "c"),
+        (0, 3, "d"),
+        (1, 0, "e"),
+    ]
+
+
+def test_no_batch_has_more_than_the_limit(spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path) -> None:
+    produce(topic, *(f"{n:02}" for n in range(20)))
+    produce(topic, *(f"{n:02}" for n in range(20, 30)), partition=1)
+    with Run(spark, kafka, topic, checkpoint, starting_offsets="earliest", max_offsets_per_trigger=12) as run:
+        run.await_values(*(f"{n:02}" for n in range(30)))
+    assert [len(rows) for _, rows in sorted(run.batches.items()) if rows] == [12, 12, 6]
+    assert sum(partition for partition, _, _ in run.batches[0]) == 4, "in proportion to what waits in each"
+
+
+def test_available_now_ends_with_what_was_there(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    produce(topic, "a", "b", "c")
+    options = {"starting_offsets": "earliest", "available_now": True, "max_offsets_per_trigger": 2}
+    run = Run(spark, kafka, topic, checkpoint, **options)
+    assert run.await_end() == "" and run.values == ["a", "b", "c"] and len(run.batches) == 2
+    produce(topic, "d")
+    again = Run(spark, kafka, topic, checkpoint, **options)
+    assert again.await_end() == "" and again.values == ["d"]
+
+
+def test_new_partitions_and_topics_of_a_pattern_are_read_from_their_beginnings(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    import re
+
+    with Run(spark, kafka, re.compile(f"{topic}(-more)?"), checkpoint) as run:
+        with AdminClient(kafka.address) as admin:
+            admin.create_partitions(topic, 3)
+            kafka.create_topic(f"{topic}-more", 1)
+            produce(topic, "a", partition=2)
+            produce(f"{topic}-more", "b")
+        run.await_values("a", "b")
+
+
+def test_a_group_shows_how_far_committed_batches_are(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    produce(topic, "a", "b")
+    group = f"of-{topic}"
+    with (
+        Run(spark, kafka, topic, checkpoint, starting_offsets="earliest", group_id=group),
+        AdminClient(kafka.address) as admin,
+    ):
+
+        def committed() -> dict[TopicPartition, int]:
+            return {key: each.offset for key, each in admin.list_group_offsets(group).items()}
+
+        eventually(lambda: committed() == {TopicPartition(topic, 0): 2, TopicPartition(topic, 1): 0}, "the commit")
+
+
+# ---------------------------------------------------------------------- Spark's operators
+
+
+def test_windows_with_a_watermark_equal_a_batch_over_a_restart(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path, tmp_path: Path
+) -> None:
+    from pyspark.sql.functions import count, window
+
+    hour_ms = 3_600_000
+    times = [n * 600_000 for n in range(18)]  # every ten minutes, three hours
+
+    def start() -> Any:
+        frame = raylog.spark.read_stream(
+            spark, topic, checkpoint=str(checkpoint), cluster=kafka, starting_offsets="earliest", columns=["timestamp"]
+        )
+        windows = (
+            frame.withWatermark("timestamp", "10 minutes")
+            .groupBy(window("timestamp", "1 hour"))
+            .agg(count("*").alias("n"))
+        )
+        return (
+            windows.selectExpr("unix_millis(window.start) AS start", "n")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(checkpoint))
+            .start(str(tmp_path / "out"))
+        )
+
+    def found() -> dict[int, int]:
+        if not any((tmp_path / "out").glob("*.parquet")):
+            return {}
+        rows = spark.read.schema("start long, n long").parquet(str(tmp_path / "out")).collect()
+        return {row.start: row.n for row in rows}
+
+    query = start()
+    try:
+        produce(topic, *map(str, times[:9]), timestamps=times[:9])
+        eventually(lambda: found() == {0: 6}, "the first hour")
+    finally:
+        query.stop()
+    query = start()
+    try:
+        produce(topic, *map(str, times[9:]), partition=1, timestamps=times[9:])
+        eventually(lambda: found() == {0: 6, hour_ms: 6}, "the second hour, whose state was kept over the restart")
+    finally:
+        query.stop()
+
+
+def test_two_streams_of_one_query_are_joined(spark: Any, kafka: Kafka, produce: Any, checkpoint: Path) -> None:
+    names = [f"stream-{next(_numbers)}" for _ in range(2)]
+    for name in names:
+        kafka.create_topic(name, 1)
+    left, right = (
+        raylog.spark.read_stream(
+            spark, name, checkpoint=str(checkpoint), cluster=kafka, starting_offsets="earliest"
+        ).selectExpr(f"CAST(value AS STRING) AS {column}")
+        for name, column in zip(names, ("a", "b"), strict=True)
+    )
+    found: list[str] = []
+    joined = left.join(right, left.a == right.b)
+    writer = joined.writeStream.option("checkpointLocation", str(checkpoint))
+    query = writer.foreachBatch(lambda frame, _: found.extend(row.a for row in frame.collect())).start()
+    try:
+        produce(names[0], "x", "y")
+        produce(names[1], "y", "z")
+        eventually(lambda: found == ["y"], f"the pair, and it is {found}")
+    finally:
+        query.stop()
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+def test_what_was_deleted_before_it_was_read_fails_the_query_or_is_left_out(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    produce(topic, "a", "b", "c")
+    with Run(spark, kafka, topic, checkpoint, starting_offsets="earliest") as run:
+        run.await_values("a", "b", "c")
+        run.query.processAllAvailable()  # and committed
+    produce(topic, "d", "e", "f")
+    with AdminClient(kafka.address) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 5})
+    with Run(spark, kafka, topic, checkpoint) as broken:
+        said = broken.await_end()
+    assert f"the offsets 3 to 4 of {topic}-0 were deleted before they were read" in said
+    assert "fail_on_data_loss=False" in said
+    with Run(spark, kafka, topic, checkpoint, fail_on_data_loss=False) as again:
+        eventually(lambda: "f" in again.values, "what is left")
+
+
+def test_the_checkpoint_of_another_topic_is_refused(spark: Any, kafka: Kafka, topic: str, checkpoint: Path) -> None:
+    with Run(spark, kafka, topic, checkpoint, name="s"):
+        pass
+    kafka.create_topic(f"{topic}-other", 1)
+    with pytest.raises(
+        ConfigError, match=rf"belongs to a stream with topics=\['{topic}'\]: give this one a checkpoint of its own"
+    ):
+        Run(spark, kafka, f"{topic}-other", checkpoint, name="s")
+
+
+def test_a_checkpoint_whose_half_is_gone_is_refused(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    with Run(spark, kafka, topic, checkpoint, starting_offsets="earliest") as run:
+        for value in ("a", "b", "c"):
+            produce(topic, value)
+            eventually(lambda value=value: value in run.values, "a batch of its own")
+        eventually(
+            lambda: not (checkpoint / "raylog" / topic / f"{1:020d}.jsonl").exists(), "the first file to be forgotten"
+        )
+    for name in ("offsets", "commits", "sources"):
+        shutil.rmtree(checkpoint / name)
+    with pytest.raises(ConfigError, match="Spark's part of the checkpoint is gone"):
+        Run(spark, kafka, topic, checkpoint)
+
+
+def test_a_missing_topic_and_a_wrong_option_are_named(spark: Any, kafka: Kafka, checkpoint: Path) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="nowhere"):
+        raylog.spark.read_stream(spark, "nowhere", checkpoint=str(checkpoint), cluster=kafka)
+    with pytest.raises(ConfigError, match="did you mean 'max_offsets_per_trigger'"):
+        raylog.spark.read_stream(spark, "nowhere", checkpoint=str(checkpoint), cluster=kafka, max_offset_per_trigger=1)
+    with pytest.raises(ConfigError, match="a stream has no end"):
+        raylog.spark.read_stream(spark, "nowhere", checkpoint=str(checkpoint), cluster=kafka, endingOffsets="latest")
