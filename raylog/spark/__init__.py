@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from raylog.spark.reading import read as read
     from raylog.spark.session import init as init
     from raylog.spark.session import stop as stop
+    from raylog.spark.streaming import read_stream as read_stream
     from raylog.spark.tables import table as table
     from raylog.spark.writing import WriteSummary as WriteSummary
     from raylog.spark.writing import write as write
@@ -29,6 +30,7 @@ _HOMES = {
     "WriteSummary": "raylog.spark.writing",
     "init": "raylog.spark.session",
     "read": "raylog.spark.reading",
+    "read_stream": "raylog.spark.streaming",
     "stop": "raylog.spark.session",
     "table": "raylog.spark.tables",
     "write": "raylog.spark.writing",

@@ -1,4 +1,4 @@
-"""The options of a batch read, by raylog's names and by those of Spark's kafka source, each honoured or refused.
+"""The options of a read, of a batch and of a stream, by raylog's names and by those of Spark's kafka source, each honoured or refused.
 
 ``read(..., starting_offsets=…)`` and ``read(..., **{"startingOffsets": …})`` are the same. An option of the kafka source that can mean
 nothing here is refused with the reason; a name that nobody has, with the nearest one that there is.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raylog.errors import ConfigError
@@ -28,30 +28,63 @@ BATCH_OPTIONS = (
     "starting_offsets_by_timestamp_strategy",
     "starting_timestamp",
 )
-_FLAGS = ("fail_on_data_loss", "include_headers")
-_NUMBERS = ("max_records_per_partition", "min_partitions")
-_TOPICS = (
-    "the second argument of read() says what is read: a name, a list, a compiled pattern, or {topic: [partitions]}"
+STREAM_OPTIONS = (
+    "available_now",
+    "columns",
+    "fail_on_data_loss",
+    "group_id",
+    "include_headers",
+    "isolation_level",
+    "max_offsets_per_trigger",
+    "max_records_per_partition",
+    "min_partitions",
+    "starting_offsets",
+    "starting_offsets_by_timestamp",
+    "starting_offsets_by_timestamp_strategy",
+    "starting_timestamp",
 )
-_OTHERS = {
+_FLAGS = ("available_now", "fail_on_data_loss", "include_headers")
+_NUMBERS = ("max_offsets_per_trigger", "max_records_per_partition", "min_partitions")
+_TOPICS = "the second argument says what is read: a name, a list, a compiled pattern, or {topic: [partitions]}"
+_KAFKA_OTHERS = {
     "kafka.isolation.level": "isolation_level",
     "assign": _TOPICS,
     "subscribe": _TOPICS,
     "subscribepattern": _TOPICS,
     "kafka.bootstrap.servers": "cluster= says where the cluster is",
+}
+_BATCH_OTHERS = _KAFKA_OTHERS | {
     "kafka.group.id": "a batch reads without a group",
     "groupidprefix": "a batch reads without a group",
     "maxoffsetspertrigger": "that is for streams",
     "minoffsetspertrigger": "that is for streams",
     "maxtriggerdelay": "that is for streams",
 }
+_STREAM_OTHERS = _KAFKA_OTHERS | {
+    "kafka.group.id": "group_id",
+    "groupidprefix": "group_id= names a group that is committed to; nobody reads as its member",
+    "minoffsetspertrigger": "the query's trigger says how long records are gathered",
+    "maxtriggerdelay": "the query's trigger says how long records are gathered",
+    "endingoffsets": "a stream has no end; available_now=True takes what is there",
+    "endingtimestamp": "a stream has no end; available_now=True takes what is there",
+    "endingoffsetsbytimestamp": "a stream has no end; available_now=True takes what is there",
+}
 
 
 def batch_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, by raylog's names, numbers and flags read from text as Spark does; None stands for "not given"."""
+    return _options(given, BATCH_OPTIONS, _BATCH_OTHERS)
+
+
+def stream_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for a stream."""
+    return _options(given, STREAM_OPTIONS, _STREAM_OTHERS)
+
+
+def _options(given: Mapping[str, Any], there_are: Sequence[str], others: Mapping[str, str]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, value in given.items():
-        known = _known(name)
+        known = _known(name, there_are, others)
         if known in options:
             raise ConfigError(f"{name!r} is given twice, as {known!r} too")
         if value is not None:
@@ -59,22 +92,22 @@ def batch_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _known(name: str) -> str:
+def _known(name: str, there_are: Sequence[str], others: Mapping[str, str]) -> str:
     plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    if plain in BATCH_OPTIONS:
+    if plain in there_are:
         return plain
-    squeezed = {each.replace("_", ""): each for each in BATCH_OPTIONS}
-    lowered = name.lower()
+    squeezed = {each.replace("_", ""): each for each in there_are}
+    lowered = name.lower().replace("_", "") if "." not in name else name.lower()
     if lowered in squeezed:
         return squeezed[lowered]
-    if (other := _OTHERS.get(lowered)) is not None:
-        if other in BATCH_OPTIONS:
+    if (other := others.get(lowered)) is not None:
+        if other in there_are:
             return other
         raise ConfigError(f"{name!r} is no option here: {other}")
     if lowered.startswith("kafka."):
         raise ConfigError(f"{name!r} is no option here: tasks read with raylog's own client")
-    close = difflib.get_close_matches(plain, BATCH_OPTIONS, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(BATCH_OPTIONS)}"
+    close = difflib.get_close_matches(plain, there_are, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(there_are)}"
     raise ConfigError(f"unknown option {name!r}: {hint}")
 
 

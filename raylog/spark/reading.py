@@ -10,6 +10,7 @@ action on the DataFrame reads the same offsets.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from raylog.errors import ConfigError
@@ -57,7 +58,7 @@ def read(spark: Any, topics: Topics, *, cluster: Any = None, **options: Any) -> 
     """
     require_pyspark()
     given = batch_options(options)
-    names = _columns(given)
+    names = columns_of(given)
     committed = given.get("isolation_level") == "read_committed"
     lossless = given.get("fail_on_data_loss", True)
     address = address_of(cluster)
@@ -84,13 +85,23 @@ def read(spark: Any, topics: Topics, *, cluster: Any = None, **options: Any) -> 
         bytes_max=TASK_BYTES,
         bytes_per_offset=cut.bytes_per_offset,
     )
-    arrow_names = tuple(ARROW_NAMES.get(name, name) for name in names)
-    work = RangeTasks(address, ReadOptions(arrow_names, fail_on_data_loss=lossless, read_committed=committed))
+    work = RangeTasks(address, ReadOptions(arrow_names(names), fail_on_data_loss=lossless, read_committed=committed))
     frame = tasks_frame(spark, [encoded(part) for part in parts], [part.hosts for part in parts])
-    return frame.mapInArrow(work, ", ".join(f"{name} {_TYPES[name]}" for name in names))
+    return frame.mapInArrow(work, schema_of(names))
 
 
-def _columns(given: dict[str, Any]) -> tuple[str, ...]:
+def arrow_names(names: Iterable[str]) -> tuple[str, ...]:
+    """What these columns are called in ``raylog.records``."""
+    return tuple(ARROW_NAMES.get(name, name) for name in names)
+
+
+def schema_of(names: Iterable[str]) -> str:
+    """The columns with their types, as Spark writes them."""
+    return ", ".join(f"{name} {_TYPES[name]}" for name in names)
+
+
+def columns_of(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which columns the options ask for. ConfigError for what is none."""
     if (columns := given.get("columns")) is not None:
         chosen = _checked(columns)
         return (*chosen, "headers") if given.get("include_headers") and "headers" not in chosen else chosen

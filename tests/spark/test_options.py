@@ -33,7 +33,7 @@ def test_sparks_names_are_raylogs() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"subscribe": "t"}, "the second argument of read"),
+        ({"subscribe": "t"}, "the second argument says what is read"),
         ({"kafka.bootstrap.servers": "x:1"}, "cluster= says"),
         ({"kafka.max.poll.records": "5"}, "raylog's own client"),
         ({"maxOffsetsPerTrigger": 5}, "for streams"),
