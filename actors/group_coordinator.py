@@ -1,90 +1,26 @@
-"""The shell around the group machines of one process: one ``Coordinator`` for each partition of ``__consumer_offsets`` that it holds.
+"""Group coordinators on the wire: Kafka's group APIs for the partitions of ``__consumer_offsets`` that this process holds.
 
-It owns the machines' timer, the requests that wait for them, and the reading of what followers have replicated; it decides nothing. After
-each event of the replicas it looks at what became of its partitions: who leads in which epoch, how far the high watermark is. A
-machine's records are appended by the replica as those of any producer; a process that does not lead is refused there, in its epoch.
-
-Records are read and decoded on the loop, a bounded piece at a time; what is not in memory is loaded by a thread first. A request for a
-group whose partition is not here is answered by a machine that leads nothing: NOT_COORDINATOR.
+Takes a request apart by the groups that it names, asks the partition of each (``coordinated_partitions``) and puts the answers together;
+knows which connection a native member speaks on, and tells of its end.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import logging
-import time
-import uuid
-from collections.abc import Callable, Sequence
-from typing import Protocol
-
-from kio.schema.errors import ErrorCode
+from collections.abc import Callable
+from functools import partial
 
 from raylog.actors.apis import groups as apis
 from raylog.actors.apis.groups import Caller, GroupApi
-from raylog.errors import ProtocolError
+from raylog.actors.coordinated_partitions import CoordinatedPartitions, Replicas
 from raylog.groups.context import GroupConfig
-from raylog.groups.coordinator import Coordinator, Role
-from raylog.groups.events import (
-    Append,
-    Appended,
-    ConnectionClosed,
-    Effect,
-    Elected,
-    Event,
-    HighWatermarkRose,
-    Replayed,
-    RequestReceived,
-    Resigned,
-    Ticked,
-)
-from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
-from raylog.groups.records import GroupRecord, UnknownKey, decode, encode
+from raylog.groups.offsets_topic import partition_for
 from raylog.groups.requests import GroupReply, ListGroups
 from raylog.groups.requests import Request as GroupRequest
-from raylog.log.files import NotInMemory
-from raylog.log.log import Log
-from raylog.metadata.session import Assignment
-from raylog.records.batch import batches
-from raylog.records.codec import RecordBatchBuilder, light_records
-from raylog.replication.events import ProducePartitionResult
-from raylog.replication.replica import Replica
-from raylog.types import TopicIdPartition
 from raylog.wire.server import Request, ServerConnection
-
-logger = logging.getLogger("raylog.groups")
 
 FORWARDED = "\n"
 """Between a client's host and its client id, in the client id of a request that a Broker passes on."""
-READ_BYTES = 16 * 1024  # decoded at once: a few milliseconds
-NOT_ENOUGH_REPLICAS = ErrorCode.not_enough_replicas.value
-NOT_LEADER_OR_FOLLOWER = ErrorCode.not_leader_or_follower.value
-
-
-class Replicas(Protocol):
-    """What the process that holds the replicas does for its coordinators."""
-
-    def replica(self, id: TopicIdPartition) -> Replica | None: ...
-
-    def append(self, id: TopicIdPartition, batch: bytes, then: Callable[[ProducePartitionResult], None]) -> None:
-        """Append it, if this process leads; ``then`` is called before this returns."""
-
-    def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
-        """Bring bytes into memory in a thread; ``then`` is called on the loop, whatever happens."""
-
-    def log_failed(self, id: TopicIdPartition, reason: str) -> None:
-        """Reading the log met an IO error."""
-
-
-class _Partition:
-    __slots__ = ("epoch", "high_watermark", "id", "is_loading", "machine")
-
-    def __init__(self, id: TopicIdPartition) -> None:
-        self.id = id
-        self.machine: Coordinator | None = None  # from the moment that its log is open
-        self.epoch = -1  # in which the machine believes to lead
-        self.high_watermark = -1  # the last one that the leading machine was told
-        self.is_loading = False
 
 
 class _Gathering:
@@ -110,189 +46,13 @@ class _Gathering:
             self._request.reply(self._api.to_entity(self._request.body, replies, self._request.version))
 
 
-class GroupCoordinators:
-    """``handlers`` go into the server's table; ``hold`` and ``look`` are called by the process that holds the replicas."""
+class GroupCoordinators(CoordinatedPartitions):
+    """``handlers`` go into the server's table."""
 
     def __init__(self, replicas: Replicas, *, config: GroupConfig | None = None) -> None:
-        self._replicas = replicas
-        self._base = self._config = config or GroupConfig()
-        self._partitions: dict[int, _Partition] = {}
-        self._nobody = self._machine(0)
-        self._waiting: dict[int, tuple[_Gathering, int]] = {}
-        self._tokens = itertools.count(1)
+        super().__init__(replicas, config=config)
         self._connections: dict[ServerConnection, int] = {}
-        self._numbers = itertools.count(1)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_ms: int | None = None
-        self._is_looking = False
-        self._looks_again = False
-        self._is_over = False
-
-    def _machine(self, position: int) -> Coordinator:
-        return Coordinator(self._config, new_uuid=uuid.uuid4, position=position)
-
-    # ------------------------------------------------------------------ replicas
-
-    def hold(self, assignment: Assignment) -> None:
-        """A replica is assigned to this process; it is nobody's business here unless it is one of ``__consumer_offsets``.
-
-        The settings of groups come with it.
-        """
-        if assignment.topic != OFFSETS_TOPIC:
-            return
-        id = assignment.id
-        known = self._partitions.get(id.partition)
-        if known is None or known.id != id:
-            if known is not None:
-                self._resign(known)  # the topic was deleted and made again
-            self._partitions[id.partition] = _Partition(id)
-        config = self._base.with_configs(dict(assignment.config))
-        if config != self._config:
-            self._config = config
-            for partition in self._partitions.values():
-                if partition.machine is not None:
-                    partition.machine.configure(config)
-
-    def look(self) -> None:
-        """Something happened to the replicas."""
-        if not self._partitions or self._is_over:
-            return
-        self._looks_again = True
-        if self._is_looking:
-            return
-        self._is_looking = True
-        try:
-            while self._looks_again:
-                self._looks_again = False
-                for partition in list(self._partitions.values()):
-                    self._look_at(partition)
-        finally:
-            self._is_looking = False
-        self._set_timer()
-
-    def _look_at(self, partition: _Partition) -> None:
-        replica = self._replicas.replica(partition.id)
-        log = replica.log if replica is not None else None
-        machine = partition.machine
-        if replica is None or log is None:
-            self._resign(partition)
-            return
-        if machine is None or (machine.position > log.high_watermark and replica.leader is None):
-            self._resign(partition)  # the log was cut below what was replicated: begin anew
-            machine = partition.machine = self._machine(log.log_start_offset)
-        leader = replica.leader
-        if leader is None:
-            self._resign(partition)
-        elif leader.leader_epoch != partition.epoch:
-            self._resign(partition)
-            if machine.position > leader.epoch_start_offset:
-                machine = partition.machine = self._machine(log.log_start_offset)
-            partition.epoch, partition.high_watermark = leader.leader_epoch, -1
-            self._tell(partition, Elected(leader.leader_epoch, leader.epoch_start_offset))
-        if machine.role is not Role.LEADING:
-            self._read_on(partition, machine, log)
-        elif partition.high_watermark != log.high_watermark:
-            partition.high_watermark = log.high_watermark
-            self._tell(partition, HighWatermarkRose(log.high_watermark))
-
-    def _resign(self, partition: _Partition) -> None:
-        if partition.epoch >= 0:
-            epoch, partition.epoch = partition.epoch, -1
-            self._tell(partition, Resigned(epoch))
-
-    def _read_on(self, partition: _Partition, machine: Coordinator, log: Log) -> None:
-        """Give the machine the next piece of what is replicated."""
-        if partition.is_loading or machine.position >= log.high_watermark:
-            return
-        if machine.position < log.log_start_offset:
-            self._tell(partition, Replayed((), log.log_start_offset))
-        try:
-            piece = log.read(machine.position, READ_BYTES, end_offset=log.high_watermark, in_memory=True)
-        except NotInMemory as missing:
-            partition.is_loading = True
-
-            def loaded() -> None:
-                partition.is_loading = False
-                self.look()
-
-            self._replicas.load(missing, loaded)
-            return
-        except OSError as error:
-            self._replicas.log_failed(partition.id, f"read: {error}")
-            return
-        if piece.next_offset <= machine.position:
-            return
-        records = records_of(piece.records, machine.position, where=log.where)
-        self._tell(partition, Replayed(records, piece.next_offset))
-        if machine.position < log.high_watermark:
-            asyncio.get_running_loop().call_soon(self.look)  # others get their turn in between
-
-    def _append(self, partition: _Partition, append: Append) -> None:
-        replica = self._replicas.replica(partition.id)
-        if replica is None or replica.leader is None or replica.leader.leader_epoch != append.leader_epoch:
-            self._tell(partition, Appended(append.sequence, -1, NOT_LEADER_OR_FOLLOWER))
-            return
-        if replica.lacks_replicas():
-            self._tell(partition, Appended(append.sequence, -1, NOT_ENOUGH_REPLICAS))
-            return
-
-        def appended(result: ProducePartitionResult) -> None:
-            end = result.base_offset + len(append.records)
-            self._tell(partition, Appended(append.sequence, end if not result.error else -1, result.error))
-
-        self._replicas.append(partition.id, batch_of(append.records, _wall_ms()), appended)
-
-    # ------------------------------------------------------------------ the machines
-
-    def _tell(self, partition: _Partition, event: Event) -> None:
-        machine = partition.machine
-        if machine is not None:
-            self._run(partition, machine.handle(event, _now_ms(), _wall_ms()))
-
-    def _run(self, partition: _Partition | None, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Append):
-                assert partition is not None, "a machine that leads nothing appends nothing"
-                self._append(partition, effect)
-            else:
-                gathering, index = self._waiting.pop(effect.token)
-                gathering.reply(index, effect.reply)
-
-    def _set_timer(self) -> None:
-        machines = [each.machine for each in self._partitions.values() if each.machine is not None]
-        due_ms = min((due for each in machines if (due := each.next_deadline_ms()) is not None), default=None)
-        if due_ms == self._timer_due_ms or self._is_over:
-            return
-        self._timer_due_ms = due_ms
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if due_ms is not None:
-            delay_s = max(0, due_ms - _now_ms()) / 1_000
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._due)
-
-    def _due(self) -> None:
-        """A deadline has come; sockets are read once more before anybody is judged silent."""
-        self._timer = asyncio.get_running_loop().call_later(0, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        self._timer_due_ms = None
-        now_ms = _now_ms()
-        for partition in list(self._partitions.values()):
-            machine = partition.machine
-            due_ms = machine.next_deadline_ms() if machine is not None else None
-            if due_ms is not None and due_ms <= now_ms:
-                self._tell(partition, Ticked())
-        self._set_timer()
-
-    def stop(self) -> None:
-        """The process ends: nobody is answered any more."""
-        self._is_over = True
-        if self._timer is not None:
-            self._timer.cancel()
-
-    # ------------------------------------------------------------------ requests
+        self._connection_numbers = itertools.count(1)
 
     def handlers(self) -> dict[int, Callable[[Request], None]]:
         return {api.key: self._handler(api) for api in apis.APIS}
@@ -302,34 +62,19 @@ class GroupCoordinators:
 
     def _handler(self, api: GroupApi) -> Callable[[Request], None]:
         def handle(request: Request) -> None:
-            asked = api.to_requests(request.body, request.version, self._caller(request))
-            if len(asked) == 1 and isinstance(asked[0], ListGroups):
-                targets = [(each, asked[0]) for each in self._partitions.values() if each.machine is not None]
-                parts: list[tuple[_Partition | None, GroupRequest]] = [*targets]
-            else:
-                parts = [(self._partition_of(each), each) for each in asked]
+            parts: list[tuple[int, GroupRequest]] = []
+            for each in api.to_requests(request.body, request.version, self._caller(request)):
+                if isinstance(each, ListGroups):
+                    parts += [(number, each) for number in self.numbers()]
+                else:
+                    parts.append((partition_for(each.group_id), each))
             gathering = _Gathering(request, api, len(parts))
             if not parts:
                 gathering.answer()
-            for index, (partition, part) in enumerate(parts):
-                self._ask(partition, gathering, index, part)
-            self._set_timer()
+            for index, (number, part) in enumerate(parts):
+                self.ask(number, part, partial(gathering.reply, index))
 
         return handle
-
-    def _partition_of(self, request: GroupRequest) -> _Partition | None:
-        assert not isinstance(request, ListGroups)
-        partition = self._partitions.get(partition_for(request.group_id))
-        return partition if partition is not None and partition.machine is not None else None
-
-    def _ask(self, partition: _Partition | None, gathering: _Gathering, index: int, request: GroupRequest) -> None:
-        token = next(self._tokens)
-        self._waiting[token] = (gathering, index)
-        event = RequestReceived(token, request)
-        if partition is not None:
-            self._tell(partition, event)
-        else:
-            self._run(None, self._nobody.handle(event, _now_ms(), _wall_ms()))
 
     def _caller(self, request: Request) -> Caller:
         connection = request.connection
@@ -343,48 +88,9 @@ class GroupCoordinators:
     def _number_of(self, connection: ServerConnection) -> int:
         number = self._connections.get(connection)
         if number is None:
-            number = self._connections[connection] = next(self._numbers)
+            number = self._connections[connection] = next(self._connection_numbers)
             connection.on_lost(lambda: self._lost(connection))
         return number
 
     def _lost(self, connection: ServerConnection) -> None:
-        number = self._connections.pop(connection)
-        for partition in list(self._partitions.values()):
-            self._tell(partition, ConnectionClosed(number))
-        self._set_timer()
-
-
-def records_of(data: bytes | bytearray | memoryview, position: int, *, where: str) -> tuple[GroupRecord, ...]:
-    """The group records of whole batches from ``position`` on. What cannot be read is named in the log of the server and passed over."""
-    records = []
-    for batch in batches(data):
-        if batch.is_control:
-            continue
-        for light in light_records(batch):
-            if light.offset < position:
-                continue
-            try:
-                record = decode(light.key, light.value)
-            except ProtocolError as error:
-                logger.error("%s: offset %d is passed over: %s", where, light.offset, error)
-                continue
-            if not isinstance(record, UnknownKey):
-                records.append(record)
-    return tuple(records)
-
-
-def batch_of(records: Sequence[GroupRecord], wall_ms: int) -> bytes:
-    """One record batch of them all."""
-    builder = RecordBatchBuilder()
-    for record in records:
-        key, value = encode(record)
-        builder.append(timestamp_ms=wall_ms, key=key, value=value)
-    return bytes(builder.build())
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
+        self.connection_closed(self._connections.pop(connection))
