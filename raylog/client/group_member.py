@@ -351,6 +351,7 @@ class GroupMember:
     def _forget(self, *, and_id: bool) -> None:
         self.generation = NO_GENERATION
         self._heartbeat_sent_ms = None
+        self._retry_at_ms = None
         self._attempt += 1
         if and_id:
             self.member_id = NO_MEMBER_ID

@@ -353,3 +353,15 @@ def test_a_sync_that_is_overtaken_joins_again_without_losing_anything(bench: Ben
     mate.carry_out(mate.machine.synced(order.attempt, Answer(ErrorCode.rebalance_in_progress), bench.now_ms))
     settle(mate)
     assert mate.machine.state is State.STABLE and mate.lost == 0
+
+
+def test_who_leaves_while_a_join_is_to_be_tried_again_tries_no_more() -> None:
+    machine = GroupMember(MemberConfig(10_000, 3_000, 60_000, 100, 1_000, is_static=False))
+    machine.join()
+    (join,) = machine.prepared()
+    assert isinstance(join, SendJoin)
+    assert machine.joined(join.attempt, Answer(int(ErrorCode.not_coordinator)), 0) == []
+    assert machine.next_deadline_ms(0) is not None
+    assert machine.leave("enough") == []
+    machine.check()
+    assert machine.next_deadline_ms(0) is None and machine.tick(1e6, 1e6) == []
