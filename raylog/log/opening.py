@@ -59,6 +59,7 @@ def opened(
 ) -> Opened:
     """Raises DiskError for what a person has to mend, OSError for what the disk refuses."""
     report = RecoveryReport()
+    is_kafkas = not files.exists(f"{directory}/{LOCK_NAME}")
     lock = _locked(files, directory)
     try:
         other = read_topic_id(files, directory)
@@ -72,7 +73,15 @@ def opened(
             write_topic_id(files, directory, topic_id)
             files.sync_directory(os.path.dirname(directory))
         return _opened(
-            directory, lock, report, files=files, config=config, wall_ms=wall_ms, boot_id=boot_id, adopted=adopted
+            directory,
+            lock,
+            report,
+            files=files,
+            config=config,
+            wall_ms=wall_ms,
+            boot_id=boot_id,
+            adopted=adopted,
+            is_kafkas=is_kafkas,
         )
     except OSError as error:
         lock.close()
@@ -109,6 +118,7 @@ def _opened(
     wall_ms: int,
     boot_id: str,
     adopted: ReplicaCheckpoint | None,
+    is_kafkas: bool,
 ) -> Opened:
     own = checkpoints.read(files, directory)
     checkpoint = own or adopted
@@ -140,6 +150,7 @@ def _opened(
         base_offsets,
         config=config,
         checkpoint=checkpoint,
+        may_have_gaps=is_kafkas and config.compacts,
         boot_id=boot_id,
         epochs=epochs,
         report=report,

@@ -4,8 +4,8 @@ After a clean stop the files are taken as they are. Otherwise every segment from
 each batch must be whole, of format 2 (older ones were converted before, see ``old_formats``), with the right CRC, offsets that ascend from
 where the last batch ended, and a leader epoch that does not go back. At the first that is not, the log ends; a torn tail and appended
 garbage look alike and are cut alike, and later segments go. So does a segment that does not begin where the one before ends: a loss of
-power took the end of that one (only compaction leaves such gaps). Indexes of scanned segments are built anew, those below are rebuilt
-only where they are missing or cannot be right.
+power took the end of that one. Only compaction leaves such gaps, below the cleaner point, and in a folder that Kafka wrote. Indexes of
+scanned segments are built anew, those below are rebuilt only where they are missing or cannot be right.
 
 Leftovers of a crash: ``.deleted`` files and ``.cleaned`` files (a cleaner's unfinished work) are removed; a ``.swap`` file is the
 finished work and takes the place of the segments that it covers; an index without its log is removed.
@@ -119,11 +119,15 @@ def load_segments(
     *,
     config: LogConfig,
     checkpoint: ReplicaCheckpoint | None,
+    may_have_gaps: bool,
     boot_id: str,
     epochs: LeaderEpochs,
     report: RecoveryReport,
 ) -> tuple[list[Segment], int]:
-    """The segments that are usable, sealed, with right indexes; and the log's end offset. Cuts what is not."""
+    """The segments that are usable, sealed, with right indexes; and the log's end offset. Cuts what is not.
+
+    ``may_have_gaps``: anywhere between two segments, not only where the checkpoint says that all is flushed or cleaned.
+    """
     segments = [Segment.load(files, directory, base_offset) for base_offset in base_offsets]
     clean = checkpoint is not None and checkpoint.clean
     if clean and (end_offset := _clean_end(segments, report, config)) == _recovery_point(checkpoint):
@@ -143,10 +147,11 @@ def load_segments(
         _trust_indexes(segment, config, report)
     epochs.truncate_from_end(segments[first].base_offset)  # the batches know better than a file that was not flushed
     end_offset = segments[first].base_offset
+    sound_end = max(recovery_point, 0 if checkpoint is None else checkpoint.cleaner_point)
     for number in range(first, len(segments)):
         segment = segments[number]
         gap = segment.base_offset - end_offset
-        whole = number == first or config.compacts or segment.base_offset <= recovery_point or not 0 < gap <= _GAP_MAX
+        whole = number == first or may_have_gaps or segment.base_offset <= sound_end or not 0 < gap <= _GAP_MAX
         if whole:
             end_offset = max(end_offset, segment.base_offset)
             number += 1

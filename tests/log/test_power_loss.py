@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from raylog.metadata.session import Condition
 
 
@@ -64,6 +66,40 @@ def test_a_truncation_that_was_lost_does_not_reach_into_the_next_segment(machine
         assert log.log_end_offset == (4 if keep_the_new else 2)
         assert all(len(log.read(offset, 1 << 20).records) for offset in range(log.log_end_offset))
         assert machine.append(b"next", leader_epoch=2) == log.log_end_offset - 1
+
+
+@pytest.mark.parametrize("keeps_checkpoint", [True, False])
+def test_a_compacted_log_has_no_gap_where_nothing_was_compacted(machine: Any, keeps_checkpoint: bool) -> None:
+    """A loss of power took the end of a segment, and with it what is replicated: only a cleaner leaves gaps that are none."""
+    log = machine.open()
+    for _ in range(3):
+        machine.append(b"a", b"b")
+        log.roll(machine.wall_ms)
+    machine.append(b"last")
+    log.checkpoint()
+    machine.crash()
+    machine.files.write_file(machine.path(f"{2:020d}.log"), b"")
+    if not keeps_checkpoint:
+        machine.files.remove(machine.path("replica.checkpoint"))
+    machine.boot_id = "after a power loss"
+    log = machine.open(compacts=True)
+    log.check()
+    assert (log.log_start_offset, log.log_end_offset) == (0, 2)
+    assert log.condition is Condition.SUSPECT
+
+
+def test_the_gaps_of_a_compacted_folder_that_kafka_wrote_are_kept(machine: Any) -> None:
+    log = machine.open()
+    for _ in range(3):
+        machine.append(b"a", b"b")
+        log.roll(machine.wall_ms)
+    machine.append(b"last")
+    machine.crash()
+    machine.files.write_file(machine.path(f"{2:020d}.log"), b"")
+    for name in ("replica.checkpoint", "replica.lock"):
+        machine.files.remove(machine.path(name))
+    log = machine.open(compacts=True)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 7)
 
 
 def test_old_records_never_come_back_in_front_of_newer_segments(machine: Any) -> None:
