@@ -1,5 +1,7 @@
 """Runs seeds of the simulator: ``python -m raylog.testing.replay --seed N [--events N] [--trace]``, or many with ``--seeds N``.
 
+``--groups`` runs those with consumer groups (``simulated_groups``); a seed is another run there.
+
 ``--trace`` prints every step of the run. A run that breaks a promise prints what broke and the command that repeats it; at the end
 stand the counts of what the runs went through, the seeds that failed, and the seeds per second. Exits with 1 if one failed.
 
@@ -17,8 +19,10 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.pool import Pool
 
+from raylog.testing.simulated_groups import GroupSimulation
 from raylog.testing.simulation import EVENTS, Simulation
 
 
@@ -37,13 +41,15 @@ class Outcome:
     by_checker: bool = False
 
 
-def command(seed: int, events: int) -> str:
+def command(seed: int, events: int, *, groups: bool = False) -> str:
     """What to type to see a run again."""
-    return f"python -m raylog.testing.replay --seed {seed} --events {events} --trace"
+    kind = " --groups" if groups else ""
+    return f"python -m raylog.testing.replay{kind} --seed {seed} --events {events} --trace"
 
 
-def run_seed(seed: int, *, events: int = EVENTS, tracing: bool = False) -> Outcome:
-    simulation = Simulation(seed, events=events, tracing=tracing, on_line=print if tracing else None)
+def run_seed(seed: int, *, events: int = EVENTS, tracing: bool = False, groups: bool = False) -> Outcome:
+    simulated = GroupSimulation if groups else Simulation
+    simulation = simulated(seed, events=events, tracing=tracing, on_line=print if tracing else None)
     failure = broke = None
     by_checker = False
     try:
@@ -59,8 +65,8 @@ def run_seed(seed: int, *, events: int = EVENTS, tracing: bool = False) -> Outco
     return Outcome(seed, events, counts, failure, broke, by_checker)
 
 
-def _run_one(work: tuple[int, int]) -> Outcome:
-    return run_seed(work[0], events=work[1])
+def _run_one(work: tuple[int, int], *, groups: bool) -> Outcome:
+    return run_seed(work[0], events=work[1], groups=groups)
 
 
 def pool(processes: int, prepare: Callable[..., None] | None = None, *arguments: object) -> Pool:
@@ -68,9 +74,9 @@ def pool(processes: int, prepare: Callable[..., None] | None = None, *arguments:
     return multiprocessing.get_context("spawn").Pool(processes, prepare, arguments)
 
 
-def run_seeds(work: Iterable[tuple[int, int]], processes: Pool) -> Iterator[Outcome]:
+def run_seeds(work: Iterable[tuple[int, int]], processes: Pool, *, groups: bool = False) -> Iterator[Outcome]:
     """The outcomes of (seed, events), in the order of ``work``."""
-    return processes.imap(_run_one, work)
+    return processes.imap(partial(_run_one, groups=groups), work)
 
 
 def main() -> int:
@@ -78,6 +84,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the (first) seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from the first on")
     parser.add_argument("--events", type=int, default=EVENTS, help="events of trouble before the healing")
+    parser.add_argument("--groups", action="store_true", help="the simulator with consumer groups")
     parser.add_argument("--trace", action="store_true", help="print every step; one process")
     parser.add_argument("--keep-going", action="store_true", help="go on after a seed that fails")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many run at the same time")
@@ -88,15 +95,18 @@ def main() -> int:
     start = time.perf_counter()
     if arguments.trace or arguments.processes == 1 or len(seeds) == 1:
         _sum_up(
-            (run_seed(seed, events=arguments.events, tracing=arguments.trace) for seed in seeds),
+            (
+                run_seed(seed, events=arguments.events, tracing=arguments.trace, groups=arguments.groups)
+                for seed in seeds
+            ),
             counts,
             failed,
-            keep_going=arguments.keep_going,
+            arguments,
         )
     else:
         with pool(arguments.processes) as processes:
             work = ((seed, arguments.events) for seed in seeds)
-            _sum_up(run_seeds(work, processes), counts, failed, keep_going=arguments.keep_going)
+            _sum_up(run_seeds(work, processes, groups=arguments.groups), counts, failed, arguments)
     seconds = time.perf_counter() - start
     for name, count in sorted(counts.items()):
         print(f"{count:9d}  {name}")
@@ -105,16 +115,18 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _sum_up(outcomes: Iterable[Outcome], counts: Counter[str], failed: list[int], *, keep_going: bool) -> None:
+def _sum_up(
+    outcomes: Iterable[Outcome], counts: Counter[str], failed: list[int], arguments: argparse.Namespace
+) -> None:
     for outcome in outcomes:
         counts.update(outcome.counts)
         if outcome.failure is not None:
             failed.append(outcome.seed)
             print(f"seed {outcome.seed} failed at event {outcome.counts['events']}: {outcome.broke}")
-            if not keep_going:
+            if not arguments.keep_going:
                 print(outcome.failure)
-            print(f"    {command(outcome.seed, outcome.events)}", flush=True)
-            if not keep_going:
+            print(f"    {command(outcome.seed, outcome.events, groups=arguments.groups)}", flush=True)
+            if not arguments.keep_going:
                 break
 
 

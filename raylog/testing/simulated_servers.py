@@ -126,9 +126,9 @@ class ServerProcess(Process):
         pass
 
     def accepted(self, link: Link) -> End:
-        return _ServerEnd(self)
+        return ServerEnd(self)
 
-    def serve(self, end: _ServerEnd, call: Call) -> bool:
+    def serve(self, end: ServerEnd, call: Call) -> bool:
         """False if this server does not answer such requests."""
         return False
 
@@ -232,7 +232,7 @@ class ReplicaProcess(ServerProcess):
         self.host = ReplicaHost(self.identity, broker_of(spec.node_id), simulation.host_config)
         self.touched: dict[TopicIdPartition, None] = {}
         self._tokens = 0
-        self._waiting: dict[int, tuple[_ServerEnd, Link, int]] = {}
+        self._waiting: dict[int, tuple[ServerEnd, Link, int]] = {}
         self._leaders: dict[tuple[int, int], Caller] = {}
         self._timer: Timer | None = None
         self._timer_due_ms: int | None = None
@@ -251,7 +251,7 @@ class ReplicaProcess(ServerProcess):
                 is_held = TopicIdPartition(frame.topic_id, frame.partition) in self.host.replicas
                 self.handle(Removed(frame))
                 if not is_held:
-                    self._thread(1_000, lambda: self._remove_folder(frame), "remove a folder")
+                    self.in_thread(1_000, lambda: self._remove_folder(frame), "remove a folder")
             case AlterPartitionAnswer():
                 self.handle(AlterPartitionAnswered(frame))
             case Welcome() | CopyRatesChanged():
@@ -287,11 +287,7 @@ class ReplicaProcess(ServerProcess):
         for effect in effects:
             match effect:
                 case Reply(token, reply):
-                    waiting = self._waiting.pop(token, None)
-                    if waiting is not None:
-                        end, link, correlation = waiting
-                        end.tokens.pop(token, None)
-                        link.send(self, Answer(correlation, reply))
+                    self.answer(token, reply)
                 case SendFetch():
                     self._fetch(effect)
                 case Tell(frame):
@@ -299,29 +295,40 @@ class ReplicaProcess(ServerProcess):
                         self.simulation.trace_event(self.name, frame)
                     self.send(frame)
                 case OpenLog(assignment):
-                    self._thread(2_000, lambda a=assignment: self.handle(self._open(a)), "open")
+                    self.in_thread(2_000, lambda a=assignment: self.handle(self._open(a)), "open")
                 case CloseLog():
-                    self._thread(1_000, lambda e=effect: self._close(e), "close")
+                    self.in_thread(1_000, lambda e=effect: self._close(e), "close")
                 case Flush():
-                    self._thread(1_000, lambda e=effect: self._flush(e), "flush")
+                    self.in_thread(1_000, lambda e=effect: self._flush(e), "flush")
                 case Load():
-                    self._thread(1_000, lambda e=effect: self._load(e), "load")
+                    self.in_thread(1_000, lambda e=effect: self._load(e), "load")
                 case RunHousekeeping():
                     self._housekeeping(effect)
                 case _:
                     assert_never(effect)
 
-    def _thread(self, typical_us: int, work: object, label: str) -> None:
+    def answer(self, token: int, reply: object) -> None:
+        """Send what the machine replies, unless nobody waits for it any more."""
+        waiting = self._waiting.pop(token, None)
+        if waiting is not None:
+            end, link, correlation = waiting
+            end.tokens.pop(token, None)
+            link.send(self, Answer(correlation, reply))
+
+    def new_token(self) -> int:
+        self._tokens += 1
+        return self._tokens
+
+    def in_thread(self, typical_us: int, work: object, label: str) -> None:
         self.later(self.scheduler.skewed_us(typical_us), work, f"{self.name} {label}")  # type: ignore[arg-type]
 
     # ---------------------------------------------------------------- the listener
 
-    def serve(self, end: _ServerEnd, call: Call) -> bool:
+    def serve(self, end: ServerEnd, call: Call) -> bool:
         request = call.request
         if not isinstance(request, EVENTS_WITH_TOKEN):
             return False
-        self._tokens += 1
-        token = self._tokens
+        token = self.new_token()
         event = self.simulation.with_token(request, token)
         if call.correlation:
             assert end.link is not None
@@ -405,7 +412,7 @@ class ReplicaProcess(ServerProcess):
         try:
             remove_folder(self.files, f"{self.spec.path}/{removal.topic}-{removal.partition}", removal.topic_id)
         except DiskLockedError:
-            self._thread(50_000, lambda: self._remove_folder(removal), "remove a folder")
+            self.in_thread(50_000, lambda: self._remove_folder(removal), "remove a folder")
             return
         except OSError as error:
             self.simulation.trace(f"{self.name} cannot remove {removal}: {error}")
@@ -441,7 +448,7 @@ class ReplicaProcess(ServerProcess):
             self.later(1, lambda: self.handle(failed), "log failed")
             return
         if effect.retention:
-            self._thread(1_000, lambda: self._delete_renamed(effect, wall_ms), "delete renamed files")
+            self.in_thread(1_000, lambda: self._delete_renamed(effect, wall_ms), "delete renamed files")
 
     def _delete_renamed(self, effect: RunHousekeeping, wall_ms: int) -> None:
         try:
@@ -456,7 +463,7 @@ class ReplicaProcess(ServerProcess):
         self.kill()
 
 
-class _ServerEnd:
+class ServerEnd:
     """The accepting half of a connection: hands calls to the server, and tells it which of them nobody waits for any more."""
 
     __slots__ = ("link", "server", "tokens")

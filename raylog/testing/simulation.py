@@ -46,7 +46,7 @@ from raylog.testing.simulated_controller import ControllerProcess
 from raylog.testing.simulated_network import Network
 from raylog.testing.simulated_quorum import Controllers
 from raylog.testing.simulated_servers import ActorSpec, BrokerProcess, ReplicaProcess, ServerProcess
-from raylog.testing.workload import Consumer, Producer
+from raylog.testing.workload import Client, Producer
 from raylog.types import Endpoint, TopicIdPartition
 
 EVENTS = 4_000
@@ -115,7 +115,7 @@ class Simulation:
         self._is_set_up_in_trouble = rng.random() < 0.25
         self._person_due_ms = 0
         self.producers: list[Producer] = []
-        self.consumers: list[Consumer] = []
+        self.consumers: list[Client] = []
         self.controllers = Controllers(self, controller_brokers)
         self.controllers.start()
         self.faults = Faults(self)

@@ -1,5 +1,7 @@
 """Hunts for mutations: how many seeds of the ordinary random run does it take until one patched into the machines is caught?
 
+Those of the groups' machines are hunted in the runs with groups.
+
 ``make mutations`` (``python tests/sim/hunts.py [NAME …]``) hunts for each through up to 500 seeds and writes ``mutations.md`` beside
 this file.
 """
@@ -15,6 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from group_mutations import GROUP_MUTATIONS
 from mutations import MUTATIONS
 
 from raylog.testing.replay import pool, run_seeds
@@ -23,6 +26,7 @@ from raylog.testing.simulation import EVENTS
 FIRST_SEED = 10_001
 SEEDS_MAX = 500
 PROCESSES = 2
+ALL = {**MUTATIONS, **GROUP_MUTATIONS}
 TABLE = Path(__file__).parent / "mutations.md"
 
 
@@ -36,14 +40,14 @@ class Catch:
 
 def patch(name: str) -> None:
     """In a process that is all the mutation's, and is not patched back."""
-    MUTATIONS[name](pytest.MonkeyPatch())
+    ALL[name](pytest.MonkeyPatch())
 
 
 def hunt(name: str, seeds_max: int) -> Catch:
     """Until the first seed that breaks, in the order of the seeds. What breaks otherwise than by a checker no longer fits the code."""
     with pool(PROCESSES, patch, name) as processes:
         work = ((seed, EVENTS) for seed in range(FIRST_SEED, FIRST_SEED + seeds_max))
-        for count, outcome in enumerate(run_seeds(work, processes), start=1):
+        for count, outcome in enumerate(run_seeds(work, processes, groups=name in GROUP_MUTATIONS), start=1):
             if outcome.broke is not None:
                 assert outcome.by_checker, f"{name}: {outcome.failure}"
                 return Catch(count, outcome.broke)
@@ -52,7 +56,7 @@ def hunt(name: str, seeds_max: int) -> Catch:
 
 def main(names: list[str]) -> int:
     rows = []
-    for name in names or MUTATIONS:
+    for name in names or ALL:
         start = time.perf_counter()
         catch = hunt(name, SEEDS_MAX)
         said = f"caught after {catch.seeds} seeds" if catch.broke else f"NOT CAUGHT in {catch.seeds} seeds"

@@ -6,19 +6,27 @@ from collections import Counter
 from collections.abc import Mapping
 
 counts: dict[str, float] = Counter()
+of_groups: dict[str, float] = Counter()
+"""The same of the runs with consumer groups."""
 further: list[str] = []
 
 
-def add(counted: Mapping[str, int]) -> None:
+def add(counted: Mapping[str, int], to: dict[str, float] = counts) -> None:
     for name, count in counted.items():
-        counts[name] += count
+        to[name] += count
 
 
 def lines() -> list[str]:
-    if not counts:
-        return further
-    seconds = counts.pop("seconds", 0)
-    listed = [f"{count:9,.0f}  {name}" for name, count in sorted(counts.items()) if count]
+    listed = []
+    for title, counted in (("what the runs went through", counts), ("runs with consumer groups", of_groups)):
+        if counted:
+            listed += [f"simulator: {title}", *_listed(counted)]
+    return [*listed, *further]
+
+
+def _listed(counted: dict[str, float]) -> list[str]:
+    seconds = counted.pop("seconds", 0)
+    listed = [f"{count:9,.0f}  {name}" for name, count in sorted(counted.items()) if count]
     if seconds:
-        listed.append(f"{counts['seeds'] / seconds:.1f} seeds per second")
-    return ["simulator: what the runs went through", *listed, *further]
+        listed.append(f"{counted['seeds'] / seconds:.1f} seeds per second")
+    return listed

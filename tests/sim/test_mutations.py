@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 import summary
-from hunts import hunt
-from mutations import MUTATIONS
+from hunts import ALL, hunt
 
 pytestmark = pytest.mark.sim
 
 SEEDS_MAX = 100
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", ALL)
 def test_a_mutated_machine_is_caught(name: str) -> None:
     catch = hunt(name, SEEDS_MAX)
     assert catch.broke is not None, f"{name} passed {SEEDS_MAX} seeds"

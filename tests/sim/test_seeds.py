@@ -49,21 +49,43 @@ def processes() -> Iterator[Pool]:
         yield processes
 
 
-def once_failed() -> list[tuple[int, int]]:
+GROUP_SEEDS = range(1, 401)
+FAILED_WITH_GROUPS = Path(__file__).parent / "failed_group_seeds.txt"
+MET_WITH_GROUPS = (
+    "coordinators that took over",
+    "coordinator crashes",
+    "generations",
+    "parts of a plan given out",
+    "commits acknowledged",
+    "commits refused",
+    "fetches of offsets checked",
+    "member crashes",
+    "members that left",
+    "member pauses",
+    "static members fenced",
+    "unclean elections",
+    "completed reassignments",
+    "groups at rest",
+)
+
+
+def once_failed(file: Path) -> list[tuple[int, int]]:
     """(seed, events) of runs that once found something."""
-    rows = [line.partition("#")[0].split() for line in FAILED.read_text().splitlines()]
+    rows = [line.partition("#")[0].split() for line in file.read_text().splitlines()]
     return [(int(row[0]), int(row[1])) for row in rows if row]
 
 
-def run(work: Iterable[tuple[int, int]], processes: Pool) -> None:
+def run(work: Iterable[tuple[int, int]], processes: Pool, *, groups: bool = False) -> None:
     broken: list[Outcome] = []
-    for outcome in run_seeds(work, processes):
+    for outcome in run_seeds(work, processes, groups=groups):
         if outcome.failure is None:
-            summary.add(outcome.counts)
+            summary.add(outcome.counts, summary.of_groups if groups else summary.counts)
         else:
             broken.append(outcome)
     if broken:
-        listed = [f"seed {each.seed}: {each.broke}\n    {command(each.seed, each.events)}" for each in broken]
+        listed = [
+            f"seed {each.seed}: {each.broke}\n    {command(each.seed, each.events, groups=groups)}" for each in broken
+        ]
         pytest.fail("\n".join((broken[0].failure or "", *listed)), pytrace=False)
 
 
@@ -75,7 +97,18 @@ def test_every_promise_is_kept_under_faults_and_the_cluster_recovers(first: int,
 
 
 def test_seeds_that_once_failed_pass(processes: Pool) -> None:
-    run(once_failed(), processes)
+    run(once_failed(FAILED), processes)
+
+
+@pytest.mark.parametrize("first", GROUP_SEEDS[::BLOCK])
+def test_groups_keep_their_promises_while_members_and_coordinators_crash(first: int, processes: Pool) -> None:
+    start = time.perf_counter()
+    run(((seed, EVENTS) for seed in range(first, first + BLOCK)), processes, groups=True)
+    summary.of_groups["seconds"] += time.perf_counter() - start
+
+
+def test_seeds_with_groups_that_once_failed_pass(processes: Pool) -> None:
+    run(once_failed(FAILED_WITH_GROUPS), processes, groups=True)
 
 
 def test_the_runs_met_what_they_are_for() -> None:
@@ -83,3 +116,11 @@ def test_the_runs_met_what_they_are_for() -> None:
         pytest.skip("only part of the seeds ran")
     for name in MET:
         assert summary.counts[name] >= AT_LEAST, f"{summary.counts[name]} {name} in {summary.counts['seeds']} seeds"
+
+
+def test_the_runs_with_groups_met_what_they_are_for() -> None:
+    if summary.of_groups["seeds"] < len(GROUP_SEEDS):
+        pytest.skip("only part of the seeds ran")
+    for name in MET_WITH_GROUPS:
+        met = summary.of_groups[name]
+        assert met >= AT_LEAST, f"{met} {name} in {summary.of_groups['seeds']} seeds"

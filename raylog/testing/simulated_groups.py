@@ -1,0 +1,340 @@
+"""Consumer groups in the simulated cluster: coordinators that are leaders of ``__consumer_offsets``, and members that come and go.
+
+``GroupSimulation`` is the simulation (``simulation``) with another topic and other clients. Its replica processes run the production
+group machines in the production shell (``raylog.actors.coordinated_partitions``) upon the replicated log, so a coordinator dies, is
+deposed, is cut off and loses its page cache like any leader, by the same faults. Members (``group_members``) crash, leave, get stuck,
+pause, and come back under the instance id of somebody who may still be there. ``group_checker`` sees all that reaches a coordinator and
+all that leaves one.
+
+Healing asks for more than that of other topics: each group's live members share all its partitions, each owned once, in one stable
+generation; what was committed last is shown; and every replica's image of the groups is the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from raylog.actors.coordinated_partitions import CoordinatedPartitions
+from raylog.groups.context import GroupConfig
+from raylog.groups.coordinator import Coordinator, Role
+from raylog.groups.offsets_topic import OFFSETS_TOPIC
+from raylog.groups.requests import GroupReply, Heartbeat, JoinGroup, OffsetCommit, SyncGroup
+from raylog.log.files import NotInMemory
+from raylog.metadata.requests import CreateTopics, ElectionType, NewTopic
+from raylog.metadata.session import Assignment
+from raylog.replication.events import Event, LogFailed, OwnAppend, ProducePartition, ProducePartitionResult
+from raylog.replication.replica import Replica
+from raylog.testing.administration import Administration
+from raylog.testing.checkers import Violation
+from raylog.testing.group_checker import GroupChecker
+from raylog.testing.group_members import GroupCall, GroupSpec, Member
+from raylog.testing.messages import Answer, Call
+from raylog.testing.processes import Machine
+from raylog.testing.scheduler import Timer
+from raylog.testing.simulated_network import End, Link
+from raylog.testing.simulated_servers import ActorSpec, BrokerProcess, ReplicaProcess, ServerEnd
+from raylog.testing.simulation import Simulation
+from raylog.types import TopicIdPartition, TopicPartition
+
+PARTITIONS = 2  # of __consumer_offsets here: fifty would take the time of fifty logs
+MEMBERS_MAX = 4
+_HAVE_A_CONNECTION = (JoinGroup, SyncGroup, Heartbeat, OffsetCommit)
+_STRATEGIES = (("range",), ("cooperative-sticky",), ("sticky", "roundrobin"), ("range", "cooperative-sticky"))
+
+
+class _ProcessClock:
+    def __init__(self, process: CoordinatorProcess) -> None:
+        self._process = process
+
+    def now_ms(self) -> int:
+        return self._process.now_ms
+
+    def wall_ms(self) -> int:
+        return self._process.machine.wall_ms()
+
+    def call_later(self, delay_ms: int, work: Callable[[], Any]) -> Timer:
+        return self._process.later(delay_ms * 1_000, work, f"{self._process.name} groups")
+
+
+class CoordinatorProcess(ReplicaProcess):
+    """A process that holds replicas, and coordinates the groups of those of ``__consumer_offsets`` that it leads."""
+
+    def __init__(self, simulation: GroupSimulation, machine: Machine, spec: ActorSpec) -> None:
+        super().__init__(simulation, machine, spec)
+        self.checked = simulation
+        self.groups = CoordinatedPartitions(
+            self, config=simulation.group_config, clock=_ProcessClock(self), new_uuid=simulation.new_uuid
+        )
+        self._inside: dict[int, Callable[[ProducePartitionResult], None]] = {}
+        self._roles: dict[int, Role] = {}
+
+    def controller_said(self, frame: Any) -> None:
+        if isinstance(frame, Assignment):
+            self.groups.hold(frame)
+        super().controller_said(frame)
+
+    def handle(self, event: Event) -> None:
+        super().handle(event)
+        if self.alive:
+            self.groups.look()
+
+    def after_work(self) -> None:
+        super().after_work()
+        for number in self.groups.numbers():
+            machine = self.groups.machine_of(number)
+            assert machine is not None
+            machine.check()
+            was, self._roles[number] = self._roles.get(number), machine.role
+            if was is not machine.role and machine.role is Role.LEADING:
+                self.simulation.counts["coordinators that took over"] += 1
+                self.simulation.trace(f"{self.name} coordinates {number} from {machine.position}")
+
+    def on_end(self) -> None:
+        self.simulation.counts["coordinator crashes"] += Role.LEADING in self._roles.values()
+
+    # ---------------------------------------------------------------- what the coordinators want of the replicas
+
+    def replica(self, id: TopicIdPartition) -> Replica | None:
+        return self.host.replicas.get(id)
+
+    def append(self, id: TopicIdPartition, batch: bytes, then: Callable[[ProducePartitionResult], None]) -> None:
+        token = self.new_token()
+        self._inside[token] = then
+        self.handle(OwnAppend(token, ProducePartition(id, batch)))
+
+    def answer(self, token: int, reply: Any) -> None:
+        then = self._inside.pop(token, None)
+        if then is not None:
+            then(reply.partitions[0])
+        else:
+            super().answer(token, reply)
+
+    def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
+        def loaded() -> None:
+            try:
+                self.files.load(missing.path, missing.position, missing.size)
+            except OSError as error:
+                self.simulation.trace(f"{self.name} cannot load {missing.path}: {error}")
+            then()
+
+        self.in_thread(1_000, loaded, "load for groups")
+
+    def log_failed(self, id: TopicIdPartition, reason: str) -> None:
+        self.handle(LogFailed(id, reason))
+
+    # ---------------------------------------------------------------- requests
+
+    def accepted(self, link: Link) -> End:
+        return _CoordinatorEnd(self, link.number)
+
+    def serve(self, end: ServerEnd, call: Call) -> bool:
+        if not isinstance(call.request, GroupCall):
+            return super().serve(end, call)
+        assert isinstance(end, _CoordinatorEnd) and end.link is not None
+        link, id, request = end.link, call.request.partition, call.request.request
+        if call.request.is_native and isinstance(request, _HAVE_A_CONNECTION):
+            request = replace(request, connection=end.number)
+        self.simulation.trace_event(self.name, request)
+        checker, histories = self.checked.group_checker, self.checked.checkers
+        received = checker.received(request, histories.history(id).generation)
+
+        def answered(reply: GroupReply) -> None:
+            self.simulation.trace_event(self.name, reply)
+            history = histories.history(id)
+            replica = self.host.replicas.get(id)
+            epoch = replica.assignment.leader_epoch if replica is not None else -1
+            number = history.generation if epoch >= history.first_epoch else -1
+            leads = epoch == history.newest_epoch and replica is not None and replica.leader is not None
+            checker.answered(request, received, reply, history_number=number, leads=leads)
+            link.send(self, Answer(call.correlation, reply))
+
+        self.groups.ask(id.partition, request, answered)
+        return True
+
+
+class _CoordinatorEnd(ServerEnd):
+    """Tells the coordinators when a connection has ended."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, server: CoordinatorProcess, number: int) -> None:
+        super().__init__(server)
+        self.number = number
+
+    def closed(self, link: Link) -> None:
+        super().closed(link)
+        assert isinstance(self.server, CoordinatorProcess)
+        self.server.groups.connection_closed(self.number)
+
+
+class GroupAdministration(Administration):
+    """Makes ``__consumer_offsets`` and nothing else; then leaders move, brokers are drained, replicas are reassigned."""
+
+    simulation: GroupSimulation
+
+    def _registered(self, reply: object) -> None:
+        self._to_register -= 1
+        if self._to_register:
+            return
+        configs = {
+            "segment.index.bytes": "480",
+            "index.interval.bytes": "200",
+            "segment.bytes": str(self.scheduler.rng.choice((2_000, 20_000))),
+        }
+        if self.scheduler.chance(0.3):
+            configs["flush.messages"] = "1"
+        topic = NewTopic(OFFSETS_TOPIC, PARTITIONS, -1, configs=tuple(configs.items()))
+        self.administrator.request(CreateTopics((topic,)), lambda reply: self._describe())
+        if not self.is_quiet:
+            self._later()
+            self._move_later()
+
+    def _change(self) -> None:
+        if not self._stopped:
+            self.scheduler.rng.choice((self._elect, self._drain))()
+            self._later()
+
+    def _elect(self) -> None:
+        self.elect(ElectionType.PREFERRED)
+
+    def _follow(self, name: str, id: TopicIdPartition, configs: dict[str, str]) -> None:
+        self.simulation.checkers.history(id, name)
+        self.simulation.begin_group(id)
+
+
+class GroupSimulation(Simulation):
+    """``GroupSimulation(seed).run()``, as ``Simulation``."""
+
+    def __init__(self, seed: int, **options: Any) -> None:
+        super().__init__(seed, **options)
+        rng = self.scheduler.rng
+        self.group_config = GroupConfig(
+            group_initial_rebalance_delay_ms=rng.choice((0, 1_000)),
+            offsets_commit_timeout_ms=rng.choice((1_000, 5_000)),
+        )
+        self.group_checker = GroupChecker(self.counts)
+        self.administration = GroupAdministration(self)
+        self.groups: list[GroupSpec] = []
+        self.members: dict[str, list[Member]] = {}
+        self._offsets = itertools.count(1)
+        self._member_numbers = itertools.count(1)
+        self._confirmed: set[str] = set()  # groups whose offsets were fetched once all was at rest
+        self.scheduler.after_us(self.scheduler.skewed_us(700_000), self._live, "members live")
+
+    def next_offset(self) -> int:
+        """For a commit: no other one has it."""
+        return next(self._offsets)
+
+    def start_actor(self, machine: Machine, spec: ActorSpec, *, is_broker: bool) -> None:
+        self.counts["server starts"] += 1
+        if is_broker:
+            BrokerProcess(self, machine, spec)
+        else:
+            CoordinatorProcess(self, machine, spec)
+
+    # ---------------------------------------------------------------- members
+
+    def begin_group(self, id: TopicIdPartition) -> None:
+        """A partition of ``__consumer_offsets`` is there: it gets a group."""
+        topic = f"work{id.partition}"
+        places = tuple(TopicPartition(topic, number) for number in range(self.scheduler.between(1, 5)))
+        group = GroupSpec(f"group{id.partition}", OFFSETS_TOPIC, id, places, self.scheduler.rng.choice(_STRATEGIES))
+        self.groups.append(group)
+        self.members[group.group_id] = []
+        for _ in range(self.scheduler.between(1, 3)):
+            self._arrive(group)
+
+    def _arrive(self, group: GroupSpec, *, static_share: float = 0.3) -> None:
+        instance = f"i{self.scheduler.between(0, 2)}" if self.scheduler.chance(static_share) else None
+        name = f"member{next(self._member_numbers)}"
+        self.trace(f"{name} arrives in {group.group_id} as {instance}")
+        self.counts["members that arrived"] += 1
+        member = Member(name, self, self.client_machine, group, instance)
+        self.members[group.group_id].append(member)
+        self.consumers.append(member)
+
+    def living(self, group: GroupSpec) -> list[Member]:
+        """Those that are, or are about to be, in the group."""
+        return [member for member in self.members[group.group_id] if member.alive and not member.is_over]
+
+    def _live(self) -> None:
+        """Something becomes of a member, or there is one more."""
+        if self._healing:
+            return
+        self.scheduler.after_us(self.scheduler.skewed_us(500_000), self._live, "members live")
+        if not self.groups:
+            return
+        group = self.scheduler.rng.choice(self.groups)
+        living = self.living(group)
+        if len(living) < MEMBERS_MAX and (not living or self.scheduler.chance(0.5)):
+            self._arrive(group)
+            return
+        member = self.scheduler.rng.choice(living)
+        what = self.scheduler.rng.choices(("crash", "leave", "stick", "pause"), (3, 2, 1, 1))[0]
+        self.trace(f"{member.name}: {what}")
+        if what == "crash":
+            self.counts["member crashes"] += 1
+            member.kill()
+        elif what == "leave":
+            member.retire()
+        elif what == "stick":
+            member.get_stuck(self.scheduler.between(1_000, 20_000))
+        else:
+            self.counts["member pauses"] += 1
+            member.pause()
+            self.scheduler.after_ms(self.scheduler.between(100, 12_000), member.resume, "a member wakes up")
+
+    # ---------------------------------------------------------------- the end
+
+    def _unfinished(self) -> str | None:
+        for group in self.groups:
+            if (reason := self._unrest(group)) is not None:
+                return f"{group.group_id}: {reason}"
+        return super()._unfinished()
+
+    def _unrest(self, group: GroupSpec) -> str | None:
+        for member in self.members[group.group_id]:
+            member.resume()
+        living = self.living(group)
+        if not living:
+            self._arrive(group, static_share=0)
+            return "nobody was left"
+        owned = sorted(place for member in living for place in member.owned)
+        if owned != sorted(group.partitions) or not all(member.is_stable for member in living):
+            return f"{[(member.name, member.is_stable, member.owned) for member in living]}"
+        if group.group_id not in self._confirmed:
+            living[0].fetch_offsets(lambda: self._confirmed.add(group.group_id))
+            return "its offsets were not fetched"
+        return None
+
+    def _images(self, group: GroupSpec) -> list[tuple[CoordinatorProcess, Coordinator]]:
+        found = []
+        for process, _ in self._replicas_of(group.id):
+            assert isinstance(process, CoordinatorProcess)
+            machine = process.groups.machine_of(group.id.partition)
+            if machine is not None:
+                found.append((process, machine))
+        return found
+
+    def _uneven(self) -> str | None:
+        reason = super()._uneven()
+        if reason is not None:
+            return reason
+        for group in self.groups:
+            for process, machine in self._images(group):
+                end = process.host.replicas[group.id].open_log().log_end_offset
+                if machine.position != end:
+                    return f"{process.name} has read {group.group_id}'s log to {machine.position} of {end}"
+        return None
+
+    def _compare(self) -> None:
+        super()._compare()
+        for group in self.groups:
+            images = [(process.name, machine.image.groups) for process, machine in self._images(group)]
+            for name, *image in images[1:]:
+                if image != list(images[0][1:]):
+                    raise Violation(f"{group.group_id}: {images[0]} has another picture than {name}: {image}")
+            self.counts["groups at rest"] += 1
