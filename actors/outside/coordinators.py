@@ -255,7 +255,12 @@ def _as_it_is(reply: Any) -> Any:
 def _together(replies: Sequence[Any]) -> Any:
     error = next((each.error_code for each in replies if each.error_code != ErrorCode.none), ErrorCode.none)
     groups = tuple(group for each in replies for group in each.groups)
-    return dataclasses.replace(replies[0], error_code=error, groups=groups)
+    return dataclasses.replace(_longest_wait(replies), error_code=error, groups=groups)
+
+
+def _longest_wait(replies: Sequence[Any]) -> Any:
+    """The reply that has its client wait longest."""
+    return max(replies, key=lambda reply: getattr(reply, "throttle_time", NO_DELAY))
 
 
 class _Split:
@@ -290,7 +295,7 @@ class _Split:
         def take(reply: Any, error: Exception | None) -> None:
             if error is not None:
                 reply = self._coordinators.refusal(self._api, part, self._request.version)
-            self._template = reply
+            self._template = reply if self._template is None else _longest_wait((self._template, reply))
             self._found.update(zip(indexes, getattr(reply, self._lists.found), strict=True))
             if len(self._found) == len(self._asked):
                 whole = tuple(self._found[index] for index in range(len(self._asked)))

@@ -122,6 +122,7 @@ class _Fetch:
         self._leaders: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
+        self._throttle_time = NO_DELAY  # the longest that an owner asks for
         self._max_bytes = self._body.max_bytes if hasattr(self._body, "max_bytes") else (1 << 31) - 1
         self._deadline_ms = fetches.now_ms() + milliseconds(self._body.max_wait)
 
@@ -212,6 +213,7 @@ class _Fetch:
             share.results.clear()
             share.size = 0
         else:
+            self._throttle_time = max(self._throttle_time, getattr(reply, "throttle_time", NO_DELAY))
             share.results = {}
             for topic in reply.responses:
                 for part in topic.partitions:
@@ -323,7 +325,7 @@ class _Fetch:
         self._request.reply(
             build(
                 self._cls,
-                throttle_time=NO_DELAY,
+                throttle_time=self._throttle_time,
                 error_code=ErrorCode.none,
                 session_id=session.session_id if session is not None else NO_SESSION,
                 responses=tuple(

@@ -181,6 +181,7 @@ class _Gathering:
         self._module = module_of(self._cls)
         self._has_leaders = "current_leader" in fields_of(getattr(self._module, shape.replied_partition))
         self._results: dict[Spot, Any] = {}
+        self._throttle_time = NO_DELAY  # the longest that an owner asks for
         for spot, elsewhere in refused.items():
             self._refuse(spot, elsewhere)
 
@@ -197,6 +198,7 @@ class _Gathering:
                 self._request.reply(reply)
                 return
             else:
+                self._throttle_time = max(self._throttle_time, getattr(reply, "throttle_time", NO_DELAY))
                 self._collect(spots, reply)
             self._pending -= 1
             if self._pending == 0:
@@ -265,7 +267,7 @@ class _Gathering:
             build(
                 self._cls,
                 **{shape.replied_topics: tuple(topics)},
-                throttle_time=NO_DELAY,
+                throttle_time=self._throttle_time,
                 node_endpoints=self._places.endpoints(self._module, self._leaders) if self._leaders else (),
             )
         )

@@ -134,6 +134,7 @@ class Connections:
                 client_id=config.client_id or "raylog",
                 timeout_ms=int(timeout_ms),
                 borrows_records=self._borrows_records,
+                obeys_throttle=True,
             )
         except RaylogError:
             door.failures += 1

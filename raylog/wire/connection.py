@@ -5,6 +5,9 @@ awaits it. When the connection ends, for whatever reason, everything in flight f
 in order; nothing is retried here. A request whose ``timeout_ms`` passes fails with ClientTimeoutError and its reply,
 should it still come, is dropped; the connection lives on, since others' requests are on it.
 
+A client's connection obeys (``obeys_throttle``): after a reply that says ``throttle_time`` nothing leaves for so long [P15]. What is
+sent meanwhile leaves then, in order, and its time begins then. Links between servers pass such a reply on and go on.
+
 Callbacks run in the loop's thread; one that raises is logged and hurts nobody else. Writing never blocks: a sender that
 can outrun the peer looks at ``write_paused`` or awaits ``drain()``.
 """
@@ -30,7 +33,7 @@ from raylog.wire.frames import (
     decode_response,
     encode_request,
 )
-from raylog.wire.framing import FramedProtocol
+from raylog.wire.framing import Buffer, FramedProtocol
 from raylog.wire.handshake import ClientHandshake, HandshakeError, Peer, Secret
 
 logger = logging.getLogger("raylog.wire")
@@ -64,6 +67,9 @@ class Connection(FramedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._drained: asyncio.Future[None] | None = None
+        self._obeys_throttle = False
+        self._throttled_until = 0.0  # the loop's time
+        self._held: list[list[Buffer]] = []  # frames that wait for it
         self._stream: Callable[[memoryview], None] | None = None
         self._stream_closed: Callable[[Exception | None], None] | None = None
         self._waiting_for_end: list[asyncio.Future[None]] = []
@@ -79,6 +85,7 @@ class Connection(FramedProtocol):
         client_id: str | None = "raylog",
         timeout_ms: int = OPEN_TIMEOUT_MS,
         borrows_records: bool = False,
+        obeys_throttle: bool = False,
     ) -> Connection:
         """Connects and shakes hands (``secret`` None: no handshake).
 
@@ -89,6 +96,7 @@ class Connection(FramedProtocol):
         """
         connection = Connection(endpoint, client_id)
         connection._borrows_records = borrows_records
+        connection._obeys_throttle = obeys_throttle
         expected = Peer(*expect) if isinstance(expect, tuple) else expect
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -156,12 +164,14 @@ class Connection(FramedProtocol):
         if timeout_ms is None:
             deadline = float("inf")
         else:
-            deadline = self.loop.time() + timeout_ms / 1000
+            deadline = max(self.loop.time(), self._throttled_until) + timeout_ms / 1000
             if deadline < self._timer_at:
                 self._set_timer(deadline)
         was_idle = not self._pending
         self._pending[correlation_id] = _Pending(on_reply, api_key, version, deadline)
-        if was_idle:
+        if self._throttled_until:
+            self._held.append(frame)
+        elif was_idle:
             self.write_frame_now(frame)
         else:
             self.write_frame(frame)
@@ -195,7 +205,11 @@ class Connection(FramedProtocol):
         """Sends a Produce with acks 0, to which no reply comes."""
         assert api_of(entity)[0] == PRODUCE and entity.acks == 0, "only Produce with acks 0 has no reply"
         if not self.shut:
-            self.write_frame(encode_request(entity, 0, self._client_id))
+            frame = encode_request(entity, 0, self._client_id)
+            if self._throttled_until:
+                self._held.append(frame)
+            else:
+                self.write_frame(frame)
 
     async def drain(self) -> None:
         """Waits while the peer is slow to read. Returns at once on a closed connection."""
@@ -229,7 +243,25 @@ class Connection(FramedProtocol):
             raise
         except RaylogError as error:  # a private API's refusal
             failure = error
+        if self._obeys_throttle and (delay := getattr(reply, "throttle_time", None)):
+            self._throttle(delay.total_seconds())
         self._call_back(pending, reply, failure)
+
+    def _throttle(self, seconds: float) -> None:
+        now = self.loop.time()
+        if not self._throttled_until:
+            self.loop.call_later(seconds, self._throttle_over)
+        self._throttled_until = max(self._throttled_until, now + seconds)
+
+    def _throttle_over(self) -> None:
+        left_s = self._throttled_until - self.loop.time()
+        if left_s > 0:
+            self.loop.call_later(left_s, self._throttle_over)
+            return
+        self._throttled_until = 0.0
+        held, self._held = self._held, []
+        for frame in held:
+            self.write_frame(frame)
 
     def _call_back(self, pending: _Pending, reply: Entity | None, error: Exception | None) -> None:
         try:
@@ -256,6 +288,7 @@ class Connection(FramedProtocol):
             self._timer.cancel()
         self._wake_drained()
         pending, self._pending = self._pending, {}
+        self._held.clear()
         error = self._disconnected(reason)
         for request in pending.values():
             self._call_back(request, None, error)

@@ -15,8 +15,8 @@ Order. ``ordered=False`` (inside links): replies leave as they come, matched by 
 Back-pressure. Requests that are not replied to count their bytes, per connection and per server. A connection above its
 share, or with too many requests, is not read until it has sunk below. When the server is above its share, those
 connections wait that hold more than ``SMALL_HOLDER_BYTES``: a follower's parked fetch is small, so the replication that
-frees parked produce requests always gets through. A peer that does not read its replies is not read either.
-``request.release()`` gives the bytes back early, once the body is of no more use.
+frees parked produce requests always gets through. A peer that does not read its replies is not read either. An outside client that is
+told to wait (``throttle_time``) is not read for so long. ``request.release()`` gives the bytes back early, once the body is of no more use.
 
 Bad input. Whatever is no frame, no known request or no proof is logged in one line with the peer's address, and the
 connection is closed; a handler that raises a RaylogError for a private API refuses by that error, anything else that
@@ -34,7 +34,6 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from raylog.errors import ProtocolError, RaylogError
@@ -54,6 +53,7 @@ from raylog.wire.frames import (
 )
 from raylog.wire.framing import Buffer, FramedProtocol
 from raylog.wire.handshake import HandshakeError, Peer, Secret, ServerHandshake
+from raylog.wire.limits import Limits as Limits
 from raylog.wire.ports import end_listening, listening_socket
 
 logger = logging.getLogger("raylog.wire")
@@ -65,27 +65,6 @@ BROKER_REQUESTS_MAX: Final = 65_536
 SWEEP_INTERVAL_S: Final = 1.0
 
 Handler = Callable[["Request"], Awaitable[Any] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one peer, or all of them, may make the server hold.
-
-    ``request_bytes_max`` is Kafka's ``socket.request.max.bytes``, ``connections_max`` its ``max.connections``, ``idle_timeout_ms`` its
-    ``connections.max.idle.ms``; None: no limit. ``connection_fetches_max``: Fetch requests of one connection that are worked on at a
-    time, because a small one may ask for a large answer. A Broker speaks for many clients over one connection, so it may have
-    ``BROKER_REQUESTS_MAX`` requests open.
-    """
-
-    request_bytes_max: int = 104_857_600
-    connection_bytes_max: int = 64 * 1024 * 1024
-    connection_requests_max: int = 4096
-    server_bytes_max: int = 256 * 1024 * 1024
-    handshake_timeout_ms: int = 10_000
-    frame_timeout_ms: int = 30_000
-    connections_max: int | None = None
-    idle_timeout_ms: int | None = None
-    connection_fetches_max: int | None = None
 
 
 class Request:
@@ -133,6 +112,8 @@ class Request:
             return
         assert self._state is _OPEN, f"request {self.header} was answered twice"
         self.connection.send_reply(self, encode_response(entity, self.correlation_id))
+        if (delay := getattr(entity, "throttle_time", None)) and self.connection.server.ordered:
+            self.connection.mute(delay.total_seconds())
 
     def refuse(self, error: RaylogError) -> None:
         """Answers a private API by an error."""
@@ -193,6 +174,7 @@ class ServerConnection(FramedProtocol):
         self._open_requests: set[Request] = set()
         self._order: deque[Request] | None = deque() if server.ordered else None
         self._waiting = False  # reading is held for back-pressure
+        self._muted_until = 0.0
         self._stream: Callable[[memoryview], None] | None = None  # takes the frames after a switch to a session
         self._stream_closed: Callable[[Exception | None], None] | None = None
         self._progress_mark = -1
@@ -357,7 +339,23 @@ class ServerConnection(FramedProtocol):
 
     # -------------------------------------------------------------- back-pressure
 
+    def mute(self, seconds: float) -> None:
+        """Reads nothing more for so long: the peer was told to wait, and perhaps it does not (KIP-219)."""
+        self._muted_until = max(self._muted_until, self.loop.time() + seconds)
+        self.loop.call_later(seconds, self._maybe_unmute)
+        self._wait()
+
+    def _maybe_unmute(self) -> None:
+        left_s = self._muted_until - self.loop.time()
+        if left_s > 0:  # a timer may be a moment early
+            self.loop.call_later(left_s + 0.001, self._maybe_unmute)
+        else:
+            self._muted_until = 0.0
+            self.maybe_go_on()
+
     def _over_limits(self) -> bool:
+        if self._muted_until:
+            return True
         limits = self.server.limits
         is_broker = self.peer.node_id >= 0 and slot_of(self.peer.node_id) == BROKER_SLOT
         requests_max = BROKER_REQUESTS_MAX if is_broker else limits.connection_requests_max

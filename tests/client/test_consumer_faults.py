@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -98,6 +99,34 @@ def test_a_broken_fetch_is_made_again(scripted: Any) -> None:
     cluster.fail_next(FETCH, lambda cluster, request: request.connection.abort() or True, 3)
     with from_start(cluster) as consumer:
         assert [r.value for r in read(consumer, 10)] == values(10)
+
+
+def test_a_consumer_waits_as_long_as_a_leader_tells_it_to(scripted: Any) -> None:
+    cluster = scripted()
+    fill(cluster, values(5))
+    times: list[float] = []
+
+    def throttle(cluster: ScriptedCluster, request: Any) -> bool:
+        answer = cluster._fetch_answers(request, cluster.node_of(request))
+        times.append(cluster.loop.time())
+        request.reply(
+            import_module(type(request.body).__module__.replace(".request", ".response")).FetchResponse(
+                throttle_time=timedelta(milliseconds=300), error_code=ErrorCode.none, session_id=0, responses=answer
+            )
+        )
+        return True
+
+    def note(cluster: ScriptedCluster, request: Any) -> bool:
+        times.append(cluster.loop.time())
+        return False
+
+    cluster.fail_next(FETCH, throttle)
+    cluster.fail_next(FETCH, note)
+    with from_start(cluster) as consumer:
+        assert [r.value for r in read(consumer, 5)] == values(5), "what came with it is there at once"
+        fill(cluster, values(5, 5))
+        assert [r.value for r in read(consumer, 5)] == values(5, 5)
+    assert times[1] - times[0] >= 0.3
 
 
 def test_an_unclean_cut_moves_the_position_to_the_cut(scripted: Any) -> None:

@@ -1,0 +1,26 @@
+"""What a server lets its peers make it hold (``server``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one peer, or all of them, may make the server hold.
+
+    ``request_bytes_max`` is Kafka's ``socket.request.max.bytes``, ``connections_max`` its ``max.connections``, ``idle_timeout_ms`` its
+    ``connections.max.idle.ms``; None: no limit. ``connection_fetches_max``: Fetch requests of one connection that are worked on at a
+    time, because a small one may ask for a large answer. A Broker speaks for many clients over one connection, so it may have
+    ``BROKER_REQUESTS_MAX`` requests open.
+    """
+
+    request_bytes_max: int = 104_857_600
+    connection_bytes_max: int = 64 * 1024 * 1024
+    connection_requests_max: int = 4096
+    server_bytes_max: int = 256 * 1024 * 1024
+    handshake_timeout_ms: int = 10_000
+    frame_timeout_ms: int = 30_000
+    connections_max: int | None = None
+    idle_timeout_ms: int | None = None
+    connection_fetches_max: int | None = None
