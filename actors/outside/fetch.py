@@ -12,7 +12,8 @@ A client that names its rack is sent to an in-sync replica there, if the leader 
 holds no records.
 
 A partition that cannot be read here (another broker's, unknown, its process gone) makes the answer leave at once. No more than
-``max_bytes`` leave in one answer, but for its first batch; each owner is asked for its share of them.
+``max_bytes`` leave in one answer, but for its first batch; each owner is asked for its share of them. While the Broker holds too much that
+clients do not read, it asks for less, and later (``answer_room``).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from raylog.actors.apis.entities import (
     request_class,
     response_class,
 )
+from raylog.actors.outside.answer_room import AnswerRoom
 from raylog.actors.outside.fetch_sessions import NO_SESSION, Fetching, FetchSessions, Key
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import NO_EPOCH, Elsewhere, Places
@@ -54,11 +56,14 @@ PATIENCE_MS = 2_000  # the same, while others have answered
 class Fetches:
     """The handler of Fetch."""
 
-    def __init__(self, places: Places, owners: Owners, sessions: FetchSessions, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, places: Places, owners: Owners, sessions: FetchSessions, now_ms: Callable[[], int], room: AnswerRoom
+    ) -> None:
         self.places = places
         self.owners = owners
         self.sessions = sessions
         self.now_ms = now_ms
+        self.room = room
 
     def handle(self, request: Request) -> None:
         """Begin it: the reply follows."""
@@ -84,7 +89,8 @@ class Fetches:
                 )
             )
             return
-        _Fetch(self, request, fetching).begin()
+        fetch_ = _Fetch(self, request, fetching)
+        self.room.when_there_is_room(request, milliseconds(body.max_wait), fetch_.begin)
 
 
 def _named(topic: Any) -> Any:
@@ -126,7 +132,8 @@ class _Fetch:
         self._max_bytes = self._body.max_bytes if hasattr(self._body, "max_bytes") else (1 << 31) - 1
         self._deadline_ms = fetches.now_ms() + milliseconds(self._body.max_wait)
 
-    def begin(self) -> None:
+    def begin(self, most_bytes: int) -> None:
+        self._max_bytes = min(self._max_bytes, most_bytes)
         places = self._fetches.places
         rack = getattr(self._body, "rack_id", "")
         find = places.reader if rack else places.leader  # who names no rack is better off with the leader

@@ -30,6 +30,7 @@ from typing import Any
 
 from raylog.actors.apis import admin, configs, fetch, operations, quorum
 from raylog.actors.outside import cluster_view, log_directories, scattered
+from raylog.actors.outside.answer_room import AnswerRoom
 from raylog.actors.outside.controller_link import TIMEOUT_MS, ControllerLink, timed_out, timed_out_as_a_whole
 from raylog.actors.outside.coordinators import Coordinators
 from raylog.actors.outside.fetch import Fetches
@@ -47,7 +48,7 @@ from raylog.wire.server import Handler, Limits, Request, Server
 ANSWERED_HERE = (cluster_view.METADATA, cluster_view.DESCRIBE_CLUSTER)
 CONTROLLER_APIS = tuple(api for api in (*admin.APIS, *configs.APIS, *operations.APIS) if api.key not in ANSWERED_HERE)
 PRODUCE = scattered.PRODUCE.key
-LIMITS = Limits(idle_timeout_ms=600_000, connection_fetches_max=4)
+LIMITS = Limits(idle_timeout_ms=600_000, connection_fetches_max=4, answers_bytes_max=256 << 20)
 
 
 class Router:
@@ -80,7 +81,8 @@ class Router:
         )
         self.sessions = FetchSessions(lambda: random.getrandbits(31))
         self._creation = TopicCreation(self._places, self._link)
-        fetches = Fetches(self._places, self._owners, self.sessions, _now_ms)
+        room = AnswerRoom(lambda: self.server)
+        fetches = Fetches(self._places, self._owners, self.sessions, _now_ms, room)
         handlers: dict[int, Handler] = {
             cluster_view.METADATA: self._metadata,
             cluster_view.DESCRIBE_CLUSTER: self._describe_cluster,
@@ -118,6 +120,7 @@ class Router:
             },  # librdkafka takes codecs from version 0 being there (KAFKA-18659)
             limits=self._limits,
         )
+        self.server.on_read = room.answers_read
 
     def bind(self) -> Endpoint:
         """Take the port. Clients that connect wait until ``start``. Raises ClusterError if none can be had."""

@@ -262,7 +262,9 @@ def _refusals(server: Server) -> dict[int, _Refusal]:
     refusals: dict[int, _Refusal] = {cluster_view.METADATA: _metadata}
     for shape in SHAPES:
         refusals[shape.key] = lambda code, _, shape=shape: Scattered(shape, _Refusing(places, code), owners).handle  # type: ignore[misc]
-    refusals[FETCH] = lambda code, _: Fetches(_Refusing(places, code), owners, fetches.sessions, fetches.now_ms).handle
+    refusals[FETCH] = lambda code, _: (
+        Fetches(_Refusing(places, code), owners, fetches.sessions, fetches.now_ms, fetches.room).handle
+    )
     return refusals
 
 

@@ -55,6 +55,8 @@ from raylog.wire.framing import Buffer, FramedProtocol
 from raylog.wire.handshake import HandshakeError, Peer, Secret, ServerHandshake
 from raylog.wire.limits import Limits as Limits
 from raylog.wire.ports import end_listening, listening_socket
+from raylog.wire.request import GONE, REPLIED
+from raylog.wire.request import Request as Request
 
 logger = logging.getLogger("raylog.wire")
 
@@ -65,94 +67,6 @@ BROKER_REQUESTS_MAX: Final = 65_536
 SWEEP_INTERVAL_S: Final = 1.0
 
 Handler = Callable[["Request"], Awaitable[Any] | None]
-
-
-class Request:
-    """One request. Answer it once, by ``reply``; or never, for a Produce with acks 0: then call ``done``."""
-
-    __slots__ = (
-        "_held_bytes",
-        "_reply",
-        "_state",
-        "api_key",
-        "body",
-        "client_id",
-        "connection",
-        "correlation_id",
-        "version",
-    )
-
-    def __init__(self, connection: ServerConnection, header: RequestHeader, body: Entity, size: int) -> None:
-        self.connection = connection
-        self.api_key, self.version, self.correlation_id, self.client_id = header
-        self.body = body
-        self._held_bytes = size
-        self._state = _OPEN
-        self._reply: list[Buffer] | None = None  # encoded, waiting for its turn (ordered connections)
-
-    @property
-    def header(self) -> RequestHeader:
-        return RequestHeader(self.api_key, self.version, self.correlation_id, self.client_id)
-
-    @property
-    def peer(self) -> Peer:
-        return self.connection.peer
-
-    @property
-    def is_open(self) -> bool:
-        """Whether somebody still waits for the reply."""
-        return self._state is _OPEN
-
-    def reply(self, entity: Entity) -> None:
-        """Sends the answer.
-
-        Nothing happens when the connection is gone; answering twice is a mistake of the caller's.
-        """
-        if self._state is _GONE:
-            return
-        assert self._state is _OPEN, f"request {self.header} was answered twice"
-        self.connection.send_reply(self, encode_response(entity, self.correlation_id))
-        if (delay := getattr(entity, "throttle_time", None)) and self.connection.server.ordered:
-            self.connection.mute(delay.total_seconds())
-
-    def refuse(self, error: RaylogError) -> None:
-        """Answers a private API by an error."""
-        assert self.api_key >= private.FIRST_API_KEY, "Kafka's APIs carry errors in fields of their own"
-        self.reply(private.Refusal.of(error))
-
-    def done(self) -> None:
-        """Ends a request that wants no answer."""
-        if self._state is _OPEN:
-            self.connection.send_reply(self, [])
-
-    def release(self) -> None:
-        """The body is of no more use: forgets it and gives its bytes back to the peer's share."""
-        self.body = None
-        held, self._held_bytes = self._held_bytes, 0
-        self.connection.give_back(held)
-
-    def guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
-        """The callback of something this request waits for: what escapes it ends the connection, as what escapes a handler does."""
-
-        def call(*arguments: Any) -> None:
-            try:
-                callback(*arguments)
-            except Exception as error:
-                self.connection.handler_failed(self, error)
-
-        return call
-
-    def on_close(self, callback: Callable[[Request], None]) -> None:
-        """Calls back if the connection is lost before the reply. For parked requests; at once if it is lost already."""
-        if self._state is _OPEN:
-            self.connection.watchers[self] = callback
-        elif self._state is _GONE:
-            callback(self)
-
-
-_OPEN: Final = "open"
-_REPLIED: Final = "replied"
-_GONE: Final = "gone"
 
 
 class ServerConnection(FramedProtocol):
@@ -295,7 +209,7 @@ class ServerConnection(FramedProtocol):
 
     def send_reply(self, request: Request, frame: Sequence[Buffer]) -> None:
         """Takes the encoded answer of an open request; an empty one only ends it."""
-        request._state = _REPLIED
+        request.state = REPLIED
         if self._order is None:
             if frame:
                 self.write_frame(frame)
@@ -303,21 +217,22 @@ class ServerConnection(FramedProtocol):
             self._order.popleft()
             if frame:
                 self.write_frame(frame)
-            while self._order and self._order[0]._reply is not None:
+            while self._order and self._order[0].encoded is not None:
                 following = self._order.popleft()
-                if following._reply:
-                    self.write_frame(following._reply)
-                following._reply = None
+                if following.encoded:
+                    self.write_frame(following.encoded)
+                following.encoded = None
         else:
-            request._reply = list(frame)
+            request.encoded = list(frame)
+            self.server.unread.add(self)
         self._open_requests.discard(request)
         if self.watchers:
             self.watchers.pop(request, None)
         self.in_flight_requests -= 1
         if request.api_key == FETCH:
             self.in_flight_fetches -= 1
-        self.give_back(request._held_bytes)
-        request._held_bytes = 0
+        self.give_back(request.held_bytes)
+        request.held_bytes = 0
 
     def give_back(self, count: int) -> None:
         """The peer holds ``count`` bytes less."""
@@ -383,11 +298,19 @@ class ServerConnection(FramedProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self.server.unread.add(self)
         self.hold_reading()
 
     def write_resumed(self) -> None:
         if not self._waiting:
             self.release_reading()
+        self.server.on_read()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of answers that the peer has not taken, or whose turn has not come."""
+        held = [request.encoded for request in self._order or () if request.encoded]
+        return self.unsent_bytes + sum(sum(map(len, reply)) for reply in held)
 
     # -------------------------------------------------------------- ending
 
@@ -415,14 +338,15 @@ class ServerConnection(FramedProtocol):
         server = self.server
         server.connections.discard(self)
         server.waiting.discard(self)
+        server.unread.discard(self)
         server.in_flight_bytes -= self.in_flight_bytes
         self.in_flight_bytes = self.in_flight_requests = self.in_flight_fetches = 0
         self._waiting = False
         if self._order is not None:
             self._order.clear()
         for request in self._open_requests:
-            request._state = _GONE
-            request._held_bytes = 0
+            request.state = GONE
+            request.held_bytes = 0
         self._open_requests.clear()
         watchers, self.watchers = self.watchers, {}
         for request, callback in watchers.items():
@@ -438,6 +362,7 @@ class ServerConnection(FramedProtocol):
         if self._stream_closed is not None:
             self._stream_closed(reason)
         server.wake_waiting()
+        server.on_read()
 
     def sweep(self, now: float) -> None:
         """Closes a connection whose handshake or frame does not come to its end, or that nobody uses."""
@@ -499,6 +424,8 @@ class Server:
         self.limits = limits or Limits()
         self.connections: set[ServerConnection] = set()
         self.waiting: set[ServerConnection] = set()
+        self.unread: set[ServerConnection] = set()  # those that may hold answers
+        self.on_read: Callable[[], None] = lambda: None  # some peer has read, or is gone
         self.in_flight_bytes = 0
         self.refused_connections = 0
         self.is_over = False
@@ -579,6 +506,12 @@ class Server:
         task: asyncio.Task[None] = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def unread_bytes(self) -> int:
+        """Of answers that peers have not taken; without the little that connections hold which are not paused."""
+        sizes = [(each, each.unread_bytes) for each in self.unread]
+        self.unread.difference_update([each for each, size in sizes if not size])
+        return sum(size for _, size in sizes)
 
     def wake_waiting(self) -> None:
         for connection in list(self.waiting):

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from outside import fetch, produce
 
 from raylog.actors.apis.entities import module_of, response_class
+from raylog.actors.outside.answer_room import AnswerRoom
 from raylog.actors.outside.fetch import Fetches
 from raylog.actors.outside.fetch_sessions import FetchSessions
 from raylog.actors.outside.owners import Owner
@@ -31,6 +32,7 @@ from raylog.metadata.records import (
     TopicCreated,
 )
 from raylog.types import Endpoint, node_id
+from raylog.wire.limits import Limits
 
 TOPIC = uuid.UUID(int=77)
 ZERO = datetime.timedelta(0)
@@ -172,7 +174,8 @@ def test_leaders_in_a_fetched_partition_are_brokers_too() -> None:
     world, owners = image(0), HandOwners()
     sessions = FetchSessions(lambda: 1)
     request = HandRequest(fetch(TOPIC, {0: 0}, version=17))
-    Fetches(Places(0, lambda: world), owners, sessions, lambda: 0).handle(request)  # type: ignore[arg-type]
+    room = AnswerRoom(lambda: SimpleNamespace(limits=Limits()))  # type: ignore[arg-type, return-value]
+    Fetches(Places(0, lambda: world), owners, sessions, lambda: 0, room).handle(request)  # type: ignore[arg-type]
     cls = response_class(1, 17)
     module = module_of(cls)
     part = module.PartitionData(

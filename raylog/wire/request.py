@@ -1,0 +1,103 @@
+"""One request that a server has received, until it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from raylog.errors import RaylogError
+from raylog.wire import private
+from raylog.wire.frames import Entity, RequestHeader, encode_response
+from raylog.wire.framing import Buffer
+from raylog.wire.handshake import Peer
+
+if TYPE_CHECKING:
+    from raylog.wire.server import ServerConnection
+
+
+OPEN: Final = "open"
+REPLIED: Final = "replied"
+GONE: Final = "gone"
+
+
+class Request:
+    """One request. Answer it once, by ``reply``; or never, for a Produce with acks 0: then call ``done``."""
+
+    __slots__ = (
+        "api_key",
+        "body",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "encoded",
+        "held_bytes",
+        "state",
+        "version",
+    )
+
+    def __init__(self, connection: ServerConnection, header: RequestHeader, body: Entity, size: int) -> None:
+        self.connection = connection
+        self.api_key, self.version, self.correlation_id, self.client_id = header
+        self.body = body
+        self.held_bytes = size
+        self.state = OPEN
+        self.encoded: list[Buffer] | None = None  # encoded, waiting for its turn (ordered connections)
+
+    @property
+    def header(self) -> RequestHeader:
+        return RequestHeader(self.api_key, self.version, self.correlation_id, self.client_id)
+
+    @property
+    def peer(self) -> Peer:
+        return self.connection.peer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody still waits for the reply."""
+        return self.state is OPEN
+
+    def reply(self, entity: Entity) -> None:
+        """Sends the answer.
+
+        Nothing happens when the connection is gone; answering twice is a mistake of the caller's.
+        """
+        if self.state is GONE:
+            return
+        assert self.state is OPEN, f"request {self.header} was answered twice"
+        self.connection.send_reply(self, encode_response(entity, self.correlation_id))
+        if (delay := getattr(entity, "throttle_time", None)) and self.connection.server.ordered:
+            self.connection.mute(delay.total_seconds())
+
+    def refuse(self, error: RaylogError) -> None:
+        """Answers a private API by an error."""
+        assert self.api_key >= private.FIRST_API_KEY, "Kafka's APIs carry errors in fields of their own"
+        self.reply(private.Refusal.of(error))
+
+    def done(self) -> None:
+        """Ends a request that wants no answer."""
+        if self.state is OPEN:
+            self.connection.send_reply(self, [])
+
+    def release(self) -> None:
+        """The body is of no more use: forgets it and gives its bytes back to the peer's share."""
+        self.body = None
+        held, self.held_bytes = self.held_bytes, 0
+        self.connection.give_back(held)
+
+    def guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """The callback of something this request waits for: what escapes it ends the connection, as what escapes a handler does."""
+
+        def call(*arguments: Any) -> None:
+            try:
+                callback(*arguments)
+            except Exception as error:
+                self.connection.handler_failed(self, error)
+
+        return call
+
+    def on_close(self, callback: Callable[[Request], None]) -> None:
+        """Calls back if the connection is lost before the reply. For parked requests; at once if it is lost already."""
+        if self.state is OPEN:
+            self.connection.watchers[self] = callback
+        elif self.state is GONE:
+            callback(self)
