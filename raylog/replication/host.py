@@ -250,8 +250,10 @@ class ReplicaHost:
             replica = self.replicas.get(part.id)
             if replica is not None and replica.leader is not None:
                 progress = replica.follower_progress(event)
-                if progress is not None and event.wants_all:
-                    progress.forget_sent()
+                if progress is not None:
+                    progress.newest_fetch = event.token
+                    if event.wants_all:
+                        progress.forget_sent()
                 if progress is not None and replica.validate_fetch(part, follower=True) is None:
                     replica.leader.count_fetch(progress, part, now_ms)
 
@@ -338,7 +340,8 @@ class ReplicaHost:
                 if is_throttled(replica, event.replica_id):
                     self.context.copying_out.spend(len(result.records))
                 progress = replica.follower_progress(event)
-                if progress is not None and result.diverging_epoch is None:
+                is_newest = progress is not None and progress.newest_fetch == event.token
+                if progress is not None and is_newest and result.diverging_epoch is None:
                     progress.sent_high_watermark = result.high_watermark
                     progress.sent_log_start_offset = result.log_start_offset
         self.context.effects.append(Reply(event.token, FetchReply(tuple(results))))

@@ -49,7 +49,8 @@ class FollowerProgress:
     """One follower as this leader has seen it in this epoch.
 
     ``log_end_offset`` and ``log_start_offset`` are −1 until a fetch of the named incarnation was counted. ``sent_*`` is what the last
-    answer told it; a parked fetch returns when those are outdated.
+    answer told it; a parked fetch returns when those are outdated. Only answers to ``newest_fetch`` count: a follower that asks again
+    has given up what it asked before, and drops the answer.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class FollowerProgress:
         "last_caught_up_ms",
         "log_end_offset",
         "log_start_offset",
+        "newest_fetch",
         "sent_high_watermark",
         "sent_log_start_offset",
     )
@@ -72,6 +74,7 @@ class FollowerProgress:
         self.log_start_offset = UNKNOWN
         self.fetched_at_ms = LONG_AGO_MS
         self.fetched_leader_end = 1 << 62
+        self.newest_fetch = UNKNOWN  # its token
         self.forget_sent()
 
     def forget_sent(self) -> None:

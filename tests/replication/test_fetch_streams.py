@@ -263,3 +263,19 @@ def test_a_new_partition_ends_the_pause_of_a_stream_that_failed() -> None:
     hosts.assign(1, (1, 2), to=(2,), id=P1, run=False)
     (again,) = sent(hosts)
     assert [part.id for part in again.partitions] == [P0, P1]
+
+
+def test_a_fetch_that_its_follower_has_given_up_takes_no_news_from_the_next_one() -> None:
+    """The follower drops the answer to the first: what that one said, the second has to say again."""
+    hosts = Hosts((1, 2, 3))
+    hosts.assign(1, (1, 2, 3), to=(1,))
+    two, three = ((broker, hosts.processes[broker].incarnation) for broker in (2, 3))
+    hosts.produce(1, b"m", run=False)
+    hosts.fetch(1, 1, replica=two)
+    hosts.fetch(1, 0, replica=three)
+    given_up = hosts.fetch(1, 1, replica=two, max_wait_ms=500)
+    newest = hosts.fetch(1, 1, replica=two, max_wait_ms=500)
+    assert hosts.fetched(given_up) is None and hosts.fetched(newest) is None
+    hosts.fetch(1, 1, replica=three)
+    told = hosts.fetched(newest)
+    assert told is not None and told.high_watermark == 1
