@@ -96,6 +96,8 @@ class Member(Client):
         self._assignors = tuple(ASSIGNORS[name] for name in group.assignors)
         self._is_cooperative = subscriptions.is_cooperative(self._assignors)
         self._remembered = Remembered()
+        self._identity = ("", -1)
+        self._former: tuple[str, int] | None = None  # member id and generation before the present ones
         self._member = GroupMember(
             MemberConfig(SESSION_MS, HEARTBEAT_MS, REBALANCE_MS, 100, 1_000, instance is not None)
         )
@@ -247,6 +249,9 @@ class Member(Client):
         )
 
     def _take_over(self, order: Assigned) -> None:
+        if self._remembered.generation >= 0:
+            self._former = (self._identity[0], self._remembered.generation)
+        self._identity = (self._member.member_id, order.generation)
         had, self.owned = self.owned, decode_assignment(order.assignment).partitions
         self._remembered = Remembered(self.owned, order.generation)
         if set(self.owned) - set(had):  # where to begin
@@ -279,7 +284,10 @@ class Member(Client):
         self.later(self.scheduler.skewed_us(200_000), self._commit_some, f"{self.name} commits")
 
     def _commit(self, place: TopicPartition) -> None:
+        """Now and then as who this was before the last rebalance: a thread of the user's has taken its time."""
         member_id, generation = self._member.member_id, self._member.generation
+        if self._former is not None and self.scheduler.chance(0.05):
+            member_id, generation = self._former
         part = CommittedPartition(place.topic, place.partition, self.groups.next_offset())
         request = OffsetCommit(self.group.group_id, (part,), member_id, generation, self.instance)
 
