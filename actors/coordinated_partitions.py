@@ -37,13 +37,14 @@ from raylog.groups.events import (
     RequestReceived,
     Resigned,
     Ticked,
+    TopicGone,
 )
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.groups.records import GroupRecord, UnknownKey, decode, encode
 from raylog.groups.requests import GroupReply, Request
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
-from raylog.metadata.session import Assignment
+from raylog.metadata.session import Assignment, DeletedTopic, FromController
 from raylog.records.batch import batches
 from raylog.records.codec import RecordBatchBuilder, light_records
 from raylog.replication.events import ProducePartitionResult
@@ -113,7 +114,7 @@ class LoopClock:
 
 
 class CoordinatedPartitions:
-    """``hold`` and ``look`` are called by the process that holds the replicas."""
+    """``hear`` and ``look`` are called by the process that holds the replicas."""
 
     def __init__(
         self,
@@ -141,6 +142,13 @@ class CoordinatedPartitions:
         return Coordinator(self._config, new_uuid=self._new_uuid, position=position)
 
     # ------------------------------------------------------------------ replicas
+
+    def hear(self, frame: FromController) -> None:
+        """The controller says something to this process; some of it concerns groups."""
+        if isinstance(frame, Assignment):
+            self.hold(frame)
+        elif isinstance(frame, DeletedTopic):
+            self.topic_gone(frame.topic)
 
     def hold(self, assignment: Assignment) -> None:
         """A replica is assigned to this process; it is nobody's business here unless it is one of ``__consumer_offsets``.
@@ -319,6 +327,12 @@ class CoordinatedPartitions:
             self._tell(partition, event)
         else:
             self._run(None, self._nobody.handle(event, self._clock.now_ms(), self._clock.wall_ms()))
+        self._set_timer()
+
+    def topic_gone(self, topic: str) -> None:
+        """A topic was deleted: those who coordinate here forget how far groups had come in it."""
+        for partition in list(self._partitions.values()):
+            self._tell(partition, TopicGone(topic))
         self._set_timer()
 
     def connection_closed(self, connection: int) -> None:

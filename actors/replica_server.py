@@ -370,10 +370,10 @@ class ReplicaServer:
     # ------------------------------------------------------------------ the controller
 
     def _controller_said(self, frame: FromController) -> None:
+        self._groups.hear(frame)
         match frame:
             case Assignment():
                 self._names.add(frame.topic, frame.topic_id)
-                self._groups.hold(frame)
                 self._handle(Assigned(frame))
             case Removal(topic_id=topic_id, partition=partition):
                 id = TopicIdPartition(topic_id, partition)

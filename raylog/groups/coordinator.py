@@ -98,7 +98,7 @@ class Role(Enum):
 class Coordinator:
     """``handle`` takes one event and returns what it brings about, in order."""
 
-    __slots__ = ("_context", "_load_end", "_offsets", "_rebalances", "_resigned_epoch", "role")
+    __slots__ = ("_context", "_gone", "_load_end", "_offsets", "_rebalances", "_resigned_epoch", "role")
 
     def __init__(self, config: GroupConfig, *, new_uuid: Callable[[], uuid.UUID], position: int = 0) -> None:
         """``position``: where the log starts, or whatever the first Replayed will begin with."""
@@ -106,6 +106,7 @@ class Coordinator:
         self._rebalances = Rebalances(self._context, new_uuid)
         self._offsets = Offsets(self._context, self._rebalances)
         self._load_end = 0
+        self._gone: list[str] = []  # topics deleted while the log is being read
         self._resigned_epoch = -1
         self.role = Role.FOLLOWING
 
@@ -156,6 +157,8 @@ class Coordinator:
             case TopicGone():
                 if self.role is Role.LEADING:
                     self._offsets.topic_gone(event.topic)
+                elif self.role is Role.LOADING:
+                    self._gone.append(event.topic)
             case Ticked():
                 self._tick()
             case _:
@@ -183,6 +186,7 @@ class Coordinator:
         context.give_up()
         context.groups.clear()
         context.timers.clear()
+        self._gone.clear()
         self.role = Role.FOLLOWING
 
     def _replayed(self, event: Replayed) -> None:
@@ -204,6 +208,9 @@ class Coordinator:
         for group in list(context.groups.values()):
             self._rebalances.restored(group)
         context.timers.set((EXPIRE,), context.now_ms + context.config.offsets_retention_check_interval_ms)
+        gone, self._gone = self._gone, []
+        for topic in gone:
+            self._offsets.topic_gone(topic)
 
     # -------------------------------------------------------------- requests
 

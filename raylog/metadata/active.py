@@ -224,6 +224,7 @@ class ActiveController:
         for record in decision.records:
             if isinstance(record, TopicDeleted):
                 self._effects += self._announcements.removals(record.topic_id)
+                self._effects += self._announcements.deleted(record.topic_id)
             elif isinstance(record, RemovalPending):
                 key = RemovalKey(record.topic_id, record.partition, record.node_id)
                 self._effects += self._announcements.removal(key)

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.metadata import copy_rates, effective_configs, elections
 from raylog.metadata.events import SendFrame
 from raylog.metadata.image import MetadataImage, RemovalKey, Topic
@@ -36,6 +37,7 @@ from raylog.metadata.session import (
     BrokerDisks,
     CopyRates,
     CopyRatesChanged,
+    DeletedTopic,
     ImageChanged,
     Removal,
 )
@@ -181,6 +183,20 @@ class Announcements:
             if session is not None:
                 frames.append(self._removal(session, key))
         return frames
+
+    def deleted(self, topic_id: uuid.UUID) -> list[SendFrame]:
+        """To everybody connected who may coordinate groups: a topic was just deleted."""
+        names = {removal.topic for key, removal in self._committed.removals.items() if key.topic_id == topic_id}
+        offsets = self._committed.topic_named(OFFSETS_TOPIC)
+        if offsets is None:
+            return []
+        nodes = {slot.node_id for state in offsets.partitions.values() for slot in state.replicas}
+        sessions = [session for node in sorted(nodes) if (session := self._listening(node)) is not None]
+        return [
+            SendFrame(session.session_id, DeletedTopic(self._controller_epoch, name))
+            for name in sorted(names)
+            for session in sessions
+        ]
 
     def removal(self, key: RemovalKey) -> list[SendFrame]:
         """The Removal of one replica that has moved away, if its actor is connected and has not confirmed it yet."""

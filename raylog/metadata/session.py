@@ -247,6 +247,14 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """To a process that holds partitions of ``__consumer_offsets``: nobody will read on in that topic. Said once, when that commits."""
+
+    controller_epoch: int
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class AlterPartitionAnswer:
     """``error`` is a Kafka error code, 0 when done; the new state itself arrives as an Assignment, sent before this."""
 
@@ -269,5 +277,13 @@ FromActor = (
     Hello | Heartbeat | ReplicaOpened | ReplicaFailed | ReplicaRemoved | NodeLeaving | DisksChecked | AlterPartition
 )
 FromController = (
-    Welcome | CopyRatesChanged | BrokerDisks | ImageChanged | Assignment | Removal | AlterPartitionAnswer | Exit
+    Welcome
+    | CopyRatesChanged
+    | BrokerDisks
+    | ImageChanged
+    | Assignment
+    | Removal
+    | DeletedTopic
+    | AlterPartitionAnswer
+    | Exit
 )

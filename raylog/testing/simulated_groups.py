@@ -24,7 +24,6 @@ from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.groups.requests import GroupReply, Heartbeat, JoinGroup, OffsetCommit, SyncGroup
 from raylog.log.files import NotInMemory
 from raylog.metadata.requests import CreateTopics, ElectionType, NewTopic
-from raylog.metadata.session import Assignment
 from raylog.replication.events import Event, LogFailed, OwnAppend, ProducePartition, ProducePartitionResult
 from raylog.replication.replica import Replica
 from raylog.testing.administration import Administration
@@ -72,8 +71,7 @@ class CoordinatorProcess(ReplicaProcess):
         self._roles: dict[int, Role] = {}
 
     def controller_said(self, frame: Any) -> None:
-        if isinstance(frame, Assignment):
-            self.groups.hold(frame)
+        self.groups.hear(frame)
         super().controller_said(frame)
 
     def handle(self, event: Event) -> None:

@@ -22,6 +22,7 @@ from raylog.metadata.session import (
     Assignment,
     BrokerDisks,
     CopyRatesChanged,
+    DeletedTopic,
     Exit,
     FromActor,
     Heartbeat,
@@ -93,7 +94,9 @@ class ActorSpec:
     incarnation: int
 
 
-_Said = Welcome | CopyRatesChanged | BrokerDisks | ImageChanged | Assignment | Removal | AlterPartitionAnswer
+_Said = (
+    Welcome | CopyRatesChanged | BrokerDisks | ImageChanged | Assignment | Removal | DeletedTopic | AlterPartitionAnswer
+)
 
 
 class ServerProcess(Process):
@@ -256,7 +259,7 @@ class ReplicaProcess(ServerProcess):
                 self.handle(AlterPartitionAnswered(frame))
             case Welcome() | CopyRatesChanged():
                 self.handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
-            case BrokerDisks() | ImageChanged():
+            case BrokerDisks() | ImageChanged() | DeletedTopic():
                 pass
             case _:
                 assert_never(frame)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 from group_bench import GROUP, Bench
 from kio.schema.errors import ErrorCode
 
 from raylog.groups.context import GroupConfig
-from raylog.groups.coordinator import Role
-from raylog.groups.events import Appended, Elected, HighWatermarkRose, Replayed, Resigned
+from raylog.groups.coordinator import Coordinator, Role
+from raylog.groups.events import Append, Appended, Elected, HighWatermarkRose, Replayed, Resigned, TopicGone
 from raylog.groups.group import State
+from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue
 from raylog.groups.requests import (
     DeleteGroup,
     DescribeGroup,
@@ -185,3 +188,12 @@ def test_a_group_that_is_larger_than_its_limit_has_grown_rebalances_when_it_is_l
     tokens = [bench.join(each.member_id) for each in joined]
     errors = [bench.answers[token].error if token in bench.answers else 0 for token in tokens]  # type: ignore[union-attr]
     assert sorted(errors) == [0, 0, ErrorCode.group_max_size_reached.value]
+
+
+def test_a_topic_deleted_while_the_log_is_read_takes_its_offsets_with_it() -> None:
+    coordinator = Coordinator(GroupConfig(), new_uuid=uuid.uuid4)
+    stored = GroupRecord(OffsetKey("g", "t", 0), OffsetValue(5, -1, "", 0))
+    coordinator.handle(Elected(1, 1), 0, 0)
+    assert coordinator.handle(TopicGone("t"), 0, 0) == []
+    (append,) = coordinator.handle(Replayed((stored,), 1), 0, 0)
+    assert isinstance(append, Append) and append.records == (GroupRecord(OffsetKey("g", "t", 0), None),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylog.metadata.requests import ClusterStatus, CreateTopics, DeleteTopics, NewTopic
-from raylog.metadata.session import Removal
+from raylog.metadata.session import DeletedTopic, Removal
 from raylog.types import TopicIdPartition
 
 
@@ -27,6 +27,16 @@ def test_removals_go_out_and_confirmed_ones_are_forgotten_and_emptied_actors_exi
     assert not full.image.removals and not full.image.actors and not full.image.assigned
     full.pass_time(2_000)
     assert len(full.starts) == 2, "nobody is created again"
+
+
+def test_only_who_may_coordinate_groups_hears_of_a_deleted_topic_and_once(full):
+    full.create("__consumer_offsets", (2,))
+    holder = full.process(TopicIdPartition(full.image.topic_ids["__consumer_offsets"], 0), 2)
+    others = [process for process in full.processes.values() if process is not holder]
+    full.ask(DeleteTopics(("t",)))
+    full.pass_time(2_000)
+    assert [frame.topic for frame in holder.heard if isinstance(frame, DeletedTopic)] == ["t"]
+    assert not any(isinstance(frame, DeletedTopic) for process in others for frame in process.heard)
 
 
 def test_an_actor_that_was_away_is_created_to_delete_its_folders(full):

@@ -278,3 +278,14 @@ def test_who_does_not_coordinate_a_group_says_so_for_each_group(running: InProce
     mine, others = ask(running, endpoint_of(running, here), fetch_of(GROUP, elsewhere)).groups
     assert mine.error_code == ErrorCode.none and mine.topics[0].partitions[0].committed_offset == 5
     assert others.error_code == ErrorCode.not_coordinator and not others.topics
+
+
+def test_a_deleted_topic_takes_the_groups_offsets_with_it(running: InProcessCluster) -> None:
+    with AdminClient(running.address) as admin:
+        admin.create_topics([NewTopic("t"), NewTopic("kept")])
+        for name in ("t", "kept"):
+            admin.alter_group_offsets(GROUP, {(name, 0): 7})
+        admin.delete_topics(["t"])
+        eventually(lambda: list(admin.list_group_offsets(GROUP)) == [("kept", 0)], "the offsets in t are gone")
+        admin.create_topics([NewTopic("t")])
+        assert list(admin.list_group_offsets(GROUP)) == [("kept", 0)], "one of the same name begins anew"
