@@ -2,7 +2,8 @@
 # make test        every lane of tests, each within its time budget
 # make check       format, lint, types, layers
 # make LANE        one lane: fast core sim ray conformance spark chaos
-# make sim SEED=7  replays one seed of the simulator and prints its trace; make sim SEEDS=500 runs many (EVENTS=n for longer runs)
+# make sim SEED=7  replays one seed of the simulator and prints its trace; make sim SEEDS=500 runs many (EVENTS=n for longer runs,
+#              GROUPS=1 for those with consumer groups)
 # make mutations   patches faults into the machines, hunts each with up to 500 seeds, writes tests/sim/mutations.md
 # make bench       the benchmarks, one JSON file and one table each, and docs/benchmarks.md
 # make ray-up      ray up cluster.yaml over SSH, on this machine alone; needs root (outside CI)
@@ -46,9 +47,9 @@ spark: $(SPARK_INSTALLED)
 
 sim: $(INSTALLED)
 ifdef SEED
-	@$(BIN)/python -m raylog.testing.replay --seed $(SEED) $(if $(EVENTS),--events $(EVENTS)) --trace
+	@$(BIN)/python -m raylog.testing.replay --seed $(SEED) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) --trace
 else ifdef SEEDS
-	@$(BIN)/python -m raylog.testing.replay --seeds $(SEEDS) $(if $(EVENTS),--events $(EVENTS)) --keep-going
+	@$(BIN)/python -m raylog.testing.replay --seeds $(SEEDS) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) --keep-going
 else
 	@$(BIN)/python .ci/lanes.py sim
 endif

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raylog.client.admin import NewTopic as NewTopic
     from raylog.client.group_membership import RebalanceListener as RebalanceListener
+    from raylog.client.offset_commits import GroupMetadata as GroupMetadata
     from raylog.client.offset_commits import OffsetAndMetadata as OffsetAndMetadata
     from raylog.client.sync import AdminClient as AdminClient
     from raylog.client.sync import Consumer as Consumer
@@ -40,6 +41,7 @@ _HOMES = {
     "Cluster": "raylog.cluster",
     "Consumer": "raylog.client.sync",
     "NewTopic": "raylog.client.admin",
+    "GroupMetadata": "raylog.client.offset_commits",
     "OffsetAndMetadata": "raylog.client.offset_commits",
     "Producer": "raylog.client.sync",
     "RebalanceListener": "raylog.client.group_membership",

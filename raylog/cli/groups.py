@@ -62,8 +62,11 @@ def describe(
     offsets: Annotated[
         bool, typer.Option("--offsets", help="How far the group has come (unless said otherwise).")
     ] = False,
-    members: Annotated[bool, typer.Option("--members", help="Its members, and what they read.")] = False,
+    members: Annotated[bool, typer.Option("--members", help="Its members, and how much they read.")] = False,
     state: Annotated[bool, typer.Option("--state", help="Its state and its coordinator.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Which partitions each member reads, and the leader epochs of offsets.")
+    ] = False,
     folder: Folder = None,
     address: Address = None,
     as_json: AsJson = False,
@@ -88,7 +91,7 @@ def describe(
     if as_json:
         print_json(rows)
     elif rows:
-        columns = list(rows[0])
+        columns = [column for column in rows[0] if verbose or column not in _VERBOSE]
         _print_columns(
             [_TITLES[column] for column in columns], [[_text(row[column]) for column in columns] for row in rows]
         )
@@ -248,10 +251,12 @@ def _print_columns(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None
     )
 
 
+_VERBOSE = ("assignment", "leader_epoch")  # columns that are shown when asked for, as Kafka's tool does
 _TITLES = {
     "group": "GROUP",
     "topic": "TOPIC",
     "partition": "PARTITION",
+    "leader_epoch": "LEADER-EPOCH",
     "current_offset": "CURRENT-OFFSET",
     "log_end_offset": "LOG-END-OFFSET",
     "lag": "LAG",
@@ -310,6 +315,7 @@ def _offset_rows(admin: AdminClient, group: GroupDescription) -> list[dict[str, 
                 "group": group.group_id,
                 "topic": key.topic,
                 "partition": key.partition,
+                "leader_epoch": committed[key].leader_epoch if current is not None else None,
                 "current_offset": current,
                 "log_end_offset": end,
                 "lag": None if current is None or end is None else max(0, end - current),

@@ -29,7 +29,7 @@ from raylog.client.fetcher import Fetcher
 from raylog.client.group_membership import Duty, GroupMembership, RebalanceListener, listener_of
 from raylog.client.leader_requests import LeaderRequests
 from raylog.client.link import ClusterLink
-from raylog.client.offset_commits import OffsetAndMetadata, OnCommit, to_commit
+from raylog.client.offset_commits import GroupMetadata, OffsetAndMetadata, OnCommit, to_commit
 from raylog.client.record_reader import RecordReader, empty_table
 from raylog.client.subscriptions import wanted
 from raylog.errors import ClientTimeoutError, ClosedError, ConfigError, RaylogError
@@ -242,6 +242,10 @@ class AsyncConsumer:
     def subscription(self) -> list[str]:
         """The topics that are subscribed to; those that a pattern matches now."""
         return self._opened().membership("subscription()").subscription()
+
+    def group_metadata(self) -> GroupMetadata:
+        """The group, this member's id in it, and the generation."""
+        return self._opened().membership("group_metadata()").metadata()
 
     async def unsubscribe(self) -> None:
         """Leave the group; nothing is read any more."""

@@ -51,7 +51,7 @@ from raylog.client.group_member import (
     State,
 )
 from raylog.client.link import ClusterLink
-from raylog.client.offset_commits import Identity, OffsetAndMetadata, OffsetCommits
+from raylog.client.offset_commits import GroupMetadata, Identity, OffsetAndMetadata, OffsetCommits
 from raylog.client.subscribed_topics import SubscribedTopics
 from raylog.client.subscriptions import Remembered, Wanted
 from raylog.errors import ConfigError, ProtocolError, RaylogError, error_for
@@ -165,6 +165,13 @@ class GroupMembership:
         self._error = None
         self.polled()
         self._topics.want(wanted)
+
+    def metadata(self) -> GroupMetadata:
+        assert self._config.group_id is not None
+        identity = self._identity()
+        return GroupMetadata(
+            self._config.group_id, identity.member_id, identity.generation, self._config.group_instance_id
+        )
 
     def subscription(self) -> list[str]:
         return list(self._topics.names or ())

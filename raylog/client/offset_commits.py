@@ -46,6 +46,16 @@ class Identity:
     generation: int = NO_GENERATION
 
 
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A consumer's membership as it is now. ``generation`` −1 and ``member_id`` empty: it is not in the group (yet, or any more)."""
+
+    group_id: str
+    member_id: str
+    generation: int
+    group_instance_id: str | None = None
+
+
 _LOST_MEMBERSHIP = frozenset(
     {
         ErrorCode.illegal_generation,

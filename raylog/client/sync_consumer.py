@@ -21,7 +21,7 @@ from raylog.client.background import background, notice_fork
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer import TABLE_BYTES, ConsumerCore, Keys, Place, Topics
 from raylog.client.group_membership import Duty, GroupMembership, RebalanceListener, listener_of
-from raylog.client.offset_commits import OffsetAndMetadata, OnCommit
+from raylog.client.offset_commits import GroupMetadata, OffsetAndMetadata, OnCommit
 from raylog.client.record_reader import empty_table
 from raylog.client.subscriptions import Wanted, wanted
 from raylog.errors import ClosedError
@@ -107,6 +107,10 @@ class Consumer:
     def subscription(self) -> list[str]:
         """The topics that are subscribed to; those that a pattern matches now."""
         return self._core().membership("subscription()").subscription()
+
+    def group_metadata(self) -> GroupMetadata:
+        """The group, this member's id in it, and the generation."""
+        return self._core().membership("group_metadata()").metadata()
 
     def unsubscribe(self) -> None:
         """Leave the group; nothing is read any more."""

@@ -23,7 +23,15 @@ from raylog.groups.coordinator import Coordinator, Role
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.groups.requests import GroupReply, Heartbeat, JoinGroup, OffsetCommit, SyncGroup
 from raylog.log.files import NotInMemory
-from raylog.metadata.requests import CreateTopics, ElectionType, NewTopic
+from raylog.metadata.requests import (
+    ConfigChange,
+    ConfigOperation,
+    CreateTopics,
+    ElectionType,
+    NewTopic,
+    ResourceChanges,
+    ResourceType,
+)
 from raylog.replication.events import Event, LogFailed, OwnAppend, ProducePartition, ProducePartitionResult
 from raylog.replication.replica import Replica
 from raylog.testing.administration import Administration
@@ -192,8 +200,24 @@ class GroupAdministration(Administration):
 
     def _change(self) -> None:
         if not self._stopped:
-            self.scheduler.rng.choice((self._elect, self._drain))()
+            self.scheduler.rng.choice((self._elect, self._drain, self._set_a_groups_config))()
             self._later()
+
+    def _set_a_groups_config(self) -> None:
+        """Coordinators go by it from then on."""
+        name, value = self.scheduler.rng.choice(
+            (
+                ("group.initial.rebalance.delay.ms", "0"),
+                ("group.initial.rebalance.delay.ms", "2000"),
+                ("group.initial.rebalance.delay.ms", None),
+                ("offsets.commit.timeout.ms", "500"),
+                ("offsets.commit.timeout.ms", None),
+            )
+        )
+        self.simulation.trace(f"configure groups: {name}={value}")
+        self.simulation.counts["configs of groups changed"] += 1
+        operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+        self._alter(ResourceChanges(ResourceType.BROKER, "", (ConfigChange(name, operation, value),)))
 
     def _elect(self) -> None:
         self.elect(ElectionType.PREFERRED)

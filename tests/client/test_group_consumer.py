@@ -144,6 +144,11 @@ def test_a_member_reads_everything_and_its_successor_goes_on_there(
         assert first.subscription() == [topic]
         assert sorted(int(record.value or b"") for record in read(first, 20)) == list(range(20))
         assert len(first.assignment()) == 4
+        known = first.group_metadata()
+        assert known.generation >= 1 and known.member_id and known.group_instance_id is None
+        with AdminClient(running.address) as admin:
+            found = admin.describe_groups(known.group_id)[known.group_id]
+        assert [each.member_id for each in found.members] == [known.member_id]
         assert [first.position((topic, index)) for index in range(4)] == [5, 5, 5, 5]
     produce(running, topic, 4, start=20)
     second = member()

@@ -97,6 +97,11 @@ def test_a_group_with_members_is_shown_and_left_alone(operator, raylog, topic):
         _, rows = raylog("groups", "describe", "--group", group, "--json")
         assert [(row["lag"], row["member"]) for row in rows] == [(0, member["member"])] * 2
         assert "CONSUMER-ID" in raylog("groups", "describe", "--group", group)[1]
+        for view, column, value in (("--members", "ASSIGNMENT", f"{topic}(0,1)"), ("--offsets", "LEADER-EPOCH", "")):
+            brief = raylog("groups", "describe", "--group", group, view)[1]
+            assert column not in brief and "CONSUMER-ID" in brief
+            whole = raylog("groups", "describe", "--group", group, view, "--verbose")[1]
+            assert column in whole and value in whole
         with pytest.raises(ConfigError, match="is inactive, but its state is Stable"):
             resets(raylog, group, "--all-topics", "--to-earliest", "--execute")
         with pytest.raises(RaylogError, match="has members"):

@@ -1,6 +1,7 @@
 """The simulator over many seeds: production replicas, logs and controllers under faults keep every promise (raylog.testing.checkers).
 
-A failing seed says how to see it again: ``make sim SEED=N``. It joins ``failed_seeds.txt`` then.
+A failing seed says how to see it again: ``make sim SEED=N`` (with ``GROUPS=1`` those with consumer groups). It joins ``failed_seeds.txt``
+or ``failed_group_seeds.txt`` then.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ MET_WITH_GROUPS = (
     "static members fenced",
     "unclean elections",
     "completed reassignments",
+    "configs of groups changed",
     "groups at rest",
 )
 
