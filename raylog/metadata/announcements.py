@@ -27,6 +27,7 @@ from raylog.metadata.records import (
     Record,
     ReplicaSlot,
     TopicConfigChanged,
+    TopicCreated,
     TopicDeleted,
     encode_batch,
 )
@@ -48,13 +49,16 @@ IMAGE_FRAME_RECORDS = 10_000  # an image goes out in frames of so many records: 
 
 
 class Announcements:
-    __slots__ = ("_committed", "_configs", "_controller_epoch", "_rates", "_sessions", "_whole")
+    __slots__ = ("_committed", "_configs", "_controller_epoch", "_names", "_rates", "_sessions", "_whole")
 
     def __init__(self, committed: MetadataImage, sessions: Sessions, controller_epoch: int) -> None:
         self._committed = committed
         self._sessions = sessions
         self._controller_epoch = controller_epoch
         self._configs: dict[tuple[uuid.UUID, int | None], tuple[tuple[str, str], ...]] = {}  # by topic and broker
+        self._names = {
+            topic.topic_id: topic.name for topic in committed.topics.values()
+        }  # until their deletion is told
         self._rates: dict[int, CopyRates] | None = None  # None: not computed yet
         self._whole: list[ImageChanged] | None = None  # the image as frames, until the next decision
 
@@ -77,6 +81,8 @@ class Announcements:
                     topic = self._committed.topics.get(record.topic_id)
                     if topic is not None:
                         ids.update(TopicIdPartition(topic.topic_id, partition) for partition in topic.partitions)
+                case TopicCreated():
+                    self._names[record.topic_id] = record.name
                 case TopicDeleted():
                     self._configs.clear()
         return sorted(id for id in ids if self._committed.partition(id) is not None)
@@ -186,17 +192,13 @@ class Announcements:
 
     def deleted(self, topic_id: uuid.UUID) -> list[SendFrame]:
         """To everybody connected who may coordinate groups: a topic was just deleted."""
-        names = {removal.topic for key, removal in self._committed.removals.items() if key.topic_id == topic_id}
+        name = self._names.pop(topic_id)
         offsets = self._committed.topic_named(OFFSETS_TOPIC)
         if offsets is None:
             return []
         nodes = {slot.node_id for state in offsets.partitions.values() for slot in state.replicas}
         sessions = [session for node in sorted(nodes) if (session := self._listening(node)) is not None]
-        return [
-            SendFrame(session.session_id, DeletedTopic(self._controller_epoch, name))
-            for name in sorted(names)
-            for session in sessions
-        ]
+        return [SendFrame(session.session_id, DeletedTopic(self._controller_epoch, name)) for session in sessions]
 
     def removal(self, key: RemovalKey) -> list[SendFrame]:
         """The Removal of one replica that has moved away, if its actor is connected and has not confirmed it yet."""

@@ -37,6 +37,10 @@ def test_only_who_may_coordinate_groups_hears_of_a_deleted_topic_and_once(full):
     full.pass_time(2_000)
     assert [frame.topic for frame in holder.heard if isinstance(frame, DeletedTopic)] == ["t"]
     assert not any(isinstance(frame, DeletedTopic) for process in others for frame in process.heard)
+    full.starts_at_once = False
+    full.create("never-opened", (0, 1))
+    full.ask(DeleteTopics(("never-opened",)))
+    assert [frame.topic for frame in holder.heard if isinstance(frame, DeletedTopic)] == ["t", "never-opened"]
 
 
 def test_an_actor_that_was_away_is_created_to_delete_its_folders(full):
