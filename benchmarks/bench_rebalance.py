@@ -403,6 +403,8 @@ def main() -> int:
         for name, measurement in bench.cases.get(case, {}).items():
             if name.startswith(Raylog.name):
                 bench.target(f"{case}, {name}, longest, s", max(measurement.values), at_most=BOUNDS_S[kind])
+    counts = {f"{case}, {name}": len(each.values) for case, by in bench.cases.items() for name, each in by.items()}
+    bench.note(f"Runs: {'; '.join(f'{name}: {count}' for name, count in counts.items())}.")
     return bench.finish()
 
 
