@@ -8,6 +8,7 @@ gives the greatest entry at or below it; the reader scans on from there.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from raylog.log.files import Files
 from raylog.log.index_file import IndexFile
@@ -35,6 +36,14 @@ class OffsetIndex:
             return self.base_offset, 0
         relative, position = self.file.get(number, in_memory=in_memory)
         return self.base_offset + relative, position
+
+    def last_entries(self, position: int, offset: int) -> Iterator[tuple[int, int]]:
+        """The last two ``(offset, position)`` at or below both. Raises NotInMemory where the disk would be waited for."""
+        file = self.file
+        last = min(file.floor(1, position, in_memory=True), file.floor(0, offset - self.base_offset, in_memory=True))
+        for number in range(last, max(last - 2, -1), -1):
+            relative, found = file.get(number, in_memory=True)
+            yield self.base_offset + relative, found
 
     def append(self, offset: int, position: int) -> None:
         relative = offset - self.base_offset

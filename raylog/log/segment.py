@@ -22,7 +22,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from raylog.log.config import LogConfig
-from raylog.log.files import Buffer, File, Files
+from raylog.log.files import Buffer, File, Files, NotInMemory
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
 from raylog.log.time_index import NO_TIMESTAMP, TimeIndex
 from raylog.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchView
@@ -35,6 +35,7 @@ _WALK_BYTES = 8192
 _SCAN_BYTES = 4 << 20
 _REMEMBERED_POSITIONS = 32
 _RECENT_BYTES = 4 << 20
+_MANY_BATCHES = 64  # of the size of the first one in a read: from there on the index is asked where they end
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 
@@ -361,6 +362,10 @@ class Segment:
         end = last = start
         limit = start + max_bytes
         next_base = base_offset
+        if limit - start > _MANY_BATCHES * size:
+            end = self._known_batch(chunk, position, start, min(limit, available), end_offset)
+            next_base, length = unpack(chunk, end)
+            size = length + LOG_OVERHEAD
         while next_base < end_offset:
             last, end = end, end + size
             if end + LOG_OVERHEAD > available:
@@ -374,6 +379,24 @@ class Segment:
         if start == 0 and end == available:
             return chunk, base_offset, next_offset
         return memoryview(chunk)[start:end], base_offset, next_offset
+
+    def _known_batch(self, chunk: Buffer, position: int, start: int, stop: int, end_offset: int) -> int:
+        """Where in a chunk, which was read at ``position``, a batch begins that may be returned with all before it, as far on as the
+        index knows one: else ``start``. Walking over thousands of small batches would cost more than reading them.
+        """
+        try:
+            for offset, at in self.offset_index.last_entries(position + stop - 1, end_offset - 1):
+                found = at - position
+                if found <= start:
+                    break
+                if found + _DELTA_END <= stop:
+                    base_offset, length = _PLACE.unpack_from(chunk, found)
+                    is_it = base_offset + _DELTA.unpack_from(chunk, found + _DELTA_POSITION)[0] == offset
+                    if is_it and found + length + LOG_OVERHEAD <= stop:
+                        return found
+        except NotInMemory:
+            pass  # a sealed segment's index, and nobody may wait for the disk
+        return start
 
     def scan(
         self, position: int = 0, end: int | None = None, *, in_memory: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import kafka_error
+from raylog.log import segment
 from raylog.log.files import NotInMemory
 from raylog.records.batch import batches
 from raylog.records.codec import encode
@@ -80,6 +82,71 @@ def test_reading_on_from_where_the_last_read_ended_visits_everything_once(log: A
             assert part.next_offset > offset
             offset = part.next_offset
         assert seen == list(range(0, 100, 10))
+
+
+@pytest.fixture
+def small_batches(machine: Any) -> tuple[Any, list[tuple[int, int, int]]]:
+    """A sealed segment and an active one of small batches of several sizes; (base offset, next offset, bytes) of each batch."""
+    log = machine.open(segment_bytes=64 << 10, index_interval_bytes=1024)
+    written = []
+    for number in range(700):
+        base_offset = log.log_end_offset
+        machine.append(*[b"x" * (number % 37)] * (1 + number % 3))
+        view = next(batches(log.read(base_offset, 1).records))
+        written.append((base_offset, log.log_end_offset, view.size))
+    assert len(log.segments) == 2
+    return log, written
+
+
+def test_of_many_small_batches_as_many_are_read_as_there_may_be(
+    small_batches: tuple[Any, list[tuple[int, int, int]]],
+) -> None:
+    """The index says where most of them end; it must not say more than that."""
+    log, written = small_batches
+    second = log.segments.active.base_offset
+    for first in range(0, 700, 23):
+        for max_bytes in (20_000, 40_001, 1 << 20):
+            for end_offset in (log.log_end_offset, (written[first][0] + log.log_end_offset) // 2):
+                expected, size = [], 0
+                for base_offset, next_offset, batch_bytes in written[first:]:
+                    is_elsewhere = (base_offset >= second) != (written[first][0] >= second)
+                    if base_offset >= end_offset or size + batch_bytes > max_bytes or is_elsewhere:
+                        break
+                    size += batch_bytes
+                    expected.append((base_offset, next_offset))
+                found = log.read(written[first][0], max_bytes, end_offset=end_offset)
+                assert [view.base_offset for view in batches(found.records)] == [base for base, _ in expected]
+                assert found.next_offset == expected[-1][1]
+
+
+def test_an_index_that_names_no_batch_is_not_believed(machine: Any) -> None:
+    log = machine.open(index_interval_bytes=1024)
+    for _ in range(300):
+        machine.append(bytes(200))
+    honest = [view.base_offset for view in batches(log.read(0, 40_000).records)]
+    index = log.segments.active.offset_index.file
+    for number in range(index.count):
+        relative, position = index.get(number)
+        struct.pack_into(">ii", index._tail, number * 8, relative, position + 80)  # amid zeros, as of an empty batch
+    assert [view.base_offset for view in batches(log.read(0, 40_000).records)] == honest
+
+
+def test_a_read_of_many_small_batches_looks_at_few_of_them(
+    small_batches: tuple[Any, list[tuple[int, int, int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, written = small_batches
+    looked = []
+
+    class Counting:
+        def unpack_from(self, data: Any, at: int) -> Any:
+            looked.append(at)
+            return place.unpack_from(data, at)
+
+    place = segment._PLACE
+    monkeypatch.setattr(segment, "_PLACE", Counting())
+    found = log.read(written[0][0], 60_000)
+    assert len(list(batches(found.records))) > 300
+    assert len(looked) < 60
 
 
 def test_many_sealed_segments_are_read_with_few_open_files(machine: Any) -> None:
