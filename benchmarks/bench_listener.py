@@ -93,6 +93,7 @@ def main() -> int:
         "listener",
         f"confluent-kafka through the listener, one client, one partition, against Apache Kafka {VERSION}",
         settings=SETTINGS | {"records": {str(key): count for key, count in RECORDS.items()}},
+        rounds=3,
         quick=quick,
     )
     for brokers in (1, 3):

@@ -66,6 +66,7 @@ def main() -> int:
         "router_cost",
         "confluent-kafka straight at a replica and through the Broker, RF 1, acks=1",
         settings=SETTINGS | {"records": RECORDS},
+        rounds=3,
         quick=quick,
     )
 
