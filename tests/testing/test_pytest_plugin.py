@@ -37,7 +37,7 @@ def test_the_page_begins_with_a_test_of_ten_lines() -> None:
     assert len(lines) <= LINES_OF_A_TEST
 
 
-@pytest.mark.core
+@pytest.mark.conformance
 def test_the_fixture_is_a_broker_as_the_marker_says(tmp_path: Path) -> None:
     text = """
 import pytest
@@ -65,7 +65,7 @@ def test_mistake(raylog_broker):
     assert "give a list of names" in output
 
 
-@pytest.mark.core
+@pytest.mark.conformance
 def test_who_does_not_use_the_fixture_imports_nothing(tmp_path: Path) -> None:
     text = """
 import sys
@@ -79,7 +79,7 @@ def test_mine():
     assert "1 passed" in output, output
 
 
-@pytest.mark.core
+@pytest.mark.conformance
 def test_the_broker_runs_without_ray_pytest_and_what_only_clients_need(tmp_path: Path) -> None:
     program = """
 import sys
@@ -92,7 +92,7 @@ assert not found, found
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=100)
 
 
-@pytest.mark.core
+@pytest.mark.conformance
 def test_everything_that_the_page_shows_runs(tmp_path: Path) -> None:
     shown = blocks()
     output = run(tmp_path, "\n\n".join(shown))
