@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from raylog.groups.coordinator import Coordinator, Role
 from raylog.groups.events import Elected
 from raylog.groups.group import Group
 from raylog.groups.offsets import Offsets
+from raylog.groups.rebalances import Rebalances
 from raylog.groups.records import OffsetKey
 from raylog.groups.requests import OffsetCommit
 
@@ -80,15 +80,13 @@ def let_members_of_an_old_generation_commit(patch: pytest.MonkeyPatch) -> None:
     _let_commit(patch, unfenced)
 
 
-def share_out_again_in_the_same_generation(patch: pytest.MonkeyPatch) -> None:
-    following = Group.next_generation
+def give_every_member_the_same_part(patch: pytest.MonkeyPatch) -> None:
+    store = Rebalances._store_assignments
 
-    def same(self: Group, *rest: Any) -> None:
-        generation = self.generation
-        following(self, *rest)
-        self.generation = max(1, generation)
+    def stored(self: Rebalances, group: Group, given: dict[str, bytes]) -> None:
+        store(self, group, dict.fromkeys(given, max(given.values(), key=len, default=b"")))
 
-    patch.setattr(Group, "next_generation", same)
+    patch.setattr(Rebalances, "_store_assignments", stored)
 
 
 GROUP_MUTATIONS: dict[str, Mutation] = {
@@ -99,6 +97,6 @@ GROUP_MUTATIONS: dict[str, Mutation] = {
         coordinate_before_the_log_is_read,
         let_a_fenced_static_member_commit,
         let_members_of_an_old_generation_commit,
-        share_out_again_in_the_same_generation,
+        give_every_member_the_same_part,
     )
 }
