@@ -27,6 +27,10 @@ class AnswerRoom:
         self._server = server
         self._waiting: dict[Request, Callable[[], None]] = {}
 
+    def has(self, count: int) -> bool:
+        """Whether so many bytes may be asked for at once."""
+        return self._room() >= count
+
     def when_there_is_room(self, request: Request, max_wait_ms: int, begin: Callable[[int], None]) -> None:
         """Call ``begin`` with how many bytes may be asked for, now or within ``max_wait_ms``; never if the client hangs up before."""
         room = self._room()

@@ -1,6 +1,7 @@
 """Fetch: asks all owning processes, without waiting if there are several, and parks one read at each while there is too little to answer.
 
-One owner and nothing to refuse: its own waiting does it all, the request is forwarded with the client's ``max_wait`` and ``min_bytes``.
+One owner and nothing to refuse: its own waiting does it all, the request is forwarded with the client's ``max_wait`` and ``min_bytes``. If
+it is about one partition, outside of any session, it is not even decoded for that (``one_partition``).
 
 Several owners: the first round asks for what is there now. If that is less than ``min_bytes``, each owner is asked to wait until it has
 its share of what is missing: ``(missing / owners)``, rounded up, more than it had. As long as no owner has that, the sum is short, too,
@@ -37,11 +38,13 @@ from raylog.actors.apis.entities import (
     request_class,
     response_class,
 )
+from raylog.actors.outside import one_partition
 from raylog.actors.outside.answer_room import AnswerRoom
 from raylog.actors.outside.fetch_sessions import NO_SESSION, Fetching, FetchSessions, Key
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import NO_EPOCH, Elsewhere, Places
 from raylog.types import NO_LEADER, broker_of
+from raylog.wire.frames import decode_response
 from raylog.wire.server import Request
 
 logger = logging.getLogger("raylog.broker")
@@ -67,8 +70,10 @@ class Fetches:
 
     def handle(self, request: Request) -> None:
         """Begin it: the reply follows."""
+        if self._pass_on(request):
+            return
         body, version = request.body, request.version
-        asked = [((_named(topic), each.partition), each) for topic in body.topics for each in topic.partitions]
+        asked = _asked(body)
         if version < 7:
             fetching: Fetching | ErrorCode = Fetching(asked, None, is_full=True)
         else:
@@ -91,6 +96,33 @@ class Fetches:
             return
         fetch_ = _Fetch(self, request, fetching)
         self.room.when_there_is_room(request, milliseconds(body.max_wait), fetch_.begin)
+
+    def _pass_on(self, request: Request) -> bool:
+        """Whether it is about one partition that is led here: its bytes go to the leader, and those of the answer come back."""
+        version = request.version
+        asked = one_partition.fetched(request.frame, version, request.position) if request.frame is not None else None
+        owner = self.places.leader_of(asked.topic, asked.number) if asked is not None else None
+        if asked is None or not isinstance(owner, Owner) or not self.room.has(asked.bytes_max):
+            return False
+
+        def heard(answer: Any, error: Exception | None) -> None:
+            if error is None and one_partition.is_good_news(answer, asked):
+                request.pass_on(answer)
+                return
+            reply = decode_response(fetch.KEY, version, answer) if error is None else None
+            _Fetch(self, request, Fetching(_asked(request.body), None, is_full=True)).end_with(owner, reply, error)
+
+        assert request.frame is not None
+        timeout_ms = asked.waits_ms + SLACK_MS
+        heard = request.guarded(heard)
+        cancel = self.owners.pass_on(owner, request.frame, asked.end, heard, timeout_ms=timeout_ms, is_produce=False)
+        request.on_close(lambda _: cancel())
+        return True
+
+
+def _asked(body: Any) -> list[tuple[Key, Any]]:
+    """The partitions that a request names."""
+    return [((_named(topic), each.partition), each) for topic in body.topics for each in topic.partitions]
 
 
 def _named(topic: Any) -> Any:
@@ -162,6 +194,11 @@ class _Fetch:
         waits = len(self._shares) == 1 and not self._refused and not self._nearer
         for owner, share in self._shares.items():
             self._ask(owner, share, min_bytes=self._body.min_bytes if waits else 0, waits=waits)
+
+    def end_with(self, owner: Owner, reply: Any, error: Exception | None) -> None:
+        """What the only owner has to say is known already."""
+        share = self._shares[owner] = _Share([key for key, _ in self._fetching.partitions], {})
+        self._heard(owner, share, reply, error)
 
     def _end_empty(self) -> None:
         """Nothing to ask anybody: refusals leave at once, an empty request waits as it wants to."""

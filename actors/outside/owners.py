@@ -13,17 +13,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, NamedTuple
 
 from raylog.errors import DisconnectedError, RaylogError
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection, OnReply
+from raylog.wire.framing import Buffer
 from raylog.wire.handshake import Peer
 
 logger = logging.getLogger("raylog.broker")
 
 OPEN_TIMEOUT_MS = 5_000
 PRODUCE = 0
+NO_REPLY = -1  # the correlation id of what cannot be cancelled
+
+Send = Callable[[Connection, OnReply], int]
+"""Sends a request and says its correlation id."""
 
 
 class Owner(NamedTuple):
@@ -54,11 +60,23 @@ class Owners:
 
         ``client_id`` says for whom, where the owner has to know.
         """
-        return self._link(owner, request).call(request, on_reply, timeout_ms, client_id)
+        link = self._link(owner, is_produce=request.__api_key__ == PRODUCE)
+        return link.begin(
+            lambda connection, heard: connection.call(request, heard, timeout_ms=timeout_ms, client_id=client_id),
+            on_reply,
+        )
+
+    def pass_on(
+        self, owner: Owner, frame: Buffer, end: int, on_reply: OnReply, *, timeout_ms: float, is_produce: bool
+    ) -> Callable[[], None]:
+        """The same with a request as it came, in its frame up to ``end``. ``on_reply`` gets the reply's frame (``Connection.pass_on``)."""
+        return self._link(owner, is_produce).begin(
+            lambda connection, heard: connection.pass_on(frame, end, heard, timeout_ms=timeout_ms), on_reply
+        )
 
     def tell(self, owner: Owner, request: Any, on_loss: Callable[[], None]) -> None:
         """Send a Produce with acks 0, to which no reply comes; ``on_loss``: the process could not be reached."""
-        self._link(owner, request).tell(request, on_loss)
+        self._link(owner, is_produce=True).tell(request, on_loss)
 
     def keep(self, living: Collection[Owner]) -> None:
         """Close the connections to all other processes."""
@@ -68,8 +86,8 @@ class Owners:
     def close(self) -> None:
         self.keep(())
 
-    def _link(self, owner: Owner, request: Any) -> _Link:
-        key = (owner, request.__api_key__ == PRODUCE)
+    def _link(self, owner: Owner, is_produce: bool) -> _Link:
+        key = (owner, is_produce)
         link = self._links.get(key)
         if link is None:
             link = self._links[key] = _Link(self._open, owner)
@@ -98,20 +116,23 @@ class _Link:
         self._opening: asyncio.Task[None] | None = None
         self._waiting: list[_Waiting] = []
 
-    def call(self, request: Any, on_reply: OnReply, timeout_ms: float, client_id: str | None) -> Callable[[], None]:
+    def begin(self, send: Send, on_reply: OnReply) -> Callable[[], None]:
         connection = self._connection
         if connection is not None and connection.is_open:
-            correlation_id = connection.call(request, on_reply, timeout_ms=timeout_ms, client_id=client_id)
-            return lambda: connection.cancel(correlation_id)
-        waiting = _Waiting(request, on_reply, timeout_ms, client_id)
+            return partial(connection.cancel, send(connection, on_reply))
+        waiting = _Waiting(send, on_reply)
         self._wait(waiting)
         return waiting.cancel
 
     def tell(self, request: Any, on_loss: Callable[[], None]) -> None:
+        def send(connection: Connection, heard: OnReply) -> int:
+            connection.send_unanswered(request)
+            return NO_REPLY
+
         if self._connection is not None and self._connection.is_open:
             self._connection.send_unanswered(request)
         else:
-            self._wait(_Waiting(request, lambda reply, error: on_loss(), None))
+            self._wait(_Waiting(send, lambda reply, error: on_loss()))
 
     def _wait(self, waiting: _Waiting) -> None:
         self._connection = None
@@ -145,13 +166,11 @@ class _Link:
 
 
 class _Waiting:
-    """A request whose connection is being opened. ``timeout_ms`` None: it has no reply."""
+    """A request whose connection is being opened."""
 
-    def __init__(self, request: Any, on_reply: OnReply, timeout_ms: float | None, client_id: str | None = None) -> None:
-        self._request = request
-        self._client_id = client_id
+    def __init__(self, send: Send, on_reply: OnReply) -> None:
+        self._send = send
         self._on_reply: OnReply | None = on_reply
-        self._timeout_ms = timeout_ms
         self._cancel_sent: Callable[[], None] = _nothing
 
     def go_on(self, connection: Connection | None, failure: RaylogError | None) -> None:
@@ -160,13 +179,8 @@ class _Waiting:
             return
         if connection is None:
             on_reply(None, failure)
-        elif self._timeout_ms is None:
-            connection.send_unanswered(self._request)
         else:
-            correlation_id = connection.call(
-                self._request, on_reply, timeout_ms=self._timeout_ms, client_id=self._client_id
-            )
-            self._cancel_sent = lambda: connection.cancel(correlation_id)
+            self._cancel_sent = partial(connection.cancel, self._send(connection, on_reply))
 
     def cancel(self) -> None:
         self._on_reply = None

@@ -11,6 +11,7 @@ client is sent on once more. Nothing else changes hands, and leader epochs stay 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
@@ -61,7 +62,11 @@ class Places:
 
     def leader(self, topic: Any, number: int) -> Owner | Elsewhere:
         """The process that leads a partition of a request's topic (an entity with a name or an id), where this broker is its door."""
-        found = self._find(topic, number)
+        return self.leader_of(_named(topic), number)
+
+    def leader_of(self, topic: str | uuid.UUID, number: int) -> Owner | Elsewhere:
+        """The same by the topic's name or id alone."""
+        found = self._state(topic, number)
         if isinstance(found, Elsewhere):
             return found
         door = found.leader if found.leader == self.broker_id else self.door_of(found.leader)
@@ -107,15 +112,16 @@ class Places:
         return [owner for owner in owners if owner is not None]
 
     def _find(self, topic: Any, number: int) -> PartitionState | Elsewhere:
-        image = self.image
-        topic_id = getattr(topic, "topic_id", None)
+        return self._state(_named(topic), number)
+
+    def _state(self, topic: str | uuid.UUID, number: int) -> PartitionState | Elsewhere:
         found: Topic | None
-        if topic_id is not None:
-            found = image.topics.get(topic_id)
+        if isinstance(topic, str):
+            found = self.image.topic_named(topic)
+        else:
+            found = self.image.topics.get(topic)
             if found is None:
                 return UNKNOWN_ID
-        else:
-            found = image.topic_named(getattr(topic, "name", None) or getattr(topic, "topic", None) or "")
         state = found.partitions.get(number) if found is not None else None
         return state if state is not None else UNKNOWN_NAME
 
@@ -163,3 +169,9 @@ class Places:
             for each in found
             if each is not None
         )
+
+
+def _named(topic: Any) -> str | uuid.UUID:
+    """What an entity's topic is called, by its id where it has one."""
+    named: str | uuid.UUID | None = getattr(topic, "topic_id", None)
+    return named if named is not None else getattr(topic, "name", None) or getattr(topic, "topic", None) or ""

@@ -113,6 +113,7 @@ class Router:
             port=listener.port,
             ordered=True,
             borrows_records=True,
+            undecoded=(PRODUCE, fetch.KEY),
             ignores_trailing_bytes=True,
             versions=versions,
             claimed_versions={

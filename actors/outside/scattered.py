@@ -11,7 +11,8 @@ DescribeProducers          61  its partitions are bare numbers
 ========================  ===  =======================================================================
 
 A ``Shape`` says what the fields of such an API are called. A request whose partitions all have one owner is forwarded as it is, and its
-answer is passed on as it is unless it names leaders, which are nodes inside and brokers outside.
+answer is passed on as it is unless it names leaders, which are nodes inside and brokers outside. A Produce to one partition is not even
+decoded for that (``one_partition``).
 
 Each partition is answered exactly once: by its owner; by NOT_LEADER_OR_FOLLOWER with a hint where another broker leads it, and where the
 connection to the owner ends; by REQUEST_TIMED_OUT where the owner says nothing.
@@ -29,10 +30,12 @@ from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis import offsets, produce, producers
 from raylog.actors.apis.entities import NO_DELAY, build, fields_of, milliseconds, module_of, response_class
+from raylog.actors.outside import one_partition
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import NO_EPOCH, Elsewhere, Places
 from raylog.errors import ClientTimeoutError
 from raylog.types import NO_LEADER, broker_of
+from raylog.wire.frames import decode_response
 from raylog.wire.server import Request
 
 logger = logging.getLogger("raylog.broker")
@@ -107,6 +110,8 @@ class Scattered:
 
     def handle(self, request: Request) -> None:
         """Forward it. The reply follows when every owner has answered, or was lost."""
+        if self._shape is PRODUCE and self._pass_on(request):
+            return
         if getattr(request.body, "replica_id", -1) >= 0:  # nobody outside is a follower, whatever he says
             request.body = dataclasses.replace(request.body, replica_id=-1)
         shape, body = self._shape, request.body
@@ -132,6 +137,28 @@ class Scattered:
             part = body if is_whole else self._part(body, spots)
             answered = request.guarded(gathering.answered(spots, is_whole=is_whole))
             self._owners.call(owner, part, answered, timeout_ms=timeout_ms)
+
+    def _pass_on(self, request: Request) -> bool:
+        """Whether it is a Produce to one partition that is led here: its bytes go to the leader, and those of the answer come back."""
+        if request.frame is None:
+            return False
+        asked = one_partition.produced(request.frame, request.version, request.position)
+        owner = self._places.leader_of(asked.topic, asked.number) if asked is not None else None
+        if asked is None or not isinstance(owner, Owner):
+            return False
+
+        def heard(answer: Any, error: Exception | None) -> None:
+            if error is None and one_partition.is_good_news(answer, asked):
+                request.pass_on(answer)
+                return
+            reply = decode_response(self._shape.key, request.version, answer) if error is None else None
+            gathering = _Gathering(request, self._shape, self._places, {}, pending=1)
+            gathering.answered([(0, 0)], is_whole=True)(reply, error)
+
+        timeout_ms = asked.waits_ms + SLACK_MS
+        heard = request.guarded(heard)
+        self._owners.pass_on(owner, request.frame, asked.end, heard, timeout_ms=timeout_ms, is_produce=True)
+        return True
 
     def _forward_unanswered(
         self, request: Request, shares: dict[Owner, list[Spot]], refused: dict[Spot, Elsewhere]

@@ -24,7 +24,7 @@ import dataclasses
 import difflib
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
@@ -247,7 +247,7 @@ class _Refusing(Places):
         super().__init__(places.broker_id, lambda: places.image)
         self._elsewhere = Elsewhere(code)
 
-    def leader(self, topic: Any, number: int) -> Owner | Elsewhere:
+    def leader_of(self, topic: Any, number: int) -> Owner | Elsewhere:
         return self._elsewhere
 
     def reader(self, topic: Any, number: int) -> Owner | Elsewhere:
@@ -310,9 +310,10 @@ def _intercepted(handler: Handler, request: Request, take: Callable[[Any], None]
 
 
 class _StandIn:
-    """A request in everything but where its answer goes."""
+    """A request in everything but where its answer goes. It has no bytes: then its answer would come in bytes, too."""
 
     __slots__ = ("_request", "_take")
+    frame: ClassVar[None] = None
 
     def __init__(self, request: Request, take: Callable[[Any], None]) -> None:
         object.__setattr__(self, "_request", request)

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from raylog.errors import ClientTimeoutError, DisconnectedError, ProtocolError, RaylogError
@@ -32,6 +32,7 @@ from raylog.wire.frames import (
     correlation_id_of,
     decode_response,
     encode_request,
+    passed_on_request,
 )
 from raylog.wire.framing import Buffer, FramedProtocol
 from raylog.wire.handshake import ClientHandshake, HandshakeError, Peer, Secret
@@ -41,6 +42,7 @@ logger = logging.getLogger("raylog.wire")
 REPLY_BYTES_MAX: Final = 1 << 30
 REQUEST_TIMEOUT_MS: Final = 30_000
 OPEN_TIMEOUT_MS: Final = 10_000
+UNDECODED: Final = -1
 
 OnReply = Callable[[Entity | None, Exception | None], None]
 """Called with the reply, or with None and what went wrong."""
@@ -48,7 +50,7 @@ OnReply = Callable[[Entity | None, Exception | None], None]
 
 class _Pending(NamedTuple):
     on_reply: OnReply
-    api_key: int
+    api_key: int  # UNDECODED: the caller wants the reply's frame
     version: int
     deadline: float  # the loop's time; infinite if there is none
 
@@ -152,15 +154,29 @@ class Connection(FramedProtocol):
 
         ``client_id``: another one than this connection's, where a request is passed on for somebody else.
         """
+        correlation_id = self._next_correlation_id
+        frame = encode_request(
+            entity, correlation_id, self._client_id if client_id is None else client_id_field(client_id)
+        )
+        return self._begin(frame, on_reply, *api_of(entity), timeout_ms)
+
+    def pass_on(self, frame: Buffer, end: int, on_reply: OnReply, *, timeout_ms: float | None) -> int:
+        """Sends a request that somebody else encoded (its frame up to ``end``), but for its correlation id, like ``call``.
+
+        ``on_reply`` gets the reply's frame instead of an entity; it dies when that returns, unless it is a large one (``framing``).
+        """
+        buffers = passed_on_request(frame, end, self._next_correlation_id)
+        return self._begin(buffers, on_reply, UNDECODED, 0, timeout_ms)
+
+    def _begin(
+        self, frame: Sequence[Buffer], on_reply: OnReply, api_key: int, version: int, timeout_ms: float | None
+    ) -> int:
+        """Sends the frame of a request that has the next correlation id."""
         if self.shut or self.lost:
             self.loop.call_soon(on_reply, None, self._disconnected())
             return -1
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        frame = encode_request(
-            entity, correlation_id, self._client_id if client_id is None else client_id_field(client_id)
-        )
-        api_key, version = api_of(entity)
         if timeout_ms is None:
             deadline = float("inf")
         else:
@@ -234,6 +250,9 @@ class Connection(FramedProtocol):
         pending = self._pending.pop(correlation_id_of(frame), None)
         if pending is None:
             return  # it timed out
+        if pending.api_key == UNDECODED:
+            self._call_back(pending, frame, None)
+            return
         reply: Entity | None = None
         failure: Exception | None = None
         try:

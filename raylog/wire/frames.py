@@ -32,7 +32,7 @@ from raylog.errors import ProtocolError
 from raylog.wire import private
 from raylog.wire.bounds import Checker, Span, check, checker, read_varint
 from raylog.wire.encoding import Buffer, Encoder, encoder
-from raylog.wire.framing import JOIN_BYTES_MAX
+from raylog.wire.framing import JOIN_BYTES_MAX, LARGE_FRAME_BYTES
 from raylog.wire.schema import EntityClass, record_fields
 from raylog.wire.unknown_tags import without_unknown_tags
 
@@ -45,6 +45,7 @@ BORROWED_BYTES_MIN: Final = 64 * 1024
 SMALL_FRAME_BYTES: Final = 4096  # up to here a copy is cheaper than working on a view
 
 _REQUEST_START: Final = struct.Struct(">hhih")
+_API: Final = struct.Struct(">hh")
 _INT32: Final = struct.Struct(">i")
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
 _SIZE_AND_HEADER: Final = struct.Struct(">ihhi")
@@ -306,6 +307,23 @@ def encode_request(entity: Entity, correlation_id: int, client_id: bytes) -> lis
     size = sum(map(len, parts)) + 8
     parts[0] = _SIZE_AND_HEADER.pack(size, form.api_key, form.version, correlation_id)
     return _joined(parts, size)
+
+
+def passed_on_request(frame: Buffer, end: int, correlation_id: int) -> list[Buffer]:
+    """The frame of a request that somebody else encoded, up to ``end``, under another correlation id."""
+    api_key, version = _API.unpack_from(frame)
+    head = _SIZE_AND_HEADER.pack(end, api_key, version, correlation_id)
+    return _headed(head, memoryview(frame)[8:end])
+
+
+def passed_on_response(frame: Buffer, correlation_id: int) -> list[Buffer]:
+    """The frame of a response that somebody else encoded, under another correlation id."""
+    return _headed(_SIZE_AND_CORRELATION.pack(len(frame), correlation_id), memoryview(frame)[4:])
+
+
+def _headed(head: bytes, rest: memoryview) -> list[Buffer]:
+    """Small frames are copied: nobody knows how long they stay as they are."""
+    return [head, rest] if len(rest) > LARGE_FRAME_BYTES else [b"".join((head, rest))]
 
 
 def encode_response(entity: Entity, correlation_id: int) -> list[Buffer]:

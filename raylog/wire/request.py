@@ -1,4 +1,8 @@
-"""One request that a server has received, until it is answered."""
+"""One request that a server has received, until it is answered.
+
+Most are handed to their handler decoded. Those of ``Server.undecoded`` APIs keep the bytes that they came in: ``frame``, and ``position``,
+where the header's fixed part ends. ``body`` decodes them when it is first asked for, which who passes them on as they are never does.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from raylog.errors import RaylogError
 from raylog.wire import private
-from raylog.wire.frames import Entity, RequestHeader, encode_response
+from raylog.wire.frames import Entity, RequestHeader, decode_request_body, encode_response, passed_on_response
 from raylog.wire.framing import Buffer
 from raylog.wire.handshake import Peer
 
@@ -24,24 +28,54 @@ class Request:
     """One request. Answer it once, by ``reply``; or never, for a Produce with acks 0: then call ``done``."""
 
     __slots__ = (
+        "_body",
         "api_key",
-        "body",
         "client_id",
         "connection",
         "correlation_id",
         "encoded",
+        "frame",
         "held_bytes",
+        "position",
         "state",
         "version",
     )
 
-    def __init__(self, connection: ServerConnection, header: RequestHeader, body: Entity, size: int) -> None:
+    def __init__(
+        self,
+        connection: ServerConnection,
+        header: RequestHeader,
+        body: Entity,
+        size: int,
+        frame: memoryview | bytes | None = None,
+        position: int = 0,
+    ) -> None:
         self.connection = connection
         self.api_key, self.version, self.correlation_id, self.client_id = header
-        self.body = body
+        self.frame = frame
+        self.position = position
+        self._body = body
         self.held_bytes = size
-        self.state = OPEN
+        self.state: str = OPEN
         self.encoded: list[Buffer] | None = None  # encoded, waiting for its turn (ordered connections)
+
+    @property
+    def body(self) -> Entity:
+        """Raises ProtocolError if it has to be decoded for this, and cannot be."""
+        if self._body is None and self.frame is not None:
+            server = self.connection.server
+            self._body = decode_request_body(
+                self.frame,
+                self.header,
+                self.position,
+                borrow=server.borrows_records,
+                ignore_rest=server.ignores_trailing_bytes,
+            )
+        return self._body
+
+    @body.setter
+    def body(self, body: Entity) -> None:
+        self._body = body
 
     @property
     def header(self) -> RequestHeader:
@@ -68,6 +102,16 @@ class Request:
         if (delay := getattr(entity, "throttle_time", None)) and self.connection.server.ordered:
             self.connection.mute(delay.total_seconds())
 
+    def pass_on(self, frame: Buffer) -> None:
+        """Sends the answer that somebody else gave to the same request, as it came; none that has the client wait.
+
+        ``frame`` is not used after this returns, but for the views of a large one (``framing``).
+        """
+        if self.state is GONE:
+            return
+        assert self.state is OPEN, f"request {self.header} was answered twice"
+        self.connection.send_reply(self, passed_on_response(frame, self.correlation_id))
+
     def refuse(self, error: RaylogError) -> None:
         """Answers a private API by an error."""
         assert self.api_key >= private.FIRST_API_KEY, "Kafka's APIs carry errors in fields of their own"
@@ -80,7 +124,7 @@ class Request:
 
     def release(self) -> None:
         """The body is of no more use: forgets it and gives its bytes back to the peer's share."""
-        self.body = None
+        self._body = self.frame = None
         held, self.held_bytes = self.held_bytes, 0
         self.connection.give_back(held)
 

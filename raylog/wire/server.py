@@ -33,7 +33,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from raylog.errors import ProtocolError, RaylogError
@@ -51,7 +51,7 @@ from raylog.wire.frames import (
     encode_response,
     known_versions,
 )
-from raylog.wire.framing import Buffer, FramedProtocol
+from raylog.wire.framing import LARGE_FRAME_BYTES, Buffer, FramedProtocol
 from raylog.wire.handshake import HandshakeError, Peer, Secret, ServerHandshake
 from raylog.wire.limits import Limits as Limits
 from raylog.wire.ports import end_listening, listening_socket
@@ -131,6 +131,10 @@ class ServerConnection(FramedProtocol):
             return
         try:
             handler = self.server.handler_of(header)
+            if header.api_key in self.server.undecoded:
+                kept = frame if size > LARGE_FRAME_BYTES else data if isinstance(data, bytes) else bytes(frame)
+                self._dispatch(handler, header, None, size, kept, position)
+                return
             body = decode_request_body(
                 data,
                 header,
@@ -146,8 +150,16 @@ class ServerConnection(FramedProtocol):
             return
         self._dispatch(handler, header, body, size)
 
-    def _dispatch(self, handler: Handler, header: RequestHeader, body: Entity, size: int) -> None:
-        request = Request(self, header, body, size)
+    def _dispatch(
+        self,
+        handler: Handler,
+        header: RequestHeader,
+        body: Entity,
+        size: int,
+        frame: memoryview | bytes | None = None,
+        position: int = 0,
+    ) -> None:
+        request = Request(self, header, body, size, frame, position)
         self._open_requests.add(request)
         self.in_flight_requests += 1
         if header.api_key == FETCH:
@@ -159,6 +171,8 @@ class ServerConnection(FramedProtocol):
         try:
             awaitable = handler(request)
         except Exception as error:
+            if request.frame is not None and isinstance(error, ProtocolError):
+                raise  # it was the handler that found out what the request is like
             self.handler_failed(request, error)
             return
         if awaitable is not None:
@@ -392,7 +406,7 @@ class Server:
     ``versions`` narrows which versions of an API are spoken (default: all that the codec has). ``secret`` None means
     that there is no handshake: anybody may connect. ``port`` 0 takes any free one; a busy port moves to the next free
     one with a notice in the log, unless ``port_must_match``. ``borrows_records``: large records in a request are views
-    of what was read, whose memory they hold.
+    of what was read, whose memory they hold. ``undecoded``: APIs whose handlers may do without a decoded body (``request``).
     ``ignores_trailing_bytes``: what follows a request in its frame is skipped, as Kafka does (librdkafka leaves some bytes there).
     ``claimed_versions``: what ApiVersions says of an API instead of what is spoken, for clients that draw conclusions from a range.
     """
@@ -412,10 +426,12 @@ class Server:
         claimed_versions: Mapping[int, range] | None = None,
         limits: Limits | None = None,
         borrows_records: bool = False,
+        undecoded: Collection[int] = (),
         ignores_trailing_bytes: bool = False,
     ) -> None:
         self.handlers = dict(handlers)
         self.borrows_records = borrows_records
+        self.undecoded = frozenset(undecoded)
         self.ignores_trailing_bytes = ignores_trailing_bytes
         self.identity = identity
         self.secret = secret

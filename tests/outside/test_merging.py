@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from kio.schema.errors import ErrorCode
 from outside import fetch, produce
 
@@ -32,11 +33,13 @@ from raylog.metadata.records import (
     TopicCreated,
 )
 from raylog.types import Endpoint, node_id
+from raylog.wire.frames import client_id_field, encode_request, encode_response
 from raylog.wire.limits import Limits
 
 TOPIC = uuid.UUID(int=77)
 ZERO = datetime.timedelta(0)
 NOT_LEADER = ErrorCode.not_leader_or_follower
+either_way = pytest.mark.parametrize("is_frame", [False, True], ids=["decoded", "bytes"])
 
 
 def disk(broker: int) -> uuid.UUID:
@@ -75,15 +78,28 @@ class HandOwners:
         self.asked[owner.node_id] = (request, on_reply)
         return lambda: self.cancelled.append(owner.node_id)
 
+    def pass_on(
+        self, owner: Owner, frame: bytes, end: int, on_reply: Any, *, timeout_ms: float, is_produce: bool
+    ) -> Callable[[], None]:
+        def heard(reply: Any, error: Exception | None) -> None:
+            on_reply(b"".join(encode_response(reply, 1))[4:] if reply is not None else None, error)
+
+        return self.call(owner, frame[:end], heard, timeout_ms=timeout_ms)
+
     def answer(self, broker: int, slot: int, reply: Any, error: Exception | None = None) -> None:
         _, on_reply = self.asked.pop(node_id(broker, slot))
         on_reply(reply, error)
 
 
 class HandRequest:
-    def __init__(self, body: Any) -> None:
+    """``is_frame``: it is there in its bytes, too, and the bytes of an answer may come back."""
+
+    def __init__(self, body: Any, *, is_frame: bool = False) -> None:
         self.body = body
         self.version = int(body.__version__)
+        self.frame = b"".join(encode_request(body, 5, client_id_field("c")))[4:] if is_frame else None
+        self.position = 11
+        self.passed: list[bytes] = []
         self.replies: list[Any] = []
         self.reply = self.replies.append
         self.connection = SimpleNamespace(loop=SimpleNamespace(call_later=lambda *_: SimpleNamespace(cancel=lambda: 0)))
@@ -93,6 +109,9 @@ class HandRequest:
 
     def on_close(self, callback: Any) -> None:
         pass
+
+    def pass_on(self, answer: bytes) -> None:
+        self.passed.append(bytes(answer))
 
 
 def produced(version: int, *parts: Any) -> Any:
@@ -112,9 +131,9 @@ def produced(version: int, *parts: Any) -> Any:
     return cls(responses=(topic,), throttle_time=ZERO)
 
 
-def begin(*leaders: int, version: int = 11) -> tuple[HandRequest, HandOwners, MetadataImage]:
+def begin(*leaders: int, version: int = 11, is_frame: bool = False) -> tuple[HandRequest, HandOwners, MetadataImage]:
     world, owners = image(*leaders), HandOwners()
-    request = HandRequest(produce("t", dict.fromkeys(range(len(leaders)), b"x"), version=version))
+    request = HandRequest(produce("t", dict.fromkeys(range(len(leaders)), b"x"), version=version), is_frame=is_frame)
     Scattered(PRODUCE, Places(0, lambda: world), owners).handle(request)  # type: ignore[arg-type]
     return request, owners, world
 
@@ -132,8 +151,22 @@ def test_an_answer_of_the_only_owner_is_passed_on_as_it_is() -> None:
     assert request.replies[0] is reply
 
 
-def test_leaders_that_an_owner_names_are_named_as_brokers_with_their_listeners() -> None:
-    request, owners, _ = begin(0)
+def test_bytes_about_one_partition_are_passed_on_as_they_are_and_so_is_good_news() -> None:
+    request, owners, _ = begin(0, is_frame=True)
+    assert owners.asked[node_id(0, 2)][0] == request.frame
+    reply = produced(11, (0, ErrorCode.none, None))
+    owners.answer(0, 2, reply)
+    assert request.passed == [b"".join(encode_response(reply, 1))[4:]] and not request.replies
+
+
+def test_bytes_about_what_another_broker_leads_are_not_passed_on() -> None:
+    request, owners, _ = begin(1, is_frame=True)
+    assert not owners.asked and not request.passed and outcome(request) == [(0, NOT_LEADER, -1)]
+
+
+@either_way
+def test_leaders_that_an_owner_names_are_named_as_brokers_with_their_listeners(is_frame: bool) -> None:
+    request, owners, _ = begin(0, is_frame=is_frame)
     owners.answer(0, 2, produced(11, (0, NOT_LEADER, node_id(1, 2))))
     (reply,) = request.replies
     (part,) = reply.responses[0].partition_responses
@@ -159,8 +192,19 @@ def test_a_lost_owner_is_answered_for_with_who_leads_by_now() -> None:
     assert (first.current_leader.leader_id, first.current_leader.leader_epoch) == (1, 4)
 
 
-def test_an_owner_that_says_nothing_is_a_timeout() -> None:
-    request, owners, _ = begin(0)
+@either_way
+def test_an_owner_that_is_lost_is_answered_for_at_once(is_frame: bool) -> None:
+    request, owners, world = begin(0, is_frame=is_frame)
+    world.apply(changed(0, 1, epoch=4))
+    owners.answer(0, 2, None, DisconnectedError("gone"))
+    assert outcome(request) == [(0, NOT_LEADER, -1)]
+    (part,) = request.replies[0].responses[0].partition_responses
+    assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (1, 4)
+
+
+@either_way
+def test_an_owner_that_says_nothing_is_a_timeout(is_frame: bool) -> None:
+    request, owners, _ = begin(0, is_frame=is_frame)
     owners.answer(0, 2, None, ClientTimeoutError("nothing"))
     assert outcome(request) == [(0, ErrorCode.request_timed_out, -1)]
 
@@ -170,10 +214,11 @@ def test_an_older_version_has_no_place_for_leaders() -> None:
     assert not owners.asked and outcome(request) == [(0, NOT_LEADER, -1)]
 
 
-def test_leaders_in_a_fetched_partition_are_brokers_too() -> None:
+@either_way
+def test_leaders_in_a_fetched_partition_are_brokers_too(is_frame: bool) -> None:
     world, owners = image(0), HandOwners()
     sessions = FetchSessions(lambda: 1)
-    request = HandRequest(fetch(TOPIC, {0: 0}, version=17))
+    request = HandRequest(fetch(TOPIC, {0: 0}, version=17), is_frame=is_frame)
     room = AnswerRoom(lambda: SimpleNamespace(limits=Limits()))  # type: ignore[arg-type, return-value]
     Fetches(Places(0, lambda: world), owners, sessions, lambda: 0, room).handle(request)  # type: ignore[arg-type]
     cls = response_class(1, 17)

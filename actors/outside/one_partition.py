@@ -1,0 +1,220 @@
+"""Produce and Fetch requests of one partition, read where they stand: what a Broker needs to know to pass them on as they came.
+
+Nearly all requests of librdkafka, and of whoever reads or writes one partition at a time, are like that. Their bytes go to the owner and
+its answer's bytes go back, both under other correlation ids; nothing of them is decoded or encoded. ``produced`` and ``fetched`` return
+None for every request that is not as simple, or not sound: it goes the long way, where it is decoded and judged. What an owner would not
+understand must never reach it from here: it would end the connection that all clients share::
+
+    Produce v3–8    transactional_id string?, acks int16, timeout int32, [name string, [index int32, records bytes?]]
+    Produce v9–13   the same with compact lengths and tagged fields; from v13 with the topic's id for its name
+    Fetch v4–18     replica_id int32 (to v14), max_wait int32, min_bytes int32, max_bytes int32, isolation int8, session id and epoch
+                    2 int32 (from v7), [name or id, [partition int32, leader epoch int32 (from v9), offset int64, last epoch int32
+                    (from v12), log start int64 (from v5), max bytes int32]], forgotten [...] (from v7), rack string (from v11)
+
+Simple are: a Produce that wants an answer and has records; a Fetch of nobody's follower, in no session, from no rack. Tagged fields make
+none simple.
+
+An answer about one partition without an error is what the client gets. ``is_good_news`` says whether it is that; else it is decoded: the
+leaders that it may name are nodes inside and brokers outside, and whom it has wait is not read meanwhile.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Final, NamedTuple
+
+from raylog.wire.framing import Buffer
+
+PRODUCE_FLEXIBLE: Final = 9
+FETCH_FLEXIBLE: Final = 12
+IDS_FROM: Final = 13
+SESSIONS_FROM: Final = 7
+NO_SESSION: Final = 0
+SESSIONLESS: Final = -1
+
+_int16 = struct.Struct(">h").unpack_from
+_int32 = struct.Struct(">i").unpack_from
+_acks_and_timeout = struct.Struct(">hi").unpack_from
+_index_and_error = struct.Struct(">ih").unpack_from
+_session = struct.Struct(">ii").unpack_from
+_waits = struct.Struct(">iii").unpack_from  # max wait, min bytes, max bytes
+
+
+class OnePartition(NamedTuple):
+    """``topic`` is named or identified. ``end``: of the request in its frame. ``waits_ms``: how long its owner may take by its own word."""
+
+    topic: str | uuid.UUID
+    number: int
+    end: int
+    waits_ms: int
+    found_at: int  # where the number stands in an answer about this partition alone; its error follows
+    throttle_at: int  # where the throttle time stands in such an answer, from its end if negative
+    error_at: int | None = None  # where the error of the answer as a whole stands
+    bytes_max: int = 0  # of a Fetch
+
+
+class _NotSimple(Exception):
+    pass
+
+
+def produced(frame: Buffer, version: int, position: int) -> OnePartition | None:
+    """A Produce request whose header's fixed part ends at ``position``."""
+    try:
+        return _produced(frame, version, position)
+    except (_NotSimple, IndexError, ValueError, struct.error):
+        return None
+
+
+def _produced(frame: Buffer, version: int, position: int) -> OnePartition:
+    is_flexible = version >= PRODUCE_FLEXIBLE
+    if is_flexible:
+        position = _no_tags(frame, position)
+    _, position = _text(frame, position, is_flexible)
+    acks, timeout_ms = _acks_and_timeout(frame, position)
+    position = _one(frame, position + 6, is_flexible)
+    start = position
+    topic, position = _topic(frame, position, version, is_flexible)
+    named = position - start
+    position = _one(frame, position, is_flexible)
+    (number,) = _int32(frame, position)
+    size, position = _size(frame, position + 4, is_flexible)
+    position += size
+    if is_flexible:
+        position = _no_tags(frame, _no_tags(frame, _no_tags(frame, position)))
+    if acks == 0 or timeout_ms < 0 or size <= 0 or position > len(frame):
+        raise _NotSimple
+    # correlation id, tags of the header, length of topics, topic, length of partitions
+    found_at = 4 + 1 + 1 + named + 1 if is_flexible else 4 + 4 + named + 4
+    # the throttle time, tags of the answer
+    return OnePartition(topic, number, position, timeout_ms, found_at, -5 if is_flexible else -4)
+
+
+def fetched(frame: Buffer, version: int, position: int) -> OnePartition | None:
+    """A Fetch request whose header's fixed part ends at ``position``."""
+    try:
+        return _fetched(frame, version, position)
+    except (_NotSimple, IndexError, ValueError, struct.error):
+        return None
+
+
+def _fetched(frame: Buffer, version: int, position: int) -> OnePartition:
+    is_flexible = version >= FETCH_FLEXIBLE
+    if is_flexible:
+        position = _no_tags(frame, position)
+    if version < 15:
+        (replica_id,) = _int32(frame, position)
+        if replica_id >= 0:
+            raise _NotSimple
+        position += 4
+    max_wait_ms, _, max_bytes = _waits(frame, position)
+    if max_wait_ms < 0 or max_bytes < 1:
+        raise _NotSimple
+    position += 13  # and the isolation level
+    if version >= SESSIONS_FROM:
+        if _session(frame, position) != (NO_SESSION, SESSIONLESS):
+            raise _NotSimple
+        position += 8
+    position = _one(frame, position, is_flexible)
+    start = position
+    topic, position = _topic(frame, position, version, is_flexible)
+    named = position - start
+    position = _one(frame, position, is_flexible)
+    (number,) = _int32(frame, position)
+    position += 4 + (4 if version >= 9 else 0) + 8 + (4 if version >= 12 else 0) + (8 if version >= 5 else 0) + 4
+    if is_flexible:
+        position = _no_tags(frame, _no_tags(frame, position))
+    if version >= SESSIONS_FROM:
+        forgotten, position = _count(frame, position, is_flexible)
+        if forgotten != 0:
+            raise _NotSimple
+    if version >= 11:
+        rack, position = _text_size(frame, position, is_flexible)
+        if rack != 0:
+            raise _NotSimple
+    if is_flexible:
+        position = _no_tags(frame, position)
+    if position > len(frame):
+        raise _NotSimple
+    # correlation id, tags of the header, throttle time, error and session, length of topics, topic, length of partitions
+    head = 4 + is_flexible + 4 + (6 if version >= SESSIONS_FROM else 0)
+    found_at = head + 1 + named + 1 if is_flexible else head + 4 + named + 4
+    throttle_at = 4 + is_flexible
+    error_at = throttle_at + 4 if version >= SESSIONS_FROM else None
+    return OnePartition(topic, number, position, max_wait_ms, found_at, throttle_at, error_at, max_bytes)
+
+
+def is_good_news(answer: Buffer, asked: OnePartition) -> bool:
+    """Whether an answer's frame is about the partition asked for, tells of no error, and has nobody wait."""
+    size = len(answer)
+    if size < asked.found_at + 11 or _index_and_error(answer, asked.found_at) != (asked.number, 0):
+        return False
+    throttle_at = asked.throttle_at if asked.throttle_at >= 0 else size + asked.throttle_at
+    if _int32(answer, throttle_at)[0] != 0 or (asked.throttle_at == -5 and answer[-1] != 0):
+        return False
+    return asked.error_at is None or _int16(answer, asked.error_at)[0] == 0
+
+
+def _no_tags(frame: Buffer, position: int) -> int:
+    if frame[position] != 0:
+        raise _NotSimple
+    return position + 1
+
+
+def _one(frame: Buffer, position: int, is_flexible: bool) -> int:
+    """Behind the length of an array that has one element."""
+    count, position = _count(frame, position, is_flexible)
+    if count != 1:
+        raise _NotSimple
+    return position
+
+
+def _count(frame: Buffer, position: int, is_flexible: bool) -> tuple[int, int]:
+    if not is_flexible:
+        return _int32(frame, position)[0], position + 4
+    if frame[position] > 127:
+        raise _NotSimple
+    return frame[position] - 1, position + 1
+
+
+def _topic(frame: Buffer, position: int, version: int, is_flexible: bool) -> tuple[str | uuid.UUID, int]:
+    if version >= IDS_FROM:
+        return uuid.UUID(bytes=bytes(frame[position : position + 16])), position + 16
+    name, position = _text(frame, position, is_flexible)
+    if not name:
+        raise _NotSimple
+    return name, position
+
+
+def _text(frame: Buffer, position: int, is_flexible: bool) -> tuple[str, int]:
+    """A text or none, which is read as an empty one, and where it ends."""
+    size, position = _text_size(frame, position, is_flexible)
+    if size < -1:
+        raise _NotSimple
+    end = position + max(size, 0)
+    return str(frame[position:end], "utf-8"), end
+
+
+def _text_size(frame: Buffer, position: int, is_flexible: bool) -> tuple[int, int]:
+    if is_flexible:
+        return _size(frame, position, True)
+    return _int16(frame, position)[0], position + 2
+
+
+def _size(frame: Buffer, position: int, is_flexible: bool) -> tuple[int, int]:
+    """A length of bytes, −1 for none, and where they start."""
+    if not is_flexible:
+        return _int32(frame, position)[0], position + 4
+    size = frame[position]
+    position += 1
+    if size > 127:
+        size &= 127
+        for shift in (7, 14, 21, 28):
+            byte = frame[position]
+            position += 1
+            size |= (byte & 127) << shift
+            if byte < 128:
+                break
+        else:
+            raise _NotSimple
+    return size - 1, position
