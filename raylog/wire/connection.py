@@ -18,7 +18,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from raylog.errors import ClientTimeoutError, DisconnectedError, ProtocolError, RaylogError
@@ -169,7 +169,7 @@ class Connection(FramedProtocol):
         return self._begin(buffers, on_reply, UNDECODED, 0, timeout_ms)
 
     def _begin(
-        self, frame: Sequence[Buffer], on_reply: OnReply, api_key: int, version: int, timeout_ms: float | None
+        self, frame: list[Buffer], on_reply: OnReply, api_key: int, version: int, timeout_ms: float | None
     ) -> int:
         """Sends the frame of a request that has the next correlation id."""
         if self.shut or self.lost:
