@@ -421,10 +421,10 @@ class Stream:
             self.sent += 1
             self._producer.poll(0)
 
-    def more(self, within_s: float = PATIENCE_S) -> None:
+    def more(self) -> None:
         """Wait until fifty more have been acknowledged."""
         wanted = len(self.delivered.messages) + 50
-        eventually(lambda: len(self.delivered.messages) >= wanted, "fifty more acknowledged", within_s)
+        eventually(lambda: len(self.delivered.messages) >= wanted, "fifty more acknowledged", PATIENCE_S)
 
     def stop(self) -> int:
         """How many were acknowledged: all."""
@@ -442,7 +442,7 @@ def test_a_leader_that_is_killed_loses_nothing_and_stops_nobody(
     try:
         stream.more()
         running.crash(part(running, topic)["leader_node"])
-        stream.more(within_s=3.0)
+        stream.more()
     finally:
         count = stream.stop()
     assert values_of(read(bootstrap, topic, count)) == numbered(count)
@@ -457,7 +457,7 @@ def test_a_broker_whose_listener_is_killed_comes_back_and_nothing_is_lost(
     try:
         stream.more()
         running.crash(node_id(part(running, topic)["leader"], BROKER_SLOT))
-        stream.more(within_s=3.0)
+        stream.more()
     finally:
         count = stream.stop()
     assert values_of(read(running.bootstrap_servers(), topic, count)) == numbered(count)
