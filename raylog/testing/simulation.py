@@ -360,7 +360,7 @@ class Simulation:
     def _check_joined(
         self, id: TopicIdPartition, topic: str, image: MetadataImage, known: PartitionState, state: PartitionState
     ) -> None:
-        """Who joins the ISR holds all that is below any high watermark, in the process that is registered; and its leader counts it."""
+        """Who joins the ISR holds all that is below any high watermark, in the process that is registered; the leader counts that one."""
         history = self.checkers.history(id, topic)
         leading = self._replica_in(image, id, state, state.leader)
         for broker in (broker for broker in state.isr if broker not in known.isr):
@@ -370,9 +370,17 @@ class Simulation:
             if replica is not None and replica.log is not None:
                 self.checkers.joined(id, topic, broker, replica.log)
             leader = leading.leader if leading is not None else None
-            if leader is not None and leader.leader_epoch == state.leader_epoch and broker not in leader.isr.maximal:
+            if leader is None or leader.leader_epoch != state.leader_epoch:
+                continue
+            if broker not in leader.isr.maximal:
                 raise history.fail(
                     f"broker {broker} joined the ISR, but leader {state.leader} counts {leader.isr.maximal}"
+                )
+            actor, counted = image.actors.get(state.node_of(broker)), leader.followers.get(broker)
+            if actor is not None and counted is not None and counted.incarnation != actor.incarnation:
+                raise history.fail(
+                    f"broker {broker} joined the ISR as incarnation {actor.incarnation}, "
+                    f"but leader {state.leader} counts incarnation {counted.incarnation}"
                 )
 
     def _replica_in(

@@ -8,7 +8,7 @@ from hunts import ALL, hunt
 
 pytestmark = pytest.mark.sim
 
-SEEDS_MAX = 300
+SEEDS_MAX = 100
 
 
 @pytest.mark.parametrize("name", ALL)
