@@ -31,7 +31,7 @@ from raylog.records.record import Record
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import TopicPartition
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.conformance
 
 OFFSET_COMMIT = 8
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

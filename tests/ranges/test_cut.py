@@ -14,6 +14,8 @@ from raylog.ranges.cut import NONE_SO_LATE, LogEnds, resolve
 from raylog.ranges.places import bound
 from raylog.types import TopicPartition
 
+pytestmark = pytest.mark.spark
+
 T0 = TopicPartition("t", 0)
 LOG = LogEnds(earliest=20, latest=30, at_times={1000: 24, 2000: 28, 9000: NONE_SO_LATE})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,8 @@ from raylog.ranges.cut import LogEnds
 from raylog.ranges.entries import Entry, first, following, shared
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
+
+pytestmark = pytest.mark.spark
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 ID = {"t": "id"}

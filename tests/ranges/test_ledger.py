@@ -18,6 +18,8 @@ from raylog.ranges.ledger import HEAD_BEGINS, Ledger, entry_of, lines_of, local_
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
 
+pytestmark = pytest.mark.spark
+
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 STREAM = {"topics": ["t"], "starting_offsets": "earliest"}
 START = first({"t": "id"}, {T0: 5, T1: 0})
@@ -92,7 +94,6 @@ def test_a_file_that_is_no_entry_is_named(tmp_path: Path) -> None:
         Ledger(str(tmp_path), STREAM)
 
 
-@pytest.mark.core
 def test_one_process_at_a_time_writes_a_ledger(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path), STREAM)
     script = f"from raylog.ranges.ledger import Ledger\nLedger({str(tmp_path)!r}, {STREAM!r}).close()"

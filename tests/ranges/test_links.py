@@ -11,7 +11,7 @@ from scripted_cluster import ScriptedCluster
 from raylog.client.background import background
 from raylog.ranges import links
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.spark
 
 Scripted = Callable[..., ScriptedCluster]
 

@@ -11,6 +11,8 @@ from raylog.errors import ConfigError
 from raylog.ranges.places import EARLIEST, LATEST, AtTime, bound
 from raylog.types import TopicPartition
 
+pytestmark = pytest.mark.spark
+
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 NOON_MS = 1_767_355_200_000

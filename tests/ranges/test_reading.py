@@ -22,7 +22,7 @@ from raylog.records.codec import RecordBatchBuilder, encode
 from raylog.records.control import Marker, control_batch
 from raylog.testing.kafka import Kafka
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.spark
 
 Scripted = Callable[..., ScriptedCluster]
 

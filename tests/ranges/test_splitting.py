@@ -12,6 +12,8 @@ from raylog.errors import ConfigError
 from raylog.ranges.splitting import OffsetRange, split
 from raylog.types import TopicPartition
 
+pytestmark = pytest.mark.spark
+
 LENGTHS = st.lists(st.one_of(st.integers(0, 40), st.integers(0, 10**12)), max_size=8)
 LIMITS = st.one_of(st.none(), st.integers(1, 60))
 

@@ -11,7 +11,7 @@ import pytest
 from raylog.errors import ClusterError
 from raylog.spark import java
 
-pytestmark = pytest.mark.core
+pytestmark = pytest.mark.spark
 
 
 def stand_in(home: Path, version: str) -> Path:

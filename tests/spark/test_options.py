@@ -9,6 +9,8 @@ import pytest
 from raylog.errors import ConfigError
 from raylog.spark.options import batch_options
 
+pytestmark = pytest.mark.spark
+
 
 def test_sparks_names_are_raylogs() -> None:
     given = {

@@ -7,6 +7,8 @@ import pytest
 from raylog.errors import ClusterError, ConfigError
 from raylog.spark.placing import NODE_SHARE, Room, broker_hosts, bundles, memory_bytes
 
+pytestmark = pytest.mark.spark
+
 GB = 1 << 30
 
 

@@ -17,6 +17,8 @@ from raylog.spark.checkpoint import CheckpointProgress
 from raylog.spark.stream_planner import AGE_MS_MAX, Pace, StreamPlanner
 from raylog.types import TopicPartition
 
+pytestmark = pytest.mark.spark
+
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
