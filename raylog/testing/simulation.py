@@ -109,6 +109,9 @@ class Simulation:
         self._memories: dict[tuple[int, TopicIdPartition], ReplicaMemory] = {}
         self._states: dict[TopicIdPartition, PartitionState] = {}
         self._committed_index = 0  # of the metadata log: ``_states`` is what all entries up to it fold to
+        self._registered: dict[
+            int, int
+        ] = {}  # incarnations by node at the last look: later decisions name no older ones
         self._producer_ids: set[int] = set()
         self.deleted_topics: set[uuid.UUID] = set()
         self._healing = False
@@ -312,6 +315,7 @@ class Simulation:
                         self._decided(id, topic.name, known, state)
                         if known is not None and state.unclean_elections == known.unclean_elections:
                             self._check_joined(id, topic.name, image, known, state)
+        self._registered = {node: actor.incarnation for node, actor in image.actors.items()}
 
     def assigned(self, assignment: Assignment) -> None:
         """The controller says so, hence it is committed, though a later decision may already stand in its image."""
@@ -376,11 +380,13 @@ class Simulation:
                 raise history.fail(
                     f"broker {broker} joined the ISR, but leader {state.leader} counts {leader.isr.maximal}"
                 )
-            actor, counted = image.actors.get(state.node_of(broker)), leader.followers.get(broker)
-            if actor is not None and counted is not None and counted.incarnation != actor.incarnation:
+            node, counted = state.node_of(broker), leader.followers.get(broker)
+            actor = image.actors.get(node)
+            registered = {self._registered.get(node), actor.incarnation if actor is not None else None}
+            if counted is not None and None not in registered and counted.incarnation not in registered:
                 raise history.fail(
-                    f"broker {broker} joined the ISR as incarnation {actor.incarnation}, "
-                    f"but leader {state.leader} counts incarnation {counted.incarnation}"
+                    f"broker {broker} joined the ISR, but leader {state.leader} counts its incarnation "
+                    f"{counted.incarnation}, and registered is {max(filter(None, registered))}"
                 )
 
     def _replica_in(
