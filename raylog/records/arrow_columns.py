@@ -28,7 +28,8 @@ import pyarrow as pa
 
 from raylog.errors import ConfigError, RaylogError
 from raylog.records import arrow_fallback, kernel
-from raylog.records.batch import COMPRESSION_MASK, HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchView, Buffer
+from raylog.records.batch import BatchView, Buffer
+from raylog.records.codec import inflated_header
 from raylog.records.compression import INFLATED_BYTES_MAX, Compression, decompress
 from raylog.records.corrupt import CorruptBatch
 from raylog.records.kernel import Columns, Kernel, Run, Sizes, byref
@@ -169,22 +170,7 @@ def _inflated(view: BatchView, max_inflated_bytes: int) -> bytes:
         raise CorruptBatch(error.reason, view.position) from None
     except RaylogError as error:  # a codec that nobody knows
         raise CorruptBatch(str(error), view.position) from None
-    header = HEADER.pack(
-        view.base_offset,
-        HEADER_SIZE - LOG_OVERHEAD + len(records),
-        view.partition_leader_epoch,
-        view.magic,
-        view.crc,
-        view.attributes & ~COMPRESSION_MASK,
-        view.last_offset_delta,
-        view.base_timestamp,
-        view.max_timestamp,
-        view.producer_id,
-        view.producer_epoch,
-        view.base_sequence,
-        view.record_count,
-    )
-    return b"".join((header, records))
+    return b"".join((inflated_header(view, len(records)), records))
 
 
 def _broken(run: BatchRun, position: int, reason: str) -> BrokenBatch:

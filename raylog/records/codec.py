@@ -372,28 +372,32 @@ def recompress(view: BatchView, compression: int, *, max_inflated_bytes: int = I
 # ------------------------------------------------------------------ reading
 
 
+def inflated_header(view: BatchView, size: int) -> bytes:
+    """The header that a batch would have without compression, its records being of so many bytes; the CRC stays as it is."""
+    return HEADER.pack(
+        view.base_offset,
+        HEADER_SIZE - LOG_OVERHEAD + size,
+        view.partition_leader_epoch,
+        view.magic,
+        view.crc,
+        view.attributes & ~COMPRESSION_MASK,
+        view.last_offset_delta,
+        view.base_timestamp,
+        view.max_timestamp,
+        view.producer_id,
+        view.producer_epoch,
+        view.base_sequence,
+        view.record_count,
+    )
+
+
 def light_records(view: BatchView, *, max_inflated_bytes: int = INFLATED_BYTES_MAX) -> list[LightRecord]:
     """The records of a batch, control batches too. Raises CorruptBatch; the CRC is the caller's to check."""
     if view.compression == Compression.NONE:
         plain = b"".join((view.data, _SLACK))
     else:
         records = decompress(view.compression, view.records, max_bytes=max_inflated_bytes)
-        header = HEADER.pack(
-            view.base_offset,
-            HEADER_SIZE - LOG_OVERHEAD + len(records),
-            view.partition_leader_epoch,
-            view.magic,
-            view.crc,
-            view.attributes & ~COMPRESSION_MASK,
-            view.last_offset_delta,
-            view.base_timestamp,
-            view.max_timestamp,
-            view.producer_id,
-            view.producer_epoch,
-            view.base_sequence,
-            view.record_count,
-        )
-        plain = b"".join((header, records, _SLACK))
+        plain = b"".join((inflated_header(view, len(records)), records, _SLACK))
     try:
         return list(DefaultRecordBatch(memoryview(plain)[: -len(_SLACK)]))
     except CorruptRecordException as error:
