@@ -70,6 +70,7 @@ class StreamPlanner:
         offsets_max: int | None = None,
         commit: Callable[[Ends], None] | None = None,
         is_over: Callable[[], bool] = lambda: False,
+        on_end: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._ledger = ledger
@@ -79,6 +80,7 @@ class StreamPlanner:
         self._offsets_max = offsets_max
         self._commit = commit
         self._is_over = is_over
+        self._on_end = on_end
         self._clock = clock
         self._pace = Pace()
         self._open = {number: ledger.entry(number) for number in ledger.numbers() if number}  # not committed yet
@@ -172,6 +174,7 @@ class StreamPlanner:
                     self._ending.wait(FAILED_PAUSE_S)
         finally:
             self._ledger.close()
+            self._on_end()
 
     def _say(self, what: str) -> None:
         """A warning, the same one at most once in ``REMINDER_S``."""

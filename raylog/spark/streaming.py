@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -76,25 +77,29 @@ def read_stream(
         if (before := _planners.pop(folder, None)) is not None:
             before.stop()
         ledger = Ledger(str(folder), _identity(address.cluster_id, topics))
+        connections = ExitStack()
         try:
             progress = CheckpointProgress(home, folder)
             _refuse_half_a_checkpoint(ledger, progress)
             if ledger.last is None:
                 ledger.append(_beginning(address, topics, given, committed), [], now_ms=0)
             watch = background().run(_watch(address, topics, committed))
+            connections.callback(lambda: background().run(watch.close()))
             planner = StreamPlanner(
                 ledger,
                 progress,
                 look=lambda: background().run(watch.look()),
                 parts=_splitter(given),
                 offsets_max=given.get("max_offsets_per_trigger"),
-                commit=_committer(address, given.get("group_id")),
+                commit=_committer(address, given.get("group_id"), connections),
                 is_over=lambda: spark.sparkContext._jsc is None,
+                on_end=connections.close,
             )
             if available_now := given.get("available_now", False):
                 planner.plan_all()
         except BaseException:
             ledger.close()
+            connections.close()
             raise
         planner.start(plans=not available_now)
         _planners[folder] = planner
@@ -183,10 +188,10 @@ def _splitter(given: Mapping[str, Any]) -> Any:
     return parts
 
 
-def _committer(address: ClusterAddress, group_id: str | None) -> Any:
+def _committer(address: ClusterAddress, group_id: str | None, connections: ExitStack) -> Any:
     if group_id is None:
         return None
-    admin = AdminClient(address)
+    admin = connections.enter_context(AdminClient(address))
 
     def commit(ends: Ends) -> None:
         admin.alter_group_offsets(group_id, ends)

@@ -247,3 +247,12 @@ def test_pace() -> None:
     assert pace.is_due(10, 9.5, None) and not pace.is_due(10, 9.95, None)
     assert pace.is_due(10, 9, 9) and not pace.is_due(10, 9.1, 9)
     assert pace.is_due(110, 100, 10) and not pace.is_due(110, 100.1, 10)
+
+
+def test_a_planner_that_ends_gives_away_the_ledger_and_its_connections(tmp_path: Path) -> None:
+    ended: list[str] = []
+    world = World(tmp_path, on_end=lambda: ended.append("closed"))
+    world.planner.start()
+    world.planner.stop()
+    assert ended == ["closed"]
+    Ledger(str(world.folder), {"topics": ["t"]}).close()
