@@ -7,17 +7,38 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_modules import benchmark_module
 
 import raylog.testing
 from raylog.testing.kafka import Kafka
 
 
+@dataclass(frozen=True)
+class Connector:
+    """``missing``: why there are no jars."""
+
+    jars: list[str]
+    missing: str | None = None
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def connector() -> Connector:
+    """The jars of Spark's own kafka source, or why there are none: one session has them for all tests."""
+    errors = benchmark_module("apache_kafka")  # which the next one imports
+    module = benchmark_module("spark_connector")
+    try:
+        return Connector([str(jar) for jar in module.jars()])
+    except errors.PeerError as error:
+        return Connector([], str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(connector: Connector) -> Iterator[Any]:
     """A plain PySpark session, not RayDP's: what reads and writes does not depend on it."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -32,6 +53,7 @@ def spark() -> Iterator[Any]:
     settings = {
         "spark.driver.extraJavaOptions": f"{OPTIONS} -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={QUIET_LOGGING}",
         "spark.driver.memory": "1g",
+        "spark.jars": ",".join(connector.jars),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
