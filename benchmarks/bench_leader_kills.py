@@ -21,12 +21,11 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from embedded import EmbeddedCluster
 from harness import Benchmark, arguments
-from paced_load import Ledger, Pacer, held_against
+from paced_load import Ledger, Pacer, held_against, partition_records
 
 from raylog.client.deliveries import RecordMetadata
 from raylog.client.sync import Producer
@@ -71,20 +70,6 @@ def send(producer: Producer, ledger: Ledger, sequence: int, value: bytes) -> Non
     producer.send(TOPIC, value, partition=0, on_delivery=settled)
 
 
-def records(running: EmbeddedCluster) -> Iterator[tuple[int, bytes]]:
-    """Everything in the partition."""
-    with running.cluster.consumer(auto_offset_reset="earliest") as consumer:
-        consumer.assign([(TOPIC, 0)])
-        end = consumer.end_offsets([(TOPIC, 0)])[(TOPIC, 0)]
-        position = 0
-        while position < end:
-            table = consumer.poll_batch(timeout=30)
-            assert table.num_rows, f"nothing comes at offset {position} of {end}"
-            offsets = table["offset"].to_pylist()
-            yield from zip(offsets, table["value"].to_pylist(), strict=True)
-            position = offsets[-1] + 1
-
-
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=None, help=f"how many (default {KILLS})")
@@ -126,7 +111,7 @@ def main() -> int:
             time.sleep(CALM_S)
             pacer.stop()
             producer.flush()
-        result = held_against(ledger, records(running))
+        result = held_against(ledger, partition_records(running.cluster, TOPIC))
 
     pauses = bench.record(
         "longest time between acks",

@@ -14,8 +14,10 @@ import threading
 import time
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+
+from raylog.cluster import Cluster
 
 TICK_S = 0.002
 FAILURES_KEPT = 20
@@ -111,6 +113,20 @@ class Readback:
     twice: int = 0
     misplaced: int = 0
     disordered: int = 0
+
+
+def partition_records(cluster: Cluster, topic: str) -> Iterator[tuple[int, bytes]]:
+    """Offset and value of everything in the topic's only partition."""
+    with cluster.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        end = consumer.end_offsets([(topic, 0)])[(topic, 0)]
+        position = 0
+        while position < end:
+            table = consumer.poll_batch(timeout=30)
+            assert table.num_rows, f"nothing comes at offset {position} of {end}"
+            offsets = table["offset"].to_pylist()
+            yield from zip(offsets, table["value"].to_pylist(), strict=True)
+            position = offsets[-1] + 1
 
 
 def held_against(ledger: Ledger, records: Iterable[tuple[int, bytes]]) -> Readback:

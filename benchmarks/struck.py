@@ -38,7 +38,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     ResourceType,
 )
-from paced_load import Note
+from paced_load import Note, partition_records
 from ray_nodes_cluster import NodesCluster, await_true, pid_of
 
 from raylog.client.admin import AsyncAdminClient
@@ -138,16 +138,7 @@ class Raylog:
 
     def records(self) -> Iterator[tuple[int, bytes]]:
         """Everything in the partition."""
-        with self._nodes.cluster.consumer(auto_offset_reset="earliest") as consumer:
-            consumer.assign([(TOPIC, 0)])
-            end = consumer.end_offsets([(TOPIC, 0)])[(TOPIC, 0)]
-            position = 0
-            while position < end:
-                table = consumer.poll_batch(timeout=30)
-                assert table.num_rows, f"nothing comes at offset {position} of {end}"
-                offsets = table["offset"].to_pylist()
-                yield from zip(offsets, table["value"].to_pylist(), strict=True)
-                position = offsets[-1] + 1
+        return partition_records(self._nodes.cluster, TOPIC)
 
     # -------------------------------------------------------------- faults
 
