@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from raylog.spark.reading import read as read
     from raylog.spark.session import init as init
     from raylog.spark.session import stop as stop
+    from raylog.spark.stream_writing import StreamWriteSummary as StreamWriteSummary
+    from raylog.spark.stream_writing import write_stream as write_stream
+    from raylog.spark.stream_writing import write_stream_summary as write_stream_summary
     from raylog.spark.streaming import read_stream as read_stream
     from raylog.spark.tables import table as table
     from raylog.spark.writing import WriteSummary as WriteSummary
     from raylog.spark.writing import write as write
 
 _HOMES = {
+    "StreamWriteSummary": "raylog.spark.stream_writing",
     "WriteSummary": "raylog.spark.writing",
     "init": "raylog.spark.session",
     "read": "raylog.spark.reading",
@@ -34,6 +38,8 @@ _HOMES = {
     "stop": "raylog.spark.session",
     "table": "raylog.spark.tables",
     "write": "raylog.spark.writing",
+    "write_stream": "raylog.spark.stream_writing",
+    "write_stream_summary": "raylog.spark.stream_writing",
 }
 __all__ = sorted(_HOMES)
 

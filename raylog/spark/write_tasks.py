@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,24 +11,33 @@ import pyarrow as pa
 
 from raylog.client.address import ClusterAddress
 from raylog.ranges.sending import send_tables
+from raylog.spark.write_fence import Turn
 
 RESULT = "attempt int, records bigint"
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTasks:
-    """What ``mapInArrow`` calls in a task."""
+    """What ``mapInArrow`` calls in a task. ``turn``: of the batch of a stream that the task belongs to."""
 
     address: ClusterAddress
     topic: str | None
     config: Mapping[str, Any]
+    turn: Turn | None = None
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         context: Any = TaskContext.get()
-        count = send_tables(self.address, batches, self.topic, self.config)
-        attempt = context.attemptNumber() if context is not None else 0
+        attempt, task = (context.attemptNumber(), context.partitionId()) if context is not None else (0, 0)
+        with nullcontext(lambda: None) if self.turn is None else self.turn.taken(task) as check:
+            count = send_tables(self.address, _checked(batches, check), self.topic, self.config)
         yield pa.RecordBatch.from_arrays(
             [pa.array([attempt], pa.int32()), pa.array([count], pa.int64())], ["attempt", "records"]
         )
+
+
+def _checked(batches: Iterable[Any], check: Callable[[], None]) -> Iterator[Any]:
+    for batch in batches:
+        check()
+        yield batch

@@ -36,16 +36,26 @@ def write(df: Any, topic: str | None = None, *, cluster: Any = None, **producer_
     UnknownTopicOrPartitionError for a topic that is not there, both before anything is written.
     """
     require_pyspark()
+    check_schema(df, topic)
+    address = address_of(cluster)
+    checked_target(address, topic, producer_config)
+    return written(df, WriteTasks(address, topic, producer_config))
+
+
+def check_schema(df: Any, topic: str | None) -> None:
+    """ConfigError for a DataFrame whose rows can't be records."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     checked_columns(to_arrow_schema(df.schema), topic)
-    address = address_of(cluster)
-    checked_target(address, topic, producer_config)
-    rows = df.mapInArrow(WriteTasks(address, topic, producer_config), RESULT).collect()
+
+
+def written(df: Any, tasks: WriteTasks) -> WriteSummary:
+    """Run the tasks of a write on a DataFrame of one batch, and say what they did."""
+    rows = df.mapInArrow(tasks, RESULT).collect()
     summary = WriteSummary(sum(row.records for row in rows), len(rows), sum(row.attempt for row in rows))
     if summary.reruns:
         logger.warning(
             "%d tasks of the write to %s were run again: records that they had sent are there twice",
-            summary.reruns, topic or "several topics",
+            summary.reruns, tasks.topic or "several topics",
         )  # fmt: skip
     return summary
