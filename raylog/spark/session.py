@@ -33,6 +33,7 @@ logger = logging.getLogger("raylog.spark")
 
 APP_MASTER_ACTOR = "RAY_APP_MASTER"
 QUIET_LOGGING = Path(__file__).with_name("log4j2-quiet.properties")
+_LOGGING = "spark.log4j.config.file.name"
 _LOG_LINES = 12
 _ENDING_S = 20.0
 _lock = threading.RLock()
@@ -88,6 +89,8 @@ def init(
                 configs=_configs(driver_memory, cpus, configs or {}),
             )
             _await_executors(session, len(wanted), timeout_s)
+            if _LOGGING not in (configs or {}):
+                session.sparkContext.setLogLevel("ERROR")  # Ray has set up the logging of the driver's JVM anew
         except BaseException as error:
             _stop_all()
             if isinstance(error, ClusterError) or not isinstance(error, Exception):
@@ -140,7 +143,7 @@ def _configs(driver_memory: str, cpus: float, given: Mapping[str, str]) -> dict[
         "spark.ray.raydp_spark_master.actor.resource.CPU": "0",
         "spark.ray.raydp_spark_executor.actor.resource.cpu": f"{cpus:g}",
         "spark.driver.memory": driver_memory,
-        "spark.log4j.config.file.name": str(QUIET_LOGGING),
+        _LOGGING: str(QUIET_LOGGING),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
