@@ -15,6 +15,7 @@ import pyarrow as pa
 from raylog.client.address import ClusterAddress
 from raylog.ranges.reading import ReadOptions, read_range
 from raylog.ranges.splitting import OffsetRange
+from raylog.spark.lasting_workers import make_lasting
 
 ARROW_NAMES = {"timestampType": "timestamp_type"}
 """Columns of Spark's kafka source whose names are others here."""
@@ -36,10 +37,13 @@ class RangeTasks:
     options: ReadOptions
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
-        for row in rows:
-            for text in row.column(0).to_pylist():
-                for batch in read_range(self.address, OffsetRange(**json.loads(text)), self.options):
-                    yield as_spark_takes_it(batch)
+        try:
+            for row in rows:
+                for text in row.column(0).to_pylist():
+                    for batch in read_range(self.address, OffsetRange(**json.loads(text)), self.options):
+                        yield as_spark_takes_it(batch)
+        finally:
+            make_lasting()
 
 
 def as_spark_takes_it(batch: Any) -> Any:

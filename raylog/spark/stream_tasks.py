@@ -16,6 +16,7 @@ from raylog.client.address import ClusterAddress
 from raylog.errors import error_for
 from raylog.ranges.ledger import range_of
 from raylog.ranges.reading import ReadOptions, read_range, report_loss
+from raylog.spark.lasting_workers import make_lasting
 from raylog.spark.range_tasks import as_spark_takes_it
 
 
@@ -27,14 +28,17 @@ class StreamTasks:
     options: ReadOptions
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
-        for row in rows:
-            for text in row.column(0).to_pylist():
-                line = json.loads(text)
-                self._tell(line["losses"])
-                part = range_of(line)
-                if len(part):
-                    for batch in read_range(self.address, part, self.options):
-                        yield as_spark_takes_it(batch)
+        try:
+            for row in rows:
+                for text in row.column(0).to_pylist():
+                    line = json.loads(text)
+                    self._tell(line["losses"])
+                    part = range_of(line)
+                    if len(part):
+                        for batch in read_range(self.address, part, self.options):
+                            yield as_spark_takes_it(batch)
+        finally:
+            make_lasting()
 
     def _tell(self, losses: list[str]) -> None:
         if losses and self.options.fail_on_data_loss:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from raylog.client.address import ClusterAddress
 from raylog.ranges.sending import send_tables
+from raylog.spark.lasting_workers import make_lasting
 from raylog.spark.write_fence import Turn
 
 RESULT = "attempt int, records bigint"
@@ -30,8 +31,11 @@ class WriteTasks:
 
         context: Any = TaskContext.get()
         attempt, task = (context.attemptNumber(), context.partitionId()) if context is not None else (0, 0)
-        with nullcontext(lambda: None) if self.turn is None else self.turn.taken(task) as check:
-            count = send_tables(self.address, _checked(batches, check), self.topic, self.config)
+        try:
+            with nullcontext(lambda: None) if self.turn is None else self.turn.taken(task) as check:
+                count = send_tables(self.address, _checked(batches, check), self.topic, self.config)
+        finally:
+            make_lasting()
         yield pa.RecordBatch.from_arrays(
             [pa.array([attempt], pa.int32()), pa.array([count], pa.int64())], ["attempt", "records"]
         )
