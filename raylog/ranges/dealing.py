@@ -1,0 +1,282 @@
+"""A stream dealt to workers that train in step: who reads which offsets at each step, and what is left when they stop anywhere.
+
+A stream goes in *rounds*. A round is a run of offsets of every partition, in proportion to what each still has, cut into as many *lanes* as
+there are workers, all of the same length (give or take one offset). At each step every worker takes the next ``batch_size`` offsets of
+its lane. So all have a batch at every step, equally many in all, and the last ones share out what is left; a worker reads long runs of few
+partitions, and one partition feeds any number of workers.
+
+``StreamState`` is where the stream is, for all workers together, and every worker can reckon it by itself: of a stream that ends the
+rounds follow from the state alone (``next_round``); of an endless one a round is what the logs hold when it begins (``round_of``), which
+one worker looks up and tells the others. With the same number of workers a resumed stream gives each the very batches it would have
+had; with another number what is left of the round is dealt anew (``left_for``).
+
+``union`` puts together what workers say that were not at the same step.
+
+What holds, whatever happens: each offset between the start and the end of a partition is in one lane of one round, or is told as lost; a
+state's offsets left are those that no step up to it gave to anybody.
+
+Pure arithmetic on offsets; a compacted topic has fewer records than offsets, so its batches are smaller, perhaps empty.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from raylog.errors import ConfigError
+from raylog.ranges.cut import LogEnds
+from raylog.ranges.entries import Entry, following, shared
+from raylog.ranges.splitting import OffsetRange
+from raylog.types import TopicPartition
+
+VERSION = 1
+Lane = tuple[OffsetRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """Where a stream is: ``taken`` offsets of each of the ``lanes`` of its round (all, of a shorter lane), and nothing after ``positions``.
+
+    ``ends``: where it ends, None if it does not. ``topic_ids``: which topics of those names are meant. ``batch_size``: offsets of a
+    worker's batch. ``lane_offsets``: how long lanes are to be. ``to_json`` and ``from_json`` are for checkpoints.
+    """
+
+    cluster_id: str
+    topic_ids: Mapping[str, str]
+    positions: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int] | None
+    batch_size: int
+    lane_offsets: int
+    round_number: int = 0
+    lanes: tuple[Lane, ...] = ()
+    taken: int = 0
+
+    @property
+    def left(self) -> tuple[OffsetRange, ...]:
+        """What is left of the round, of all workers."""
+        return tuple(each for lane in self.lanes for each in _after(lane, self.taken))
+
+    @property
+    def offsets_left(self) -> int | None:
+        """How many offsets are left up to the end; None of an endless stream."""
+        if self.ends is None:
+            return None
+        return sum(map(len, self.left)) + sum(end - self.positions[key] for key, end in self.ends.items())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to be read; never, of an endless stream."""
+        return self.offsets_left == 0
+
+    @property
+    def is_round_over(self) -> bool:
+        return all(_length(lane) <= self.taken for lane in self.lanes)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "version": VERSION,
+                "cluster_id": self.cluster_id,
+                "topic_ids": dict(self.topic_ids),
+                "positions": _nested(self.positions),
+                "ends": None if self.ends is None else _nested(self.ends),
+                "batch_size": self.batch_size,
+                "lane_offsets": self.lane_offsets,
+                "round": self.round_number,
+                "lanes": [[[each.topic, each.partition, each.start, each.end] for each in lane] for lane in self.lanes],
+                "taken": self.taken,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> StreamState:
+        """ConfigError for what ``to_json`` has not written."""
+        try:
+            told: Any = json.loads(text)
+            if told["version"] != VERSION:
+                raise ConfigError(
+                    f"a stream's state of version {told['version']}: this raylog reads version {VERSION}, a newer one may read it"
+                )
+            return cls(
+                str(told["cluster_id"]),
+                {str(name): str(topic_id) for name, topic_id in told["topic_ids"].items()},
+                _flat(told["positions"]),
+                None if told["ends"] is None else _flat(told["ends"]),
+                int(told["batch_size"]),
+                int(told["lane_offsets"]),
+                int(told["round"]),
+                tuple(
+                    tuple(OffsetRange(str(t), int(p), int(s), int(e)) for t, p, s, e in lane) for lane in told["lanes"]
+                ),
+                int(told["taken"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"this is no state of a stream ({error!r}): {text[:100]}") from None
+
+
+def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for key, offset in sorted(offsets.items()):
+        nested.setdefault(key.topic, {})[str(key.partition)] = offset
+    return nested
+
+
+def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(number)): int(offset) for topic, of in nested.items() for number, offset in of.items()
+    }
+
+
+# ------------------------------------------------------------------ lanes
+
+
+def deal(ranges: Iterable[OffsetRange], count: int) -> tuple[Lane, ...]:
+    """The ranges in ``count`` lanes, in order, whose lengths differ by at most one offset."""
+    whole = [each for each in ranges if len(each)]
+    total = sum(map(len, whole))
+    return tuple(slice_of(whole, total * number // count, total * (number + 1) // count) for number in range(count))
+
+
+def slice_of(lane: Sequence[OffsetRange], start: int, end: int) -> Lane:
+    """The offsets from the ``start``-th up to the ``end``-th of a lane."""
+    found = []
+    passed = 0
+    for each in lane:
+        low, high = max(start - passed, 0), min(end - passed, len(each))
+        if low < high:
+            found.append(replace(each, start=each.start + low, end=each.start + high))
+        passed += len(each)
+    return tuple(found)
+
+
+def _after(lane: Sequence[OffsetRange], taken: int) -> Lane:
+    return slice_of(lane, taken, _length(lane)) if taken else tuple(lane)
+
+
+def _length(lane: Iterable[OffsetRange]) -> int:
+    return sum(map(len, lane))
+
+
+# ------------------------------------------------------------------ steps and rounds
+
+
+def step_of(state: StreamState, rank: int) -> Lane:
+    """What a worker reads at the next step; ``state.is_round_over`` is false."""
+    return slice_of(state.lanes[rank], state.taken, state.taken + state.batch_size)
+
+
+def lane_of(state: StreamState, rank: int) -> Lane:
+    """What is left of a worker's lane."""
+    return _after(state.lanes[rank], state.taken)
+
+
+def stepped(state: StreamState) -> StreamState:
+    """The state after the next step."""
+    return replace(state, taken=state.taken + state.batch_size)
+
+
+def next_round(state: StreamState, world_size: int) -> StreamState | None:
+    """The state at the beginning of the next round of a stream that ends; None at its end."""
+    assert state.ends is not None, "the rounds of an endless stream are told by its logs"
+    waiting = {key: end - state.positions[key] for key, end in sorted(state.ends.items()) if end > state.positions[key]}
+    if not waiting:
+        return None
+    share = shared(waiting, _round_offsets(state, world_size))
+    starts = state.positions
+    ranges = [OffsetRange(*key, starts[key], starts[key] + count) for key, count in share.items() if count]
+    positions = dict(starts) | {each.key: each.end for each in ranges}
+    return replace(
+        state, positions=positions, round_number=state.round_number + 1, lanes=deal(ranges, world_size), taken=0
+    )
+
+
+def round_of(
+    state: StreamState,
+    topic_ids: Mapping[str, str],
+    logs: Mapping[TopicPartition, LogEnds],
+    world_size: int,
+    *,
+    is_short: bool = False,
+) -> tuple[StreamState, tuple[str, ...]] | None:
+    """The beginning of the next round of an endless stream and what was lost before it, given its logs as they are now.
+
+    None while there is not a whole batch for every worker, or, with ``is_short``, nothing at all.
+    """
+    last = Entry(state.round_number, state.topic_ids, state.positions)
+    everything = following(last, topic_ids, logs)
+    if everything is None:
+        return None
+    total = sum(map(len, everything.ranges))
+    step = world_size * state.batch_size
+    count = min(total - total % step if total >= step else total, _round_offsets(state, world_size))
+    if total < step and not is_short and not everything.losses:
+        return None
+    entry = following(last, topic_ids, logs, offsets_max=count)
+    assert entry is not None, "what there is can be shared"
+    begun = replace(
+        state,
+        topic_ids=entry.topic_ids,
+        positions=entry.ends,
+        round_number=state.round_number + 1,
+        lanes=deal(entry.ranges, world_size),
+        taken=0,
+    )
+    return begun, entry.losses
+
+
+def _round_offsets(state: StreamState, world_size: int) -> int:
+    """Lanes are of whole batches, so that only the last ones of a stream are smaller."""
+    return world_size * state.batch_size * max(1, state.lane_offsets // state.batch_size)
+
+
+# ------------------------------------------------------------------ going on
+
+
+def left_for(state: StreamState, world_size: int, batch_size: int) -> StreamState:
+    """The same place for so many workers: the lanes as they were, for as many as before; else what is left of them dealt anew."""
+    lengths = {_length(lane) for lane in state.lanes}
+    if len(state.lanes) == world_size and max(lengths) - min(lengths) <= 1:
+        return replace(state, batch_size=batch_size)
+    return replace(state, lanes=deal(state.left, world_size), taken=0, batch_size=batch_size)
+
+
+def union(states: Sequence[StreamState]) -> StreamState:
+    """One state of what each worker said, by rank: what is left is what its own worker had not taken. They need not be at one step.
+
+    ConfigError if they are not the workers of one stream.
+    """
+    first, world_size = states[0], len(states)
+    for each in states:
+        if _identity(each) != _identity(first) or len(each.lanes) not in (0, world_size):
+            raise ConfigError(
+                f"these are not the states of the {world_size} workers of one stream: begin from another checkpoint"
+            )
+    newest = max(states, key=lambda state: (state.round_number, state.taken))
+    if all((each.round_number, each.taken) == (newest.round_number, newest.taken) for each in states):
+        return newest
+    rounds = {each.round_number: each.lanes for each in states}
+    at = min(states, key=lambda state: state.round_number)
+    while at.ends is not None and at.round_number < newest.round_number:
+        reached = next_round(at, world_size)
+        assert reached is not None, f"round {newest.round_number} was reached by another worker"
+        at = reached
+        rounds[at.round_number] = at.lanes
+    lanes = []
+    for rank, own in enumerate(states):
+        lane = list(_after(own.lanes[rank], own.taken)) if own.lanes else []
+        for number in range(own.round_number + 1, newest.round_number + 1):
+            if number not in rounds:
+                raise ConfigError(
+                    f"worker {rank} was in round {own.round_number} of an endless stream and another one in round "
+                    f"{newest.round_number}: what was between can't be known; begin from another checkpoint"
+                )
+            lane += rounds[number][rank]
+        lanes.append(tuple(lane))
+    return replace(newest, lanes=tuple(lanes), taken=0)
+
+
+def _identity(state: StreamState) -> tuple[Any, ...]:
+    return state.cluster_id, state.ends, state.batch_size, state.lane_offsets

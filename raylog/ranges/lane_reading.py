@@ -1,0 +1,85 @@
+"""One worker's lane, read step by step: the rows of the next offsets as a table, whatever batches they were written in.
+
+The ranges of a lane are read one after the other (``reading``), each ahead of what is taken of it. Rows belong to a step by their
+offsets, not by their number, so holes that compaction left make steps shorter and never shift what comes after them.
+
+A lane whose reader has raised is of no use any more; who wants to try again makes another one from the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raylog.client.address import ClusterAddress
+from raylog.ranges.dealing import Lane
+from raylog.ranges.reading import OnLoss, ReadOptions, read_range
+from raylog.ranges.splitting import OffsetRange
+from raylog.records.arrow_columns import schema_of
+
+_OFFSET = "offset"
+
+
+class LaneReader:
+    """``lane``: what shall be read, from now on. ``options``: its columns are those of the tables."""
+
+    def __init__(self, address: ClusterAddress, lane: Lane, options: ReadOptions, on_loss: OnLoss) -> None:
+        self._address = address
+        self._lane = list(lane)
+        self._columns = options.columns
+        read = options.columns if _OFFSET in options.columns else (*options.columns, _OFFSET)
+        self._options = replace(options, columns=read)
+        self._schema = schema_of(read)
+        self._on_loss = on_loss
+        self._open: OffsetRange | None = None
+        self._source: Generator[Any, None, None] | None = None
+        self._waiting: Any = None  # rows that were read and not taken yet
+
+    def table(self, wanted: Lane) -> Any:
+        """The rows of the next offsets of the lane, as a ``pyarrow.Table``."""
+        rows = [batch for each in wanted for batch in self._rows(each)]
+        table = pa.Table.from_batches(rows, self._schema)
+        return table if len(self._columns) == len(self._schema) else table.select(list(self._columns))
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+        self._source = self._open = self._waiting = None
+
+    def _rows(self, wanted: OffsetRange) -> Iterator[Any]:
+        self._turn_to(wanted)
+        while (batch := self._next()) is not None:
+            offsets = batch.column(_OFFSET).to_numpy()
+            count = int(np.searchsorted(offsets, wanted.end))
+            if count:
+                yield batch.slice(0, count)
+            if count < batch.num_rows:
+                self._waiting = batch.slice(count)
+                return
+            if offsets[-1] == wanted.end - 1:  # what follows may not be there to be waited for yet
+                return
+
+    def _next(self) -> Any:
+        batch, self._waiting = self._waiting, None
+        assert self._source is not None, "turned to a range"
+        return next(self._source, None) if batch is None else batch
+
+    def _turn_to(self, wanted: OffsetRange) -> None:
+        """Have the range of the lane open that these offsets are of."""
+        while self._open is None or not (
+            self._open.key == wanted.key and self._open.start <= wanted.start < self._open.end
+        ):
+            self.close()
+            assert self._lane, f"{wanted} is not in the lane"
+            self._open = self._lane.pop(0)
+            self._source = _generated(self._address, self._open, self._options, self._on_loss)
+
+
+def _generated(
+    address: ClusterAddress, each: OffsetRange, options: ReadOptions, on_loss: OnLoss
+) -> Generator[Any, None, None]:
+    yield from read_range(address, each, options, on_loss=on_loss)
