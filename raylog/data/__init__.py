@@ -1,4 +1,5 @@
-"""Ray Data on topics: ``read_topic`` makes a Dataset of a topic's records, ``write_topic`` writes a Dataset's rows as records.
+"""Ray Data on topics: ``read_topic`` makes a Dataset of a topic's records, ``write_topic`` writes a Dataset's rows as records, and
+``stream_topic`` makes batches for training that say where they are, so that Ray Train resumes at the exact record.
 
 ::
 
@@ -16,13 +17,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from raylog.data.reading import TopicSource as TopicSource
     from raylog.data.reading import read_topic as read_topic
+    from raylog.data.streaming import TopicBatch as TopicBatch
+    from raylog.data.streaming import TopicBatches as TopicBatches
+    from raylog.data.streaming import TopicStream as TopicStream
+    from raylog.data.streaming import load_state as load_state
+    from raylog.data.streaming import stream_topic as stream_topic
     from raylog.data.writing import TopicSink as TopicSink
     from raylog.data.writing import write_topic as write_topic
+    from raylog.ranges.dealing import StreamState as StreamState
 
 _HOMES = {
+    "StreamState": "raylog.ranges.dealing",
+    "TopicBatch": "raylog.data.streaming",
+    "TopicBatches": "raylog.data.streaming",
     "TopicSink": "raylog.data.writing",
     "TopicSource": "raylog.data.reading",
+    "TopicStream": "raylog.data.streaming",
+    "load_state": "raylog.data.streaming",
     "read_topic": "raylog.data.reading",
+    "stream_topic": "raylog.data.streaming",
     "write_topic": "raylog.data.writing",
 }
 __all__ = sorted(_HOMES)
