@@ -28,7 +28,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import fetch, log_dirs, offsets, produce, producers
+from raylog.actors.apis import fetch, log_dirs, offsets, produce, producers, whereabouts
 from raylog.actors.apis.entities import TopicNames
 from raylog.actors.group_coordinator import GroupCoordinators
 from raylog.actors.session_client import SessionClient
@@ -150,6 +150,7 @@ class ReplicaServer:
                 offsets.DELETE_RECORDS: self._delete_records,
                 log_dirs.KEY: self._describe_log_dirs,
                 producers.KEY: self._describe_producers,
+                **whereabouts.handlers(self, self._names, self._boot_id),
                 **self._groups.handlers(),
                 **self._session.handlers(),
             },

@@ -102,6 +102,10 @@ class DiskFile:
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
+    def identity(self) -> tuple[int, int]:
+        facts = os.fstat(self._descriptor)
+        return facts.st_dev, facts.st_ino
+
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:

@@ -56,6 +56,10 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
+    def identity(self) -> tuple[int, int] | None:
+        """Device and inode, by which another process of this machine knows that it has opened the same file; None: no other can."""
+        ...
+
     def close(self) -> None:
         """Idempotent. Does not flush."""
         ...

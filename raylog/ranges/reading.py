@@ -1,4 +1,7 @@
-"""One task's work: the records of one range, fetched from the leader while those before are decoded, as Arrow batches.
+"""One task's work: the records of one range as Arrow batches, taken out of a replica's files on this machine, or fetched.
+
+Where a replica's files are on this machine they are read (``near_files``), as far as they go. The rest, or all, is fetched from the
+leader or a nearer replica, while what came before is decoded.
 
 A range is done when the *next offset* has reached its end, never when "a record was seen": batches that give nothing (control
 batches, aborted or compacted ones) move the position like any other, and where compaction has left nothing at all up to the end, the
@@ -8,8 +11,8 @@ What stands in the way is told with the range: a corrupt batch with its offsets,
 (OffsetOutOfRangeError, or a call of ``on_loss`` and the rest of the range). A range whose end lies beyond the log after an unclean
 election is told after ``PATIENCE_S`` without progress.
 
-Blocks; runs on the caller's thread, but for the fetching, which is on this process's background loop. Holds at most about two fetches
-and one Arrow batch.
+Blocks; runs on the caller's thread, but for the fetching, which is on this process's background loop. Holds at most about two fetches,
+or a piece of a file, and one Arrow batch.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +35,7 @@ from raylog.client.fetcher import Fetcher
 from raylog.client.leader_requests import LeaderRequests
 from raylog.client.link import ClusterLink
 from raylog.errors import RaylogError, error_for, kafka_error
-from raylog.ranges import links
+from raylog.ranges import links, near_files
 from raylog.ranges.splitting import OffsetRange
 from raylog.records.aborted import AbortedTransactions
 from raylog.records.arrow_columns import RecordColumns
@@ -43,7 +46,8 @@ logger = logging.getLogger("raylog.ranges")
 
 PATIENCE_S = 60.0
 FETCH_BYTES = 4 << 20
-ARROW_BYTES = 4 << 20
+ARROW_BYTES = 1 << 20
+"""Of the batches in one Arrow batch, unless one is larger: little enough to be in a core's cache still when it is written on."""
 
 _OUT_OF_RANGE = kafka_error(ErrorCode.offset_out_of_range)
 _CORRUPT = kafka_error(ErrorCode.corrupt_message)
@@ -52,7 +56,10 @@ OnLoss = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a task is told besides its range. ``columns`` of ``RECORD_SCHEMA``; ``arrow_bytes``: of the batches in one Arrow batch."""
+    """What a task is told besides its range. ``columns`` of ``RECORD_SCHEMA``; ``arrow_bytes``: of the batches in one Arrow batch.
+
+    ``from_files``: whether files of this machine are read where they can be.
+    """
 
     columns: tuple[str, ...]
     fail_on_data_loss: bool = True
@@ -60,6 +67,7 @@ class ReadOptions:
     fetch_bytes: int = FETCH_BYTES
     arrow_bytes: int = ARROW_BYTES
     patience_s: float = PATIENCE_S
+    from_files: bool = True
 
 
 def report_loss(loss: str) -> None:
@@ -91,15 +99,13 @@ class RangeReader:
                 "max.partition.fetch.bytes": options.fetch_bytes,
             }
         )
-        self._link, self._fetcher = background().run(self._open())
-        self._fetcher.assign([wanted.key], {wanted.key: wanted.start})
-        self._partition.fetch_end = wanted.end
-        self._fetcher.wake()
+        self._fetcher_used: Fetcher | None = None
+        self._link: ClusterLink = background().run(links.acquire(address))
 
-    async def _open(self) -> tuple[ClusterLink, Fetcher]:
-        link = await links.acquire(self._address)
-        level = requests.READ_COMMITTED if self._options.read_committed else requests.READ_UNCOMMITTED
-        return link, Fetcher(self._config, link, isolation_level=level)
+    @property
+    def _fetcher(self) -> Fetcher:
+        assert self._fetcher_used is not None, "nothing is fetched yet"
+        return self._fetcher_used
 
     @property
     def _partition(self) -> ConsumedPartition:
@@ -108,30 +114,76 @@ class RangeReader:
     def record_batches(self) -> Iterator[Any]:
         """See ``read_range``."""
         columns = RecordColumns(self._options.columns)
+        position = self._wanted.start
+        if self._options.from_files and not self._options.read_committed:  # files do not tell what was aborted
+            position = yield from self._from_files(columns)
+        if position < self._wanted.end:
+            yield from self._fetched(columns, position)
+
+    # -------------------------------------------------------------- files
+
+    def _from_files(self, columns: RecordColumns) -> Generator[Any, None, int]:
+        """What files of this machine give; the offset up to which that is everything."""
+        wanted = self._wanted
+        position = wanted.start
+        while position < wanted.end:
+            near = background().run(near_files.located(self._link, wanted.key, position, wanted.end))
+            if near is None:
+                break
+            with near:
+                for chunk in near.chunks():
+                    for view in chunk.views:
+                        if view.base_offset < wanted.end:
+                            yield from self._added(columns, view, position)
+                    yield from self._taken(columns)  # the next chunk comes into the same buffer
+                    position = chunk.next_offset
+                position = near.position
+                if position < near.offset_end:
+                    break
+        return position
+
+    # -------------------------------------------------------------- fetching
+
+    def _fetched(self, columns: RecordColumns, start: int) -> Iterator[Any]:
+        """What the leader, or a nearer replica, sends from an offset on."""
+
+        async def open() -> Fetcher:
+            level = requests.READ_COMMITTED if self._options.read_committed else requests.READ_UNCOMMITTED
+            return Fetcher(self._config, self._link, isolation_level=level)
+
+        self._fetcher_used = background().run(open())
+        self._fetcher.assign([self._wanted.key], {self._wanted.key: start})
+        self._partition.fetch_end = self._wanted.end
+        self._fetcher.wake()
         while (chunk := self._next_chunk()) is not None:
             aborted = AbortedTransactions(chunk.aborted)
             for view in chunk.views:
                 if view.base_offset >= self._wanted.end:
                     break
-                if columns and columns.size_bytes + view.size > self._options.arrow_bytes:
-                    yield from self._taken(columns)
-                self._add(columns, view, chunk.first_offset, aborted)
+                if not view.has_valid_crc():
+                    raise self._corrupt(view.base_offset, view.next_offset, CorruptBatch("a wrong CRC", view.position))
+                if not aborted.hides(view):
+                    yield from self._added(columns, view, chunk.first_offset)
             self._partition.position = chunk.next_offset
         yield from self._taken(columns)
 
-    def _add(self, columns: RecordColumns, view: BatchView, first_offset: int, aborted: AbortedTransactions) -> None:
+    # -------------------------------------------------------------- records
+
+    def _added(self, columns: RecordColumns, view: BatchView, first_offset: int) -> Iterator[Any]:
+        """Collect a batch whose CRC is right; gives what was collected before, if that is enough."""
+        if view.is_control:
+            return
+        if columns and columns.size_bytes + view.size > self._options.arrow_bytes:
+            yield from self._taken(columns)
         wanted = self._wanted
         try:
-            if not view.has_valid_crc():
-                raise CorruptBatch("a wrong CRC", view.position)
-            if not aborted.hides(view) and not view.is_control:
-                columns.add(
-                    view,
-                    start_offset=first_offset,
-                    offset_end=wanted.end,
-                    topic=wanted.topic,
-                    partition=wanted.partition,
-                )
+            columns.add(
+                view,
+                start_offset=first_offset,
+                offset_end=wanted.end,
+                topic=wanted.topic,
+                partition=wanted.partition,
+            )
         except CorruptBatch as error:
             raise self._corrupt(view.base_offset, view.next_offset, error) from error
 
@@ -215,7 +267,8 @@ class RangeReader:
         """Nothing is fetched any more."""
 
         async def close() -> None:
-            self._fetcher.stop()
+            if self._fetcher_used is not None:
+                self._fetcher_used.stop()
             await links.release(self._address)
 
         background().run(close())

@@ -121,6 +121,9 @@ class _FillableFile:
     def size(self) -> int:
         return self._file.size()
 
+    def identity(self) -> tuple[int, int] | None:
+        return self._file.identity()
+
     def close(self) -> None:
         self._file.close()
 

@@ -72,6 +72,9 @@ class _OpenFile:
     def size(self) -> int:
         return self._content.size
 
+    def identity(self) -> None:
+        return None
+
     def close(self) -> None:
         pass
 

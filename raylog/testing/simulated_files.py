@@ -374,6 +374,9 @@ class SimulatedFile:
         self._enter("size")
         return len(self._inode.cached)
 
+    def identity(self) -> tuple[int, int]:
+        return 0, id(self._inode)
+
     def close(self) -> None:
         self._open = False
 

@@ -31,6 +31,7 @@ DESCRIBE_QUORUM: Final = 20_008
 SUMMON: Final = 20_009
 DRAIN_BROKER: Final = 20_010
 CANCEL: Final = 20_011
+LOCATE_RECORDS: Final = 20_012
 
 _T = TypeVar("_T")
 _requests: dict[int, type[Any]] = {}
@@ -292,6 +293,34 @@ class Cancelled:
     """Done, or there was nothing to cancel."""
 
     API_KEY: ClassVar[int]
+
+
+@request_of(LOCATE_RECORDS)
+@dataclass(frozen=True, slots=True)
+class LocateRecords:
+    """Asks a process that holds a replica in which files the offsets from ``offset`` up to ``offset_end`` are."""
+
+    API_KEY: ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    offset_end: int
+    leader_epoch: int = -1
+
+
+@reply_to(LOCATE_RECORDS)
+@dataclass(frozen=True, slots=True)
+class RecordsLocated:
+    """Each piece is path, device, inode, position and bytes of whole batches (``raylog.log.whereabouts``).
+
+    Together they hold all records up to ``offset_end``: that asked for, the high watermark or as many as go into one answer; the offset
+    asked for: nothing is told. ``boot_id``: of the kernel whose files they are.
+    """
+
+    API_KEY: ClassVar[int]
+    boot_id: str
+    offset_end: int
+    pieces: tuple[tuple[str, int, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,5 +70,8 @@ class _FaultyFile:
     def size(self) -> int:
         return self._file.size()
 
+    def identity(self) -> tuple[int, int] | None:
+        return self._file.identity()
+
     def close(self) -> None:
         self._file.close()
