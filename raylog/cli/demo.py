@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from raylog.cli.flights import Flights, read_flights
+from raylog.cli.flights import Feed, read_flights
 from raylog.cli.proof import Ledger, ReadRecord, Verdict, verify
 from raylog.errors import ClusterError, RaylogError
 from raylog.types import TopicPartition
@@ -147,7 +147,7 @@ def _stream(
     cluster: Cluster,
     admin: AdminClient,
     producer: Producer,
-    flights: Flights,
+    flights: Feed,
     story: Story,
     progress: Progress,
     console: Console,
