@@ -32,12 +32,7 @@ def start(spark: Any, cluster: Any, checkpoint: str) -> Any:
         spark, INPUT, cluster=cluster, checkpoint=checkpoint, columns=["value"], starting_offsets="earliest"
     )
     changes = count_words(lines).selectExpr("word AS key", "CAST(count AS STRING) AS value")
-    return (
-        changes.writeStream.outputMode("update")
-        .option("checkpointLocation", checkpoint)
-        .foreachBatch(lambda frame, _: raylog.spark.write(frame, OUTPUT, cluster=cluster))
-        .start()
-    )
+    return raylog.spark.write_stream(changes, OUTPUT, cluster=cluster, checkpoint=checkpoint, output_mode="update")
 
 
 def answers(line: str, producer: raylog.Producer, consumer: raylog.Consumer) -> list[tuple[str, int]]:
