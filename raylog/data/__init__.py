@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from raylog.data.json_values import decode_json as decode_json
     from raylog.data.reading import TopicSource as TopicSource
     from raylog.data.reading import read_topic as read_topic
     from raylog.data.streaming import TopicBatch as TopicBatch
@@ -33,6 +34,7 @@ _HOMES = {
     "TopicSink": "raylog.data.writing",
     "TopicSource": "raylog.data.reading",
     "TopicStream": "raylog.data.streaming",
+    "decode_json": "raylog.data.json_values",
     "load_state": "raylog.data.streaming",
     "read_topic": "raylog.data.reading",
     "stream_topic": "raylog.data.streaming",

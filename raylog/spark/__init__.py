@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from raylog.spark.json_values import from_json as from_json
     from raylog.spark.reading import read as read
     from raylog.spark.session import init as init
     from raylog.spark.session import stop as stop
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "StreamWriteSummary": "raylog.spark.stream_writing",
     "WriteSummary": "raylog.spark.writing",
+    "from_json": "raylog.spark.json_values",
     "init": "raylog.spark.session",
     "read": "raylog.spark.reading",
     "read_stream": "raylog.spark.streaming",

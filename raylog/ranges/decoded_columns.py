@@ -1,0 +1,43 @@
+"""Which columns a table has when values were decoded into columns of their own: what Spark's and Arrow's ``from_json`` agree on.
+
+The columns that stay, then one for each field of the schema, then, in the mode that lets broken values pass, the one that holds those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raylog.errors import ConfigError
+
+CORRUPT_COLUMN = "_corrupt_record"
+"""As Spark calls it."""
+
+MODES = ("permissive", "failfast")
+
+
+def kept_columns(
+    there: Sequence[str],
+    fields: Sequence[str],
+    *,
+    column: str,
+    columns: Sequence[str] | None,
+    mode: str,
+    corrupt_column: str,
+) -> tuple[str, ...]:
+    """The columns that stay: ``columns``, or all but the decoded one. ConfigError for names that there are not, or twice."""
+    if mode not in MODES:
+        raise ConfigError(f"mode={mode!r}: one of {', '.join(MODES)}")
+    if isinstance(columns, str):
+        raise ConfigError(f"columns={columns!r}: give a list of the columns that stay")
+    if missing := [name for name in (column, *(columns or ())) if name not in there]:
+        raise ConfigError(f"there is no column {missing[0]!r}, only {', '.join(there)}")
+    if not fields:
+        raise ConfigError("the schema has no field: name at least one")
+    kept = tuple(name for name in there if name != column) if columns is None else tuple(columns)
+    names = [*kept, *fields, *((corrupt_column,) if mode == "permissive" else ())]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(
+            f"{twice[0]!r} would be there twice, as a column of the record and as a field of the schema: "
+            "columns= says which columns stay, corrupt_column= how the one of broken values is called"
+        )
+    return kept

@@ -1,0 +1,105 @@
+"""JSON values into columns by Spark's own ``from_json``, with nothing lost in silence.
+
+Spark's function gives a row of nulls for an empty value as for a tombstone, and its error for a value that does not fit does not say
+which: here the first is a broken value like any other, and the second names topic, partition and offset where the rows have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raylog.errors import ConfigError
+from raylog.ranges.decoded_columns import CORRUPT_COLUMN, kept_columns
+from raylog.spark.installed import require_pyspark
+
+_BROKEN = "_raylog_broken"
+_DECODED = "_raylog_decoded"
+_SHOWN_CHARACTERS = 100
+_OURS = ("mode", "columnnameofcorruptrecord")
+
+
+def from_json(
+    df: Any,
+    schema: Any,
+    *,
+    column: str = "value",
+    columns: Sequence[str] | None = None,
+    mode: str = "permissive",
+    corrupt_column: str = CORRUPT_COLUMN,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """The same rows with one column for each field of ``schema`` in the place of ``column``, whose values are JSON objects.
+
+    ``df``: batch or stream, as of ``read``, ``read_stream`` and ``table``. ``schema``: a ``StructType``, or as in
+    ``"id bigint, at timestamp"``. ``columns``: the other columns that stay, all by default. ``options``: Spark's for JSON
+    (``timestampFormat``). A field that an object does not have is null, one that the schema does not have is left out, a null value (a
+    tombstone) is null in every field.
+
+    A value that is no JSON object, or has a field of another type, is kept in ``corrupt_column`` as text, null for the rest; of the
+    second kind the fields that fit are there. With ``mode="failfast"`` such a value fails the query when a field of it is used, and
+    the error says where it was read. ConfigError for columns that can't be.
+    """
+    require_pyspark()
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    fields = _struct(schema)
+    kept = kept_columns(
+        df.columns, fields.names, column=column, columns=columns, mode=mode, corrupt_column=corrupt_column
+    )
+    if (kind := df.schema[column].dataType.simpleString()) not in ("binary", "string"):
+        raise ConfigError(f"column {column} is {kind}: it has to be binary or string")
+    if wrong := [name for name in options or {} if name.lower() in _OURS]:
+        raise ConfigError(f"options[{wrong[0]!r}]: mode= and corrupt_column= say that")
+    given = {**(options or {}), "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
+    wide = StructType([*fields.fields, StructField(_BROKEN, StringType())])
+    there, text = [_column(name) for name in df.columns], _column(column).cast("string")
+    rows = df.select(
+        *there, f.from_json(text, wide, {name: str(value) for name, value in given.items()}).alias(_DECODED)
+    )
+    decoded = f.col(_DECODED)
+    broken = f.when(text.isNotNull() & decoded.isNull(), text).otherwise(decoded[_BROKEN])
+    if mode == "permissive":
+        return rows.select(*map(_column, kept), *_fields(fields), broken.alias(corrupt_column))
+    what = f.concat(_where(df.columns), f.substring(broken, 1, _SHOWN_CHARACTERS))
+    checked = f.when(broken.isNull(), decoded).otherwise(f.raise_error(what)).alias(_DECODED)
+    return rows.select(*map(_column, kept), checked).select(*map(_column, kept), *_fields(fields))
+
+
+def _struct(schema: Any) -> Any:
+    from pyspark.sql.types import DataType, StructType, _parse_datatype_string
+
+    if isinstance(schema, str):
+        try:
+            schema = _parse_datatype_string(schema)
+        except Exception as error:  # of pyspark's parser
+            raise ConfigError(f"schema={schema!r} is none that Spark can read: {str(error).strip()}") from None
+    if not isinstance(schema, StructType):
+        kind = schema.simpleString() if isinstance(schema, DataType) else repr(schema)
+        raise ConfigError(f'schema={kind}: give a StructType, or one as in "id bigint, at timestamp"')
+    return schema
+
+
+def _column(name: str) -> Any:
+    from pyspark.sql.functions import col
+
+    return col("`{}`".format(name.replace("`", "``")))
+
+
+def _fields(fields: Any) -> list[Any]:
+    from pyspark.sql.functions import col
+
+    return [col(_DECODED)[name].alias(name) for name in fields.names]
+
+
+def _where(columns: Sequence[str]) -> Any:
+    """The beginning of the error about one row."""
+    from pyspark.sql.functions import col, concat, lit
+
+    end = lit(' does not decode as JSON of the schema (mode="permissive" lets such pass): ')
+    if not {"topic", "partition", "offset"} <= set(columns):
+        return concat(lit("a value"), end)
+    return concat(
+        lit("the value at offset "), col("offset"), lit(" of "), col("topic"), lit("-"), col("partition"), end
+    )
