@@ -124,6 +124,7 @@ class WriteBatch:
     def __init__(self, tasks: WriteTasks, fence: Path, order: Sequence[str]) -> None:
         self.summary = StreamWriteSummary()
         self._tasks = tasks
+        self._topics = tasks.topic or "several topics"
         self._fence = WriteFence(fence, uuid.uuid4().hex, patience_s=_PATIENCE_S)
         self._order = tuple(order)
 
@@ -133,7 +134,7 @@ class WriteBatch:
             self.summary = replace(self.summary, repeated_batches=self.summary.repeated_batches + 1)
             logger.warning(
                 "batch %d of the stream to %s was begun before and is repeated: records that it had written are there twice",
-                number, self._tasks.topic or "several topics",
+                number, self._topics,
             )  # fmt: skip
         done = written(_ordered(df, self._order), replace(self._tasks, turn=turn))
         self.summary = replace(
@@ -142,6 +143,7 @@ class WriteBatch:
             batches=self.summary.batches + 1,
             reruns=self.summary.reruns + done.reruns,
         )
+        logger.info("batch %d of the stream to %s is written: %d records", number, self._topics, done.records)
 
 
 def _ordered(df: Any, order: Sequence[str]) -> Any:
