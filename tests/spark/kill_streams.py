@@ -25,13 +25,14 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="of the order of the kills")
     parser.add_argument("--only", nargs="+", choices=KILLS, default=list(KILLS))
+    parser.add_argument("--threads", type=int, default=2, help="of each driver's Spark")
     asked = parser.parse_args()
     order = random.Random(asked.seed)
     spent_s: dict[str, list[float]] = {name: [] for name in asked.only}
     worker_ends_s: list[float] = []
     exact = 0
     for _ in range(asked.times):
-        with StreamUnderFire() as stream:
+        with StreamUnderFire(asked.threads) as stream:
             for name in order.sample(asked.only, len(asked.only)):
                 began_s = time.monotonic()
                 getattr(stream, name)()

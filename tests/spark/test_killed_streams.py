@@ -9,7 +9,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_the_table_equals_a_batch_recomputation_after_a_kill_at_every_point() -> None:
-    with StreamUnderFire() as stream:
+    with StreamUnderFire(threads=1) as stream:
         for kill in KILLS:
             getattr(stream, kill)()
         said = stream.finish()

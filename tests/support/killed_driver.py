@@ -1,6 +1,6 @@
-"""The driver program that ``killed_streams`` kills: Spark on two threads, a stream of counts per key from one topic to another.
+"""The driver program that ``killed_streams`` kills: Spark on a thread or two, a stream of counts per key from one topic to another.
 
-    python killed_driver.py ADDRESS FOLDER A B
+    python killed_driver.py ADDRESS FOLDER A B THREADS
 
 ADDRESS is a file with a pickled ClusterAddress; FOLDER holds the checkpoint, and files by which the killer and the program speak:
 
@@ -85,7 +85,7 @@ def note(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def session() -> Any:
+def session(threads: int) -> Any:
     from pyspark.sql import SparkSession
 
     from raylog.spark.java import OPTIONS, use_java
@@ -94,14 +94,18 @@ def session() -> Any:
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    builder = SparkSession.builder.master("local[2, 3]").appName("killed")  # a task that is killed runs again
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # where the workers' daemon is
+    builder = SparkSession.builder.master(f"local[{threads}, 3]").appName("killed")  # a task that is killed runs again
     settings = {
         "spark.driver.extraJavaOptions": f"{OPTIONS} -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={QUIET_LOGGING}",
         "spark.driver.memory": "512m",
+        "spark.python.daemon.module": "preloaded_daemon",
         "spark.buffer.size": "64",
         "spark.sql.execution.pandas.udf.buffer.size": "64",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # which a batch or two would not repay
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.shuffle.partitions": str(threads),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
@@ -120,12 +124,12 @@ def counts(records: Any) -> Any:
     )
 
 
-def main(address_file: str, folder_name: str, a: str, b: str) -> None:
+def main(address_file: str, folder_name: str, a: str, b: str, threads: str) -> None:
     import raylog.spark
 
     folder = Path(folder_name)
     address = pickle.loads(Path(address_file).read_bytes())
-    spark = session()
+    spark = session(int(threads))
     note(driver=os.getpid(), jvm=spark.sparkContext._gateway.proc.pid)
     logger = logging.getLogger("raylog.spark")
     logger.setLevel(logging.INFO)

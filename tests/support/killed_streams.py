@@ -39,13 +39,14 @@ KILLS = ("task", "before_planning", "after_the_range_file", "mid_task", "after_t
 KEYS = 12
 _PATIENCE_S = 120.0
 _DRIVER = Path(__file__).with_name("killed_driver.py")
-_ENDED = 2  # tasks of a batch: one for each thread
 
 
 class StreamUnderFire:
     """One stream and its whole life. ``with``; then kills, in any order; then ``finish``."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = 2) -> None:
+        """``threads``: of each driver's Spark, and tasks of a batch."""
+        self._threads = threads
         self.folder = Path(tempfile.mkdtemp(prefix="rl"))
         self.checkpoint = self.folder / "checkpoint"
         self.worker_ends_s: list[float] = []
@@ -83,7 +84,15 @@ class StreamUnderFire:
         """The next driver; returns when its query runs."""
         self._drivers += 1
         with open(self._said_in, "wb") as out, open(self.folder / f"driver-{self._drivers}.err", "wb") as err:
-            command = [sys.executable, str(_DRIVER), str(self.folder / "address"), str(self.folder), "a", "b"]
+            command = [
+                sys.executable,
+                str(_DRIVER),
+                str(self.folder / "address"),
+                str(self.folder),
+                "a",
+                "b",
+                str(self._threads),
+            ]
             self._driver = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
         self._await(lambda: "repeated_batches" in self.said, "the driver's query")
 
@@ -157,7 +166,7 @@ class StreamUnderFire:
         before = self._written
         self._arm("after the write")
         self.send()
-        self._await(lambda: len(self._stops("end")) == _ENDED, "all tasks of a batch to stop at their ends")
+        self._await(lambda: len(self._stops("end")) == self._threads, "all tasks of a batch to stop at their ends")
         handed_over = sum(self._stops("end").values())
         self._await(lambda: self._written == before + handed_over, "what was handed over to be written")
         assert self._offsets > self._commits
