@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raylog.spark.json_values import from_json as from_json
+    from raylog.spark.loss_reports import losses as losses
     from raylog.spark.reading import read as read
     from raylog.spark.session import init as init
     from raylog.spark.session import stop as stop
@@ -35,6 +36,7 @@ _HOMES = {
     "WriteSummary": "raylog.spark.writing",
     "from_json": "raylog.spark.json_values",
     "init": "raylog.spark.session",
+    "losses": "raylog.spark.loss_reports",
     "read": "raylog.spark.reading",
     "read_stream": "raylog.spark.streaming",
     "stop": "raylog.spark.session",

@@ -16,6 +16,7 @@ from raylog.client.address import ClusterAddress
 from raylog.ranges.reading import ReadOptions, read_range
 from raylog.ranges.splitting import OffsetRange
 from raylog.spark.lasting_workers import make_lasting
+from raylog.spark.loss_reports import on_loss
 
 ARROW_NAMES = {"timestampType": "timestamp_type"}
 """Columns of Spark's kafka source whose names are others here."""
@@ -35,12 +36,14 @@ class RangeTasks:
 
     address: ClusterAddress
     options: ReadOptions
+    losses: Any = None  # an accumulator, where losses are no errors
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
         try:
             for row in rows:
                 for text in row.column(0).to_pylist():
-                    for batch in read_range(self.address, OffsetRange(**json.loads(text)), self.options):
+                    part = OffsetRange(**json.loads(text))
+                    for batch in read_range(self.address, part, self.options, on_loss=on_loss(self.losses)):
                         yield as_spark_takes_it(batch)
         finally:
             make_lasting()

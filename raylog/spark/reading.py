@@ -21,6 +21,7 @@ from raylog.ranges.reading import ReadOptions
 from raylog.ranges.splitting import split
 from raylog.spark.frames import tasks_frame
 from raylog.spark.installed import require_pyspark
+from raylog.spark.loss_reports import accumulated, told_of
 from raylog.spark.options import batch_options
 from raylog.spark.range_tasks import ARROW_NAMES, RangeTasks, encoded
 
@@ -53,7 +54,8 @@ def read(spark: Any, topics: Topics, *, cluster: Any = None, **options: Any) -> 
     - ``min_partitions``: at least so many tasks; ``max_records_per_partition``: none with more offsets; without either a task has about
       128 MB of the log;
     - ``columns``: only these, in this order; ``include_headers`` adds ``headers``;
-    - ``fail_on_data_loss`` (true): whether offsets that are deleted, or beyond the end, are an OffsetOutOfRangeError or a warning;
+    - ``fail_on_data_loss`` (true): whether offsets that are deleted, or beyond the end, are an OffsetOutOfRangeError, or a warning in the
+      driver and among ``raylog.spark.losses(df)``;
     - ``isolation_level``: "read_committed" leaves out what transactions have aborted or not decided.
     """
     require_pyspark()
@@ -85,9 +87,10 @@ def read(spark: Any, topics: Topics, *, cluster: Any = None, **options: Any) -> 
         bytes_max=TASK_BYTES,
         bytes_per_offset=cut.bytes_per_offset,
     )
-    work = RangeTasks(address, ReadOptions(arrow_names(names), fail_on_data_loss=lossless, read_committed=committed))
+    losses = None if lossless else accumulated(spark, cut.losses)
+    read_options = ReadOptions(arrow_names(names), fail_on_data_loss=lossless, read_committed=committed)
     frame = tasks_frame(spark, [encoded(part) for part in parts], [part.hosts for part in parts])
-    return frame.mapInArrow(work, schema_of(names))
+    return told_of(frame.mapInArrow(RangeTasks(address, read_options, losses), schema_of(names)), losses)
 
 
 def arrow_names(names: Iterable[str]) -> tuple[str, ...]:

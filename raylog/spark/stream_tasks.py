@@ -15,8 +15,9 @@ from kio.schema.errors import ErrorCode
 from raylog.client.address import ClusterAddress
 from raylog.errors import error_for
 from raylog.ranges.ledger import range_of
-from raylog.ranges.reading import ReadOptions, read_range, report_loss
+from raylog.ranges.reading import OnLoss, ReadOptions, read_range
 from raylog.spark.lasting_workers import make_lasting
+from raylog.spark.loss_reports import on_loss
 from raylog.spark.range_tasks import as_spark_takes_it
 
 
@@ -26,25 +27,27 @@ class StreamTasks:
 
     address: ClusterAddress
     options: ReadOptions
+    losses: Any = None  # an accumulator, where losses are no errors
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
+        tell = on_loss(self.losses)
         try:
             for row in rows:
                 for text in row.column(0).to_pylist():
                     line = json.loads(text)
-                    self._tell(line["losses"])
+                    self._check(line["losses"], tell)
                     part = range_of(line)
                     if len(part):
-                        for batch in read_range(self.address, part, self.options):
+                        for batch in read_range(self.address, part, self.options, on_loss=tell):
                             yield as_spark_takes_it(batch)
         finally:
             make_lasting()
 
-    def _tell(self, losses: list[str]) -> None:
+    def _check(self, losses: list[str], tell: OnLoss) -> None:
         if losses and self.options.fail_on_data_loss:
             raise error_for(
                 ErrorCode.offset_out_of_range,
                 f"{'; '.join(losses)}: start the query again with fail_on_data_loss=False to go on with what is left",
             )
         for loss in losses:
-            report_loss(loss)
+            tell(loss)

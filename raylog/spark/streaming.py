@@ -31,6 +31,7 @@ from raylog.ranges.splitting import OffsetRange, split
 from raylog.ranges.watch import TopicWatch
 from raylog.spark.checkpoint import CheckpointProgress
 from raylog.spark.installed import require_pyspark
+from raylog.spark.loss_reports import accumulated, told_of
 from raylog.spark.options import stream_options
 from raylog.spark.reading import arrow_names, columns_of, schema_of
 from raylog.spark.stream_planner import FILE_AGE_MAX, Ends, StreamPlanner
@@ -61,8 +62,8 @@ def read_stream(
     - ``max_offsets_per_trigger``: no batch has more offsets; partitions get shares in proportion to what waits in them;
     - ``available_now`` (false): what the topics hold at this moment and no more, for ``trigger(availableNow=True)``;
     - ``group_id``: commit what finished batches have read to this consumer group, so that ``raylog groups`` shows the lag;
-    - ``fail_on_data_loss`` (true): whether the query fails, or a warning is logged, where offsets were deleted before they were read, a log
-      was cut, or a topic deleted;
+    - ``fail_on_data_loss`` (true): whether the query fails, or the driver is warned (and ``raylog.spark.losses`` tells), where offsets were
+      deleted before they were read, a log was cut, or a topic deleted;
     - ``columns``, ``include_headers``, ``isolation_level``, ``min_partitions``, ``max_records_per_partition`` as in ``read``.
 
     Raises ConfigError for a checkpoint of another stream. The query's progress counts ranges, not records, as its input rows.
@@ -211,4 +212,6 @@ def _frame(spark: Any, folder: Path, given: Mapping[str, Any], address: ClusterA
         arrow_names(names), fail_on_data_loss=given.get("fail_on_data_loss", True), read_committed=read_committed
     )
     tasks = given.get("min_partitions") or spark.sparkContext.defaultParallelism
-    return lines.repartition(tasks).mapInArrow(StreamTasks(address, options), schema_of(names))
+    losses = None if options.fail_on_data_loss else accumulated(spark)
+    frame = lines.repartition(tasks).mapInArrow(StreamTasks(address, options, losses), schema_of(names))
+    return told_of(frame, losses)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.errors import ConfigError
+from raylog.spark.loss_reports import told_as
 from raylog.spark.options import batch_options
 from raylog.spark.reading import read
 
@@ -31,15 +32,18 @@ def table(spark: Any, topic: str, *, cluster: Any = None, **options: Any) -> Any
         )
     from pyspark.sql import functions as f
 
-    records = read(spark, topic, cluster=cluster, columns=_COLUMNS, **given).where("key is not null")
-    in_partition = records.groupBy("key", "partition").agg(
-        f.max(f.struct("offset", "timestamp", "value")).alias("last")
+    source = read(spark, topic, cluster=cluster, columns=_COLUMNS, **given)
+    in_partition = (
+        source.where("key is not null")
+        .groupBy("key", "partition")
+        .agg(f.max(f.struct("offset", "timestamp", "value")).alias("last"))
     )
     latest = in_partition.groupBy("key").agg(f.max_by(f.struct("partition", "last"), "last.timestamp").alias("row"))
-    return latest.where("row.last.value is not null").selectExpr(
+    rows = latest.where("row.last.value is not null").selectExpr(
         "key",
         "row.last.value as value",
         "row.partition as partition",
         "row.last.offset as offset",
         "row.last.timestamp as timestamp",
     )
+    return told_as(rows, source)

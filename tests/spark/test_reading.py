@@ -196,7 +196,18 @@ def test_deleted_offsets_are_refused_or_reported(
     assert "offsets 1 to 3" in caplog.text
     with pytest.raises(Exception, match=r"offsets 0 to 3 of .*-0 were deleted before they were read"):
         frame.count()
-    assert late.count() == 16
+    caplog.clear()
+    assert raylog.spark.losses(late) == ()
+    assert late.count() == late.select("offset").count() == 16
+    (lost,) = raylog.spark.losses(late)
+    assert f"offsets 0 to 3 of {topic}-0 were deleted before they were read" in lost
+    assert caplog.text.count(lost) == 1, "told in the driver, once"
+    known = raylog.spark.table(
+        spark, topic, cluster=kafka, ending_offsets={topic: {0: 10, 1: 12}}, failOnDataLoss=False
+    )
+    assert [f"{topic}-1 ends at 10, before offset 12" in loss for loss in raylog.spark.losses(known)] == [True]
+    with pytest.raises(ConfigError, match="not one made from it"):
+        raylog.spark.losses(known.select("key"))
 
 
 def test_an_unknown_option_suggests_the_right_one(spark: Any, kafka: Kafka, topic: str) -> None:

@@ -55,8 +55,8 @@ class Run:
         self.batches: dict[int, list[tuple[int, int, str]]] = {}
         self._came = threading.Condition()
         self._fails = fails
-        frame = raylog.spark.read_stream(spark, topics, checkpoint=str(checkpoint), cluster=kafka, **options)
-        writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(self._collect)
+        self.frame = raylog.spark.read_stream(spark, topics, checkpoint=str(checkpoint), cluster=kafka, **options)
+        writer = self.frame.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(self._collect)
         if options.get("available_now"):
             writer = writer.trigger(availableNow=True)
         self.query = writer.start()
@@ -295,6 +295,9 @@ def test_what_was_deleted_before_it_was_read_fails_the_query_or_is_left_out(
     assert "fail_on_data_loss=False" in said
     with Run(spark, kafka, topic, checkpoint, fail_on_data_loss=False) as again:
         eventually(lambda: "f" in again.values, "what is left")
+        assert [
+            f"the offsets 3 to 4 of {topic}-0 were deleted" in loss for loss in raylog.spark.losses(again.frame)
+        ] == [True]
 
 
 def test_the_checkpoint_of_another_topic_is_refused(spark: Any, kafka: Kafka, topic: str, checkpoint: Path) -> None:
