@@ -1,4 +1,4 @@
-# make demo        the first thing to try: a replicated log that survives the death of a leader, on real data
+# make demo        try it, on real data: the log survives its leader's death, a Spark stream its driver's; SPARK=0: only the first
 # make test        every lane of tests, each within its time budget
 # make check       format, lint, types, layers
 # make LANE        one lane: fast core sim ray conformance spark chaos
@@ -33,8 +33,18 @@ $(SPARK_INSTALLED): $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark]'
 	@touch $@
 
-demo: $(INSTALLED)
+demo:
+	@[ -e $(INSTALLED) ] || echo "Installing into .venv, once: raylog, Ray and the tools of its tests, 1.1 GB"
+ifneq ($(SPARK),0)
+	@[ -e $(SPARK_INSTALLED) ] || \
+		echo "Installing into .venv, once, for the second act: Spark, RayDP and a Java, 0.5 GB; make demo SPARK=0 leaves it out"
+endif
+	@$(MAKE) -s $(if $(filter 0,$(SPARK)),$(INSTALLED),$(SPARK_INSTALLED))
 	@$(BIN)/python -m raylog.cli.demo
+ifneq ($(SPARK),0)
+	@echo
+	@$(BIN)/python examples/flights_pipeline.py
+endif
 
 test: $(SPARK_INSTALLED)
 	@$(BIN)/python .ci/lanes.py

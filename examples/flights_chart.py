@@ -26,7 +26,9 @@ def bands(table: Mapping[str, Any]) -> dict[str, list[list[int]]]:
 def labels() -> list[str]:
     """The bands in words."""
     pairs = pairwise(VISIBILITY_MILES)
-    return [f"under {high}" if not low else f"{low} to {high}" for low, high in pairs] + [f"{VISIBILITY_MILES[-1]}"]
+    return [f"under {high}" if not low else f"{low} to {high}" for low, high in pairs] + [
+        f"{VISIBILITY_MILES[-1]}, clear"
+    ]
 
 
 def draw(table: Mapping[str, Any], chart: Path) -> None:
@@ -56,12 +58,13 @@ def draw(table: Mapping[str, Any], chart: Path) -> None:
             places, [f"{label}\n{flights:,}" for label, (flights, _, _) in zip(labels(), total)], fontsize=8
         )
         axes.set_xlabel("visibility in the hour of departure (miles; below: flights)")
+        axes.set_xlim(-0.3, len(VISIBILITY_MILES) - 0.7)
         axes.set_ylim(bottom=0)
         axes.grid(axis="y", alpha=0.3)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
     late.legend(frameon=False)
-    figure.suptitle(finding(total), x=0.01, ha="left", fontsize=12, fontweight="bold")
+    figure.suptitle(finding(total), x=0.01, ha="left", fontsize=11.5, fontweight="bold")
     figure.text(
         0.01,
         0.005,
@@ -79,4 +82,5 @@ def finding(total: list[list[int]]) -> str:
     (_, foggy, foggy_minutes), (_, clear, clear_minutes) = total[0], total[-1]
     if not foggy or not clear:
         return "Departures by visibility"
-    return f"In fog flights leave {foggy_minutes / foggy:.0f} minutes late on average, in clear air {clear_minutes / clear:.0f}"
+    late, clear_late = foggy_minutes / foggy, clear_minutes / clear
+    return f"Flights leave {late:.0f} minutes late on average when visibility is under a mile, {clear_late:.0f} in clear air"

@@ -11,6 +11,7 @@ Minutes are whole numbers and are summed, never averaged, so that a recomputatio
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
 from dataclasses import dataclass
@@ -178,7 +179,8 @@ def _session(order: Order) -> Any:
         os.environ["RAY_ADDRESS"] = order.ray_address
         raylog.connect()
         memory = {"executor_memory": "512m", "driver_memory": "512m"}
-        options = {f"spark.{jvm}.extraJavaOptions": QUICK_JVM for jvm in ("driver", "executor")}
+        jvms = ("driver", "executor", "ray.raydp_app_master")
+        options = {f"spark.{jvm}.extraJavaOptions": QUICK_JVM for jvm in jvms}
         return raylog.spark.init("flights", cluster=order.cluster, configs=SETTINGS | options, **memory)
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -195,3 +197,6 @@ def _await_watermark(query: Any, until: datetime) -> None:
                 return
         if query.awaitTermination(0.2):  # raises what ended it
             raise RuntimeError("the query ended before its time")
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            raise RuntimeError("nobody waits for the results any more")

@@ -58,6 +58,45 @@ def test_a_python_that_can_be_used_is_found(tmp_path: Path) -> None:
     assert find_python(str(tmp_path)).stdout == f"{tmp_path}/python3.12\n"
 
 
+def commands_of_demo(folder: Path, *settings: str) -> str:
+    """What ``make demo`` would do in a checkout where nothing is installed."""
+    for name in (
+        "Makefile",
+        "pyproject.toml",
+        "constraints.txt",
+        "build_kernel.py",
+        ".ci/find-python",
+        "raylog/records/kernel.c",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(ROOT / name)
+    run = subprocess.run(["make", "-n", "demo", *settings], cwd=folder, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_the_demo_says_what_it_installs_before_it_does(tmp_path: Path) -> None:
+    commands = commands_of_demo(tmp_path)
+    places = [
+        commands.index(each)
+        for each in (
+            "1.1 GB",
+            "0.5 GB; make demo SPARK=0 leaves it out",
+            "[test,demo]",
+            "[spark]",
+            "cli.demo",
+            "flights_pipeline.py",
+        )
+    ]
+    assert places == sorted(places)
+
+
+def test_the_demo_without_spark_installs_none_and_leaves_the_second_act_out(tmp_path: Path) -> None:
+    commands = commands_of_demo(tmp_path, "SPARK=0")
+    assert "1.1 GB" in commands and "[test,demo]" in commands and "raylog.cli.demo" in commands
+    assert "[spark]" not in commands and "flights_pipeline" not in commands and "0.5 GB" not in commands
+
+
 def test_every_test_belongs_to_exactly_one_lane(lanes: types.ModuleType) -> None:
     expressions = {lane: lanes.mark_expression(lane) for lane in lanes.BUDGET_MINUTES}
     for mark in (None, *lanes.MARKS):
