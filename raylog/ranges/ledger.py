@@ -38,7 +38,9 @@ HEAD_BEGINS = '{"entry"'
 
 _SUFFIX = ".jsonl"
 _NAME = re.compile(rf"\.?(\d{{20}}){re.escape(_SUFFIX)}")
-_STREAM_FILE = ".stream.json"
+STREAM_FILE = ".stream.json"
+"""By which a directory is known as a ledger."""
+
 _LOCK_FILE = ".lock"
 
 
@@ -125,7 +127,7 @@ class Ledger:
             ) from None
 
     def _claim(self, stream: dict[str, Any]) -> None:
-        path = self.directory / _STREAM_FILE
+        path = self.directory / STREAM_FILE
         if not path.exists():
             self._write(path, json.dumps(stream))
             return

@@ -33,8 +33,7 @@ class CheckpointProgress:
         self.committed = _NONE
 
     def has_begun(self) -> bool:
-        """Whether a query with this checkpoint has planned a batch."""
-        return bool(_numbered(self._checkpoint / "offsets"))
+        return has_begun(self._checkpoint)
 
     def refresh(self) -> None:
         """Look at what Spark has written since."""
@@ -67,6 +66,11 @@ class CheckpointProgress:
                     self._source = folder
                     break
         return self._source
+
+
+def has_begun(checkpoint: Path) -> bool:
+    """Whether a query with this checkpoint has planned a batch."""
+    return bool(_numbered(checkpoint / "offsets"))
 
 
 def _numbered(folder: Path) -> dict[int, Path]:

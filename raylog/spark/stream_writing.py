@@ -28,6 +28,7 @@ from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
 from raylog.ranges.ledger import local_path
 from raylog.ranges.sending import checked_target
+from raylog.spark.checkpoint import has_begun
 from raylog.spark.installed import require_pyspark
 from raylog.spark.streaming import FOLDER
 from raylog.spark.write_fence import WriteFence
@@ -193,16 +194,16 @@ def _claim(home: Path, topic: str | None, address: ClusterAddress) -> None:
     """Say in the checkpoint whose it is, or refuse it."""
     path = home / FOLDER / CLAIM_FILE
     wanted = {"topic": topic, "cluster_id": address.cluster_id}
-    if path.exists():
+    if has_begun(home):
+        if not path.exists():
+            raise ConfigError(
+                f"{home} belongs to a query with another sink, which has had the rows so far: give this one a checkpoint of its own"
+            )
         found = json.loads(path.read_text())
         if found != wanted:
             what = ", ".join(f"{name}={found.get(name)!r}" for name in wanted if found.get(name) != wanted[name])
             raise ConfigError(f"{home} belongs to a query that writes to {what}: give this one a checkpoint of its own")
         return
-    if (home / "offsets").is_dir() and any((home / "offsets").iterdir()):
-        raise ConfigError(
-            f"{home} belongs to a query with another sink, which has had the rows so far: give this one a checkpoint of its own"
-        )
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{CLAIM_FILE}.unfinished")
     with open(unfinished, "w") as file:

@@ -24,12 +24,12 @@ from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import Topics, take
 from raylog.ranges.entries import Entry, first
-from raylog.ranges.ledger import HEAD_BEGINS, Ledger, local_path
+from raylog.ranges.ledger import HEAD_BEGINS, STREAM_FILE, Ledger, local_path
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.splitting import OffsetRange, split
 from raylog.ranges.watch import TopicWatch
-from raylog.spark.checkpoint import CheckpointProgress
+from raylog.spark.checkpoint import CheckpointProgress, has_begun
 from raylog.spark.installed import require_pyspark
 from raylog.spark.loss_reports import accumulated, told_of
 from raylog.spark.options import stream_options
@@ -77,6 +77,7 @@ def read_stream(
     with _planners_lock:
         if (before := _planners.pop(folder, None)) is not None:
             before.stop()
+        _refuse_another_checkpoint(home, folder)
         ledger = Ledger(str(folder), _identity(address.cluster_id, topics))
         connections = ExitStack()
         try:
@@ -166,6 +167,14 @@ async def _ids(address: ClusterAddress, topics: Topics) -> dict[str, str]:
         return (await watch.look())[0]
     finally:
         await watch.close()
+
+
+def _refuse_another_checkpoint(home: Path, folder: Path) -> None:
+    """A query that has begun has all its streams: what it lacks is another one's."""
+    if has_begun(home) and not folder.exists():
+        there = sorted(path.parent.name for path in (home / FOLDER).glob(f"*/{STREAM_FILE}"))
+        whose = f"reads {', '.join(there)}" if there else "has no stream of raylog's"
+        raise ConfigError(f"{home} belongs to a query that {whose}: give {folder.name} a checkpoint of its own")
 
 
 def _refuse_half_a_checkpoint(ledger: Ledger, progress: CheckpointProgress) -> None:

@@ -178,7 +178,11 @@ def test_the_checkpoint_of_a_query_for_another_topic_or_sink_is_refused(
     rows = stream_of(spark, kafka, a, checkpoint).select("value")
     with pytest.raises(ConfigError, match=f"belongs to a query that writes to topic='{b}': give this one"):
         run(rows, a, kafka, checkpoint)
+    with pytest.raises(ConfigError, match=f"belongs to a query that reads {a}: give {b} a checkpoint of its own"):
+        stream_of(spark, kafka, b, checkpoint)
     (tmp_path / "other" / "offsets").mkdir(parents=True)
     (tmp_path / "other" / "offsets" / "0").write_text("v1")
     with pytest.raises(ConfigError, match="belongs to a query with another sink"):
         run(rows, b, kafka, tmp_path / "other")
+    with pytest.raises(ConfigError, match="belongs to a query that has no stream of raylog's"):
+        stream_of(spark, kafka, a, tmp_path / "other")
