@@ -118,5 +118,6 @@ def read_kafka_checkpoints(files: Files, directory: str) -> ReplicaCheckpoint:
         recovery_point=offset("recovery-point-offset-checkpoint"),
         high_watermark=offset("replication-offset-checkpoint"),
         log_start_offset=offset("log-start-offset-checkpoint"),
+        cleaner_point=offset("cleaner-offset-checkpoint"),
         clean=files.exists(f"{disk}/.kafka_cleanshutdown"),
     )

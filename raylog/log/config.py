@@ -20,9 +20,11 @@ DAY_MS = 24 * HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Kafka's topic configs under their names, and its broker-wide ``producer.id.expiration.ms``; defaults are Kafka's.
+    """Kafka's topic configs under their names, its broker-wide ``producer.id.expiration.ms`` and those of its ``log.cleaner.*`` that
+    shape a cleaning; defaults are Kafka's.
 
-    ``compression`` None keeps the producer's codec.
+    ``compression`` None keeps the producer's codec. A compacted log rolls in time for ``max_compaction_lag_ms``: ``segment_ms`` is no
+    longer than that.
     """
 
     segment_bytes: int = 1 << 30
@@ -39,6 +41,14 @@ class LogConfig:
     preallocate: bool = False
     deletes: bool = True
     compacts: bool = False
+    delete_retention_ms: int = DAY_MS
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = NEVER
+    cleaner_dedupe_buffer_bytes: int = 128 << 20
+    cleaner_load_factor: float = 0.9
+    cleaner_backoff_ms: int | None = None  # what the process was started with
+    cleaner_bytes_per_second: float = float("inf")
     compression: Compression | None = None
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     timestamp_before_max_ms: int = NEVER
@@ -61,9 +71,12 @@ class LogConfig:
         difference = number("message.timestamp.difference.max.ms", NEVER)
         before = number("message.timestamp.before.max.ms", NEVER)
         after = number("message.timestamp.after.max.ms", NEVER)
+        compacts = "compact" in policies
+        segment_ms = number("segment.ms", default.segment_ms)
+        max_compaction_lag_ms = number("max.compaction.lag.ms", default.max_compaction_lag_ms)
         return cls(
             segment_bytes=number("segment.bytes", default.segment_bytes),
-            segment_ms=number("segment.ms", default.segment_ms),
+            segment_ms=min(segment_ms, max_compaction_lag_ms) if compacts else segment_ms,
             segment_jitter_ms=number("segment.jitter.ms", default.segment_jitter_ms),
             segment_index_bytes=number("segment.index.bytes", default.segment_index_bytes),
             index_interval_bytes=number("index.interval.bytes", default.index_interval_bytes),
@@ -75,7 +88,19 @@ class LogConfig:
             file_delete_delay_ms=number("file.delete.delay.ms", default.file_delete_delay_ms),
             preallocate=configs.get("preallocate", "false").lower() == "true",
             deletes="delete" in policies,
-            compacts="compact" in policies,
+            compacts=compacts,
+            delete_retention_ms=number("delete.retention.ms", default.delete_retention_ms),
+            min_cleanable_dirty_ratio=float(
+                configs.get("min.cleanable.dirty.ratio") or default.min_cleanable_dirty_ratio
+            ),
+            min_compaction_lag_ms=number("min.compaction.lag.ms", default.min_compaction_lag_ms),
+            max_compaction_lag_ms=max_compaction_lag_ms,
+            cleaner_dedupe_buffer_bytes=number("log.cleaner.dedupe.buffer.size", default.cleaner_dedupe_buffer_bytes),
+            cleaner_backoff_ms=int(text) if (text := configs.get("log.cleaner.backoff.ms")) else None,
+            cleaner_load_factor=float(configs.get("log.cleaner.io.buffer.load.factor") or default.cleaner_load_factor),
+            cleaner_bytes_per_second=float(
+                configs.get("log.cleaner.io.max.bytes.per.second") or default.cleaner_bytes_per_second
+            ),
             compression=_compression(configs.get("compression.type", "producer")),
             timestamp_type=_timestamp_type(configs.get("message.timestamp.type", "CreateTime")),
             timestamp_before_max_ms=before if before != NEVER else difference,

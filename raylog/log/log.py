@@ -14,8 +14,8 @@ Directory (beside each segment's ``.log``, ``.index``, ``.timeindex``)::
     replica.checkpoint        raylog's own facts                 raylog/log/checkpoint.py
     replica.lock              held for the log's life
 
-Threads: everything in one, except ``flush``, ``flush_rolled`` and ``delete_renamed_files``, which may run in others while the log
-is written.
+Threads: everything in one, except ``flush``, ``flush_rolled``, ``delete_renamed_files`` and the steps of a cleaning that say so, which
+may run in others while the log is written.
 
 Invariants (``check``): log_start_offset ≤ high_watermark ≤ log_end_offset; recovery_point ≤ log_end_offset; no leader epoch starts
 behind the end; the producers' states are as of the end.
@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 
 from raylog.log import checkpoint as checkpoints
 from raylog.log.checkpoint import ReplicaCheckpoint
+from raylog.log.compaction import Compaction
 from raylog.log.config import LogConfig
 from raylog.log.files import Buffer, Files
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET
@@ -36,13 +37,12 @@ from raylog.log.opening import Opened, load_producers, opened
 from raylog.log.recent_appends import RecentAppends
 from raylog.log.removal import doomed_directory
 from raylog.log.results import AppendResult, Found, LogSlice, OffsetOutOfRange, RecordListTooLarge
-from raylog.log.retention import SegmentFacts, deletable
+from raylog.log.retention import deletable, facts_of
 from raylog.log.segments import Segments
-from raylog.log.time_index import NO_TIMESTAMP
+from raylog.log.time_search import first_at_or_after, latest_in_time
 from raylog.log.validation import validated
 from raylog.metadata.session import Condition
 from raylog.records.batch import STAMP_SIZE, BatchView, TimestampType, batches, stamped_header
-from raylog.records.codec import light_records
 from raylog.records.control import read_control_batch
 from raylog.records.corrupt import CorruptBatch
 
@@ -61,6 +61,7 @@ class Log:
         "_recent",
         "_unflushed_since_ms",
         "boot_id",
+        "compaction",
         "config",
         "cut_is_unflushed",
         "directory",
@@ -141,6 +142,7 @@ class Log:
         self.log_end_offset = found.log_end_offset
         self.high_watermark = found.high_watermark
         self.recovery_point = found.recovery_point
+        self.compaction = Compaction(self, found.cleaner_point)
         self._guard = threading.Lock()  # recovery_point and _generation against a flush in another thread
         self._one_flush = threading.Lock()  # a second flush must not return before what the first one took over is done
         self._generation = 0  # raised by every truncation: a flush that began before it proves nothing
@@ -173,6 +175,12 @@ class Log:
     def oldest_unflushed_ms(self) -> int | None:
         """The wall time of the oldest append that no flush covers; None if all is flushed."""
         return self._unflushed_since_ms if self.unflushed_messages else None
+
+    @property
+    def stable_end_offset(self) -> int:
+        """Everything below is final: committed, and of no transaction that is open."""
+        first_open = self.producers.first_open_transaction_offset
+        return self.high_watermark if first_open is None else min(self.high_watermark, first_open)
 
     @property
     def has_rolled_unflushed(self) -> bool:
@@ -348,29 +356,18 @@ class Log:
         self, timestamp: int, end_offset: int | None = None, *, in_memory: bool = False
     ) -> Found | None:
         """The first record below ``end_offset`` whose timestamp is at least this; None if none is. ``in_memory`` as for ``read``."""
-        end = self.log_end_offset if end_offset is None else end_offset
-        for segment in self.segments:
-            if segment.base_offset >= end:
-                break
-            if segment.largest_timestamp < timestamp:
-                continue
-            self.segments.warm(segment)
-            floor = max(segment.time_index.lookup(timestamp - 1, in_memory=in_memory)[1], self.log_start_offset)
-            start = segment.offset_index.lookup(floor, in_memory=in_memory)[1]
-            for _, batch in segment.scan(start, in_memory=in_memory):
-                if batch.base_offset >= end:
-                    break
-                if batch.max_timestamp < timestamp or batch.last_offset < self.log_start_offset:
-                    continue
-                for record in light_records(batch):
-                    if record.timestamp >= timestamp and self.log_start_offset <= record.offset < end:
-                        return record.timestamp, record.offset, batch.partition_leader_epoch
-        return None
+        return first_at_or_after(
+            self.segments,
+            timestamp,
+            start_offset=self.log_start_offset,
+            end_offset=self.log_end_offset if end_offset is None else end_offset,
+            in_memory=in_memory,
+        )
 
     def largest_timestamp(self, end_offset: int | None = None, *, in_memory: bool = False) -> Found | None:
         """The first record that has the largest timestamp (KIP-734); None without timestamps."""
-        largest = max((segment.largest_timestamp for segment in self.segments), default=NO_TIMESTAMP)
-        return self.offset_for_timestamp(largest, end_offset, in_memory=in_memory) if largest >= 0 else None
+        end = self.log_end_offset if end_offset is None else end_offset
+        return latest_in_time(self.segments, start_offset=self.log_start_offset, end_offset=end, in_memory=in_memory)
 
     # ------------------------------------------------------------------ cutting
 
@@ -382,8 +379,10 @@ class Log:
         assert offset >= 0, offset
         if offset >= self.log_end_offset:
             return False
-        if offset < self.segments.base_offsets[0]:
-            self.truncate_fully_and_start_at(offset)
+        is_compacted_away = self.config.compacts and offset < max(self.high_watermark, self.compaction.point)
+        if offset < self.segments.base_offsets[0] or is_compacted_away:
+            # What replaced older records goes, and they are gone already: only a whole copy of the leader's log will do.
+            self.truncate_fully_and_start_at(min(offset, self.log_start_offset))
             return True
         place = self.segments.reaching(offset)[0].locate(offset)
         end_offset = offset if place is None else min(offset, place[1])
@@ -417,6 +416,7 @@ class Log:
         flush here would hold up the follower. Where every append is flushed, so is this.
         """
         self._recent.clear()
+        self.compaction.lose_above(offset)
         with self._guard:
             self._generation += 1
             self.log_end_offset = offset
@@ -429,6 +429,7 @@ class Log:
     def _empty_at(self, offset: int, wall_ms: int) -> None:
         """Replace everything by one empty segment that starts at ``offset``; start offset and high watermark stay."""
         self._recent.clear()
+        self.compaction.stop()
         self.snapshots.remove_above(-1)
         self.segments.start_over(offset, config=self.config, wall_ms=wall_ms)
         self.log_end_offset = offset
@@ -450,20 +451,10 @@ class Log:
 
     def delete_old_segments(self, wall_ms: int) -> list[int]:
         """Apply retention now: rename the files of old segments to ``.deleted``; returns their base offsets."""
+        if self.compaction.current is not None:
+            return []  # its turn comes when the cleaning is over
         segments = self.segments
-        ends = [*segments.base_offsets[1:], self.log_end_offset]
-        facts = [
-            SegmentFacts(
-                base_offset=segment.base_offset,
-                end_offset=end_offset,
-                size=segment.size,
-                largest_timestamp=segment.largest_timestamp
-                if segment.largest_timestamp >= 0
-                else self.files.modified_ms(segment.path + ".log"),
-                is_active=segment is segments.active,
-            )
-            for segment, end_offset in zip(segments, ends, strict=True)
-        ]
+        facts = facts_of(segments, self.log_end_offset, self.files)
         high_watermark, start = self.high_watermark, self.log_start_offset
         count = deletable(
             facts, config=self.config, high_watermark=high_watermark, log_start_offset=start, wall_ms=wall_ms
@@ -538,6 +529,7 @@ class Log:
                 recovery_point=self.recovery_point,
                 high_watermark=self.high_watermark,
                 log_start_offset=self.log_start_offset,
+                cleaner_point=self.compaction.point,
                 boot_id=self.boot_id,
                 flushed_always=self._flushed_always,
                 clean=clean,
@@ -560,6 +552,8 @@ class Log:
     def update_config(self, config: LogConfig) -> None:
         """From here on; segments that exist keep their indexes' size."""
         self.config = config
+        if not config.compacts:
+            self.compaction.stop()
         if self._flushed_always and config.flush_messages != 1:
             self._flushed_always = False
             self.checkpoint(flush=True)  # before an append that no flush covers
@@ -567,6 +561,7 @@ class Log:
     def close(self, *, clean: bool = True) -> None:
         """Close the files and release the lock. ``clean``: flush and say so on the disk, so that no recovery is needed."""
         try:
+            self.compaction.stop(waits=True)
             if clean:
                 self.segments.active.seal()
                 self.snapshots.write(self.producers)
@@ -591,6 +586,7 @@ class Log:
         assert 0 <= start <= self.high_watermark <= end, (start, self.high_watermark, end)
         assert self.recovery_point <= end, (self.recovery_point, end)
         self.segments.check()
+        self.compaction.check()
         assert self.segments.base_offsets[0] <= start and self.segments.active.base_offset <= end, (start, end)
         assert all(entry.start_offset <= end for entry in self.leader_epochs.entries), (self.leader_epochs.entries, end)
         assert self.producers.end_offset == end, (self.producers.end_offset, end)

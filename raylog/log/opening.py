@@ -45,6 +45,7 @@ class Opened:
     log_end_offset: int
     high_watermark: int
     recovery_point: int
+    cleaner_point: int = 0
 
 
 def opened(
@@ -186,6 +187,7 @@ def _opened(
         log_end_offset=end_offset,
         high_watermark=max(start_offset, min(high_watermark, end_offset)),
         recovery_point=min(known.recovery_point, end_offset),
+        cleaner_point=min(known.cleaner_point, end_offset),
     )
 
 

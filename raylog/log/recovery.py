@@ -77,6 +77,8 @@ def tidy(files: Files, directory: str, report: RecoveryReport) -> list[int]:
                 remove(name)
             elif name.endswith(".log.swap"):
                 swapped.append(int(name[:20]))
+            elif f"{name[:20]}.log.swap" not in names:
+                remove(name)  # of an index whose log has its own name already
     for base_offset in swapped:
         _finish_swap(files, directory, base_offset, remove)
     names = files.list_directory(directory)

@@ -1,4 +1,4 @@
-"""Which old segments may go [L20]: rules over facts, without a file in sight.
+"""Which old segments may go [L20]: rules over facts.
 
 A segment is deletable by the first rule that takes it, always a run from the oldest on, and never a record at or above
 the high watermark::
@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from raylog.log.config import LogConfig
+from raylog.log.files import Files
+from raylog.log.segments import Segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,23 @@ class SegmentFacts:
     size: int
     largest_timestamp: int  # or the modification time where there is none
     is_active: bool
+
+
+def facts_of(segments: Segments, log_end_offset: int, files: Files) -> list[SegmentFacts]:
+    """The segments of a log, the oldest first."""
+    ends = [*segments.base_offsets[1:], log_end_offset]
+    return [
+        SegmentFacts(
+            base_offset=segment.base_offset,
+            end_offset=end_offset,
+            size=segment.size,
+            largest_timestamp=segment.largest_timestamp
+            if segment.largest_timestamp >= 0
+            else files.modified_ms(segment.path + ".log" + segment.suffix),
+            is_active=segment is segments.active,
+        )
+        for segment, end_offset in zip(segments, ends, strict=True)
+    ]
 
 
 def deletable(

@@ -61,19 +61,21 @@ class Segment:
         "roll_jitter_ms",
         "sealed",
         "size",
+        "suffix",
         "time_index",
     )
 
-    def __init__(self, files: Files, directory: str, base_offset: int, *, created_ms: int) -> None:
+    def __init__(self, files: Files, directory: str, base_offset: int, *, created_ms: int, suffix: str = "") -> None:
         self._files = files
         self._file: File | None = None
         self._positions: dict[int, int] = {}
         self._written_from: int | None = None  # this process wrote what follows; None: nothing
         self.path = f"{directory}/{base_offset:020d}"
+        self.suffix = suffix  # of the files' names, while a cleaner's work is on its way to its place
         self.base_offset = base_offset
         self.size = 0
-        self.offset_index = OffsetIndex(files, self.path + ".index", base_offset=base_offset)
-        self.time_index = TimeIndex(files, self.path + ".timeindex", base_offset=base_offset)
+        self.offset_index = OffsetIndex(files, self.path + ".index" + suffix, base_offset=base_offset)
+        self.time_index = TimeIndex(files, self.path + ".timeindex" + suffix, base_offset=base_offset)
         self.largest_timestamp = NO_TIMESTAMP
         self.offset_of_largest_timestamp = base_offset
         self.first_timestamp: int | None = None
@@ -89,11 +91,19 @@ class Segment:
 
     @classmethod
     def create(
-        cls, files: Files, directory: str, base_offset: int, *, config: LogConfig, wall_ms: int, roll_jitter_ms: int = 0
+        cls,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        *,
+        config: LogConfig,
+        wall_ms: int,
+        roll_jitter_ms: int = 0,
+        suffix: str = "",
     ) -> Segment:
         """A new, empty, active segment. Files of that name are emptied."""
-        segment = cls(files, directory, base_offset, created_ms=wall_ms)
-        segment._file = files.open(segment.path + ".log", create=True)
+        segment = cls(files, directory, base_offset, created_ms=wall_ms, suffix=suffix)
+        segment._file = files.open(segment.path + ".log" + suffix, create=True)
         segment._file.truncate(0)
         segment.activate(config, roll_jitter_ms=roll_jitter_ms)
         return segment
@@ -171,7 +181,7 @@ class Segment:
     @property
     def file(self) -> File:
         if self._file is None:
-            self._file = self._files.open(self.path + ".log")
+            self._file = self._files.open(self.path + ".log" + self.suffix)
         return self._file
 
     @property
@@ -196,7 +206,7 @@ class Segment:
         sealed = self.sealed
         for suffix in (".log", ".index", ".timeindex") if sealed else (".log",):
             try:
-                file = self._files.open(self.path + suffix)
+                file = self._files.open(self.path + suffix + self.suffix)
             except FileNotFoundError:
                 continue
             try:
@@ -207,7 +217,17 @@ class Segment:
 
     def file_names(self) -> list[str]:
         """The paths of this segment's files that exist."""
-        return [self.path + suffix for suffix in SUFFIXES if self._files.exists(self.path + suffix)]
+        paths = [self.path + suffix + self.suffix for suffix in SUFFIXES]
+        return [path for path in paths if self._files.exists(path)]
+
+    def rename(self, suffix: str) -> None:
+        """Let the files' names end in ``suffix``. The log is renamed last: what ``tidy`` finds of it says how far this got."""
+        for kind in reversed(SUFFIXES):
+            if self._files.exists(self.path + kind + self.suffix):
+                self._files.replace(self.path + kind + self.suffix, self.path + kind + suffix)
+        self.suffix = suffix
+        self.offset_index.file.path = self.path + ".index" + suffix
+        self.time_index.file.path = self.path + ".timeindex" + suffix
 
     # ------------------------------------------------------------------ writing
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from raylog.log.config import LogConfig
 from raylog.log.files import Files
@@ -142,6 +142,19 @@ class Segments:
                 self._files.replace(path, path + ".deleted")
                 self._renamed.append((wall_ms, path + ".deleted"))
         return [segment.base_offset for segment in gone]
+
+    def exchange(self, old: Sequence[Segment], new: Segment) -> list[str]:
+        """Put a cleaner's segment in the place of those that it was made of; returns their files, renamed to ``.deleted``."""
+        at = self.all.index(old[0])
+        assert self.all[at : at + len(old)] == list(old) and new.sealed, (old[0].base_offset, self.base_offsets)
+        self._set([*self.all[:at], new, *self.all[at + len(old) :]])
+        paths = []
+        for segment in old:
+            self._close(segment)
+            for path in segment.file_names():
+                self._files.replace(path, path + ".deleted")
+                paths.append(path + ".deleted")
+        return paths
 
     def remove_renamed(self, wall_ms: int, delay_ms: int) -> int:
         """Remove the files that were renamed at least ``delay_ms`` ago; returns how many. May run in another thread."""

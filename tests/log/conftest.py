@@ -90,3 +90,9 @@ class Machine:
 @pytest.fixture
 def machine() -> Machine:
     return Machine()
+
+
+@pytest.fixture
+def make_machine() -> type[Machine]:
+    """For tests that need several, or one for each example."""
+    return Machine
