@@ -2,8 +2,8 @@
 
 It owns every socket and every thread of a process that holds replicas, and decides nothing: requests, answers, assignments and
 deadlines become events, ``ReplicaHost.handle`` returns effects, and ``_run`` carries them out in order. All of that happens on the
-event loop's thread; opening, flushing, closing and cleaning logs happen in threads and come back as events. So do reads of what is
-not in the page cache, in two threads of their own: no flush waits for them.
+event loop's thread; opening, flushing, closing and compacting logs happen in threads (``log_work``) and come back as events. So do
+reads of what is not in the page cache, in two threads of their own: no flush waits for them.
 
 What touches the disk on the loop is short, because it ends in the page cache: reads of what is there, appends, the opening of an old
 segment's files, retention's renames, and checkpoints (a small file and a rename, not flushed). It waits for the disk in three cases: where
@@ -28,6 +28,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from raylog.actors import log_work
 from raylog.actors.apis import fetch, log_dirs, offsets, produce, producers, whereabouts
 from raylog.actors.apis.entities import TopicNames
 from raylog.actors.group_coordinator import GroupCoordinators
@@ -57,6 +58,7 @@ from raylog.replication.events import (
     AlterPartitionAnswered,
     Assigned,
     Cancelled,
+    Clean,
     CloseLog,
     ControlSessionChanged,
     CopyRatesGiven,
@@ -65,9 +67,7 @@ from raylog.replication.events import (
     FetchAnswered,
     FetchFailed,
     Flush,
-    FlushCompleted,
     Load,
-    Loaded,
     LogFailed,
     LogOpened,
     OpenLog,
@@ -128,6 +128,7 @@ class ReplicaServer:
         self._leaders: dict[tuple[int, int], _Leader] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="raylog-log")
         self._loading = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="raylog-load")
+        self._cleaner = log_work.LogCleaner(self._handle)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
         self._over: asyncio.Future[str] | None = None
@@ -200,7 +201,8 @@ class ReplicaServer:
         if self._timer is not None:
             self._timer.cancel()
         for log in self._host.logs():
-            await self._loop.run_in_executor(self._threads, _close_cleanly, log)
+            await self._loop.run_in_executor(self._threads, log_work.close_cleanly, log)
+        self._cleaner.stop()
         self._threads.shutdown(wait=True)
         self._loading.shutdown(wait=True, cancel_futures=True)
         if self._over is not None and not self._over.done():
@@ -216,6 +218,7 @@ class ReplicaServer:
             leader.close()
         if self._timer is not None:
             self._timer.cancel()
+        self._cleaner.stop()
         self._threads.shutdown(wait=True)
         self._loading.shutdown(wait=True, cancel_futures=True)
         for log in self._host.logs():
@@ -230,7 +233,7 @@ class ReplicaServer:
     def _handle(self, event: Event) -> None:
         if self._stopping:  # a closed log takes no answer of a leader, a broken connection causes no other
             if isinstance(event, LogOpened) and event.log is not None:
-                _close_log(event.log, clean=False)
+                log_work.close_log(event.log, clean=False)
             return
         self._run(self._host.handle(event, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))
         self._groups.look()
@@ -268,17 +271,22 @@ class ReplicaServer:
                 case OpenLog(assignment):
                     self._in_thread(lambda a=assignment: self._open(a), lambda event: self._handle(event))  # type: ignore[misc]
                 case CloseLog():
-                    self._in_thread(lambda e=effect: _close(e), lambda gone, id=effect.id: self._removed(id, gone))  # type: ignore[misc]
+                    self._in_thread(
+                        lambda e=effect: log_work.close(e),  # type: ignore[misc]
+                        lambda gone, id=effect.id: self._removed(id, gone),  # type: ignore[misc]
+                    )
                 case Flush():
-                    self._in_thread(lambda e=effect: _flush(e), lambda event: self._handle(event))  # type: ignore[misc]
+                    self._in_thread(lambda e=effect: log_work.flush(e), lambda event: self._handle(event))  # type: ignore[misc]
                 case Load():
                     self._in_thread(
-                        lambda e=effect: _load(self._files, e),  # type: ignore[misc]
+                        lambda e=effect: log_work.load(self._files, e),  # type: ignore[misc]
                         lambda event: self._handle(event),
                         threads=self._loading,
                     )
                 case RunHousekeeping():
                     self._housekeeping(effect)
+                case Clean():
+                    self._cleaner.start(effect)
 
     def _in_thread(
         self, work: Callable[[], Any], then: Callable[[Any], None], *, threads: ThreadPoolExecutor | None = None
@@ -469,7 +477,9 @@ class ReplicaServer:
             self._handle(LogFailed(effect.id, str(error)))
             return
         if effect.retention or effect.log.has_rolled_unflushed:
-            self._in_thread(lambda: _tidy(effect, wall_ms), lambda failed: self._handle(failed) if failed else None)
+            self._in_thread(
+                lambda: log_work.tidy(effect, wall_ms), lambda failed: self._handle(failed) if failed else None
+            )
 
     # ------------------------------------------------------------------ leaders
 
@@ -546,55 +556,3 @@ class _Leader:
             self._opening.cancel()
         if self._connection is not None:
             self._connection.close()
-
-
-def _close(effect: CloseLog) -> bool:
-    """Close a log, and delete it if that is wanted; whether its folder is gone."""
-    if not effect.delete:
-        _close_log(effect.log, clean=effect.clean)
-        return False
-    try:
-        effect.log.delete()
-    except OSError as error:
-        logger.error("cannot delete the folder of %s: %s", effect.id, error)
-        return False
-    return True
-
-
-def _close_cleanly(log: Log) -> None:
-    _close_log(log, clean=True)
-
-
-def _close_log(log: Log, *, clean: bool) -> None:
-    try:
-        log.close(clean=clean)
-    except OSError as error:
-        logger.error("cannot close a log, its next opening will recover it: %s", error)
-
-
-def _flush(effect: Flush) -> FlushCompleted:
-    try:
-        effect.log.flush()
-    except OSError as error:
-        return FlushCompleted(effect.id, effect.log_end_offset, str(error))
-    return FlushCompleted(effect.id, effect.log_end_offset)
-
-
-def _load(files: Files, effect: Load) -> Loaded:
-    error = None
-    try:
-        files.load(effect.path, effect.position, effect.size)
-    except OSError as broken:
-        error = str(broken)
-    return Loaded(effect.id, effect.path, effect.position, effect.size, error)
-
-
-def _tidy(effect: RunHousekeeping, wall_ms: int) -> LogFailed | None:
-    """What of housekeeping waits for the disk: flush rolled segments (recovery need not scan them then), unlink deleted ones."""
-    try:
-        if effect.log.has_rolled_unflushed:
-            effect.log.flush_rolled()
-        effect.log.delete_renamed_files(wall_ms)
-    except OSError as error:
-        return LogFailed(effect.id, str(error))
-    return None

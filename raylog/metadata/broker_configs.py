@@ -23,11 +23,14 @@ BrokerConfigs = Mapping[int | None, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig(TopicConfig):
-    """``of_topic`` names the topic config that this one stands in for. ``is_of_groups``: group coordinators go by it."""
+    """``of_topic`` names the topic config that this one stands in for. ``is_of_groups``: group coordinators go by it;
+    ``is_of_cleaner``: compaction does.
+    """
 
     is_cluster_wide: bool = False
     of_topic: str | None = None
     is_of_groups: bool = False
+    is_of_cleaner: bool = False
 
 
 _CONTROLLERS = ("min.insync.replicas", "unclean.leader.election.enable")  # honoured by the controller, not by a log
@@ -65,8 +68,20 @@ _GROUPS = (
     _of_groups("offsets.retention.minutes", "10080", "how long the offsets of a group without members are kept"),
 )
 
+_CLEANER = (
+    BrokerConfig("log.cleaner.backoff.ms", ConfigType.LONG, "15000",
+                 "how long compaction rests where nothing was due", 0, is_of_cleaner=True),
+    BrokerConfig("log.cleaner.dedupe.buffer.size", ConfigType.LONG, "134217728",
+                 "bytes of memory that a process may use to compact a log; 24 for each key", 1 << 20, is_of_cleaner=True),
+    BrokerConfig("log.cleaner.io.buffer.load.factor", ConfigType.DOUBLE, "0.9",
+                 "share of that memory which is filled", 0.01, 1, is_of_cleaner=True),
+    BrokerConfig("log.cleaner.io.max.bytes.per.second", ConfigType.DOUBLE, "1.7976931348623157E308",
+                 "bytes of log that compaction reads per second in one process", 1, is_of_cleaner=True),
+)  # fmt: skip
+
 _TABLE = (
     *_GROUPS,
+    *_CLEANER,
     BrokerConfig("auto.create.topics.enable", ConfigType.BOOLEAN, "true",
                  "whether a topic is created when a Kafka client first asks for it", is_cluster_wide=True),
     BrokerConfig("auto.leader.rebalance.enable", ConfigType.BOOLEAN, "true",
@@ -96,6 +111,7 @@ _FIXED = (
     BrokerConfig("broker.session.timeout.ms", ConfigType.INT, "9000", "a server that is silent for so long is dead", 1),
     BrokerConfig("default.replication.factor", ConfigType.INT, "1", "replicas of a topic that does not say how many", 1),
     BrokerConfig("delete.topic.enable", ConfigType.BOOLEAN, "true", "whether topics can be deleted"),
+    BrokerConfig("log.cleaner.enable", ConfigType.BOOLEAN, "true", "whether compacted topics are compacted"),
     BrokerConfig("log.dirs", ConfigType.STRING, "", "the disks of this broker"),
     BrokerConfig("num.partitions", ConfigType.INT, "1", "partitions of a topic that does not say how many", 1),
 )  # fmt: skip

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _THREADS = "raylog has no pools of threads of that kind: each server is an event loop"
-_COMPACTION = "it concerns compaction, which this version does not do; topics are cleaned by deletion only"
 _TIERS = "there is no remote storage: every segment stays on its disk until retention deletes it"
 _LISTENER = "a listener is told when its broker starts, not while it runs"
 _METRICS = "there is no JMX reporter"
@@ -48,8 +47,8 @@ REFUSED: Mapping[str, str] = {
     "kafka.metrics.*": _METRICS,
     "listener.*": _LISTENER,
     "listeners": _LISTENER,
-    "log.cleaner.*": _COMPACTION,
-    "log.cleanup.policy": "topics are cleaned by deletion only; compaction is not done in this version",
+    "log.cleaner.io.buffer.size": "compaction reads in steps of its own, of 64 KiB",
+    "log.cleaner.threads": "each process compacts its own logs, one at a time",
     "log.dir": "the disks of a broker are found when it starts (log.dirs)",
     "log.flush.offset.checkpoint.interval.ms": _FIXED,
     "log.flush.scheduler.interval.ms": _FIXED,

@@ -12,6 +12,7 @@ Values are strings, as on the wire. ``parse`` turns one into its typed value: bo
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class TopicConfig:
                         raise ValueError
                     return number
                 case ConfigType.DOUBLE:
+                    if math.isnan(float(text)):
+                        raise ValueError
                     return float(text)
                 case ConfigType.LIST:
                     return tuple(each.strip() for each in text.split(",") if each.strip())
@@ -91,7 +94,6 @@ class TopicConfig:
             raise ConfigError(f"{self.name}={text!r} is no {self.type.name.lower()}") from None
 
 
-_NO_COMPACTION = "it concerns compaction, which this version does not do; topics are cleaned by deletion only"
 _NO_TIERS = "there is no remote storage: every segment stays on its disk until retention deletes it"
 
 _B, _S, _I, _L, _D, _LIST = (
@@ -100,10 +102,10 @@ _B, _S, _I, _L, _D, _LIST = (
 
 _TABLE = (
     TopicConfig("cleanup.policy", _LIST, "delete", "what happens to old segments: delete, compact or both",
-                choices=("delete", "compact"), refused="compaction is not done in this version; use delete"),
+                choices=("delete", "compact")),
     TopicConfig("compression.type", _S, "producer", "the codec that batches are stored in; producer keeps the producer's",
                 choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
-    TopicConfig("delete.retention.ms", _L, "86400000", "how long a compacted topic keeps tombstones", 0, refused=_NO_COMPACTION),
+    TopicConfig("delete.retention.ms", _L, "86400000", "how long a compacted topic keeps tombstones", 0),
     TopicConfig("file.delete.delay.ms", _L, "60000", "wait before a deleted segment's files are unlinked", 0),
     TopicConfig("flush.messages", _L, str(LONG_MAX), "fsync after this many records; 1 survives a power cut", 1),
     TopicConfig("flush.ms", _L, str(LONG_MAX), "fsync when a record has been unflushed this long", 0),
@@ -114,7 +116,7 @@ _TABLE = (
                 refused=_NO_TIERS),
     TopicConfig("local.retention.ms", _L, "-2", "time kept locally of a tiered topic; -2 is retention.ms", -2,
                 refused=_NO_TIERS),
-    TopicConfig("max.compaction.lag.ms", _L, str(LONG_MAX), "when a record must become compactable", 1, refused=_NO_COMPACTION),
+    TopicConfig("max.compaction.lag.ms", _L, str(LONG_MAX), "when a record must become compactable", 1),
     TopicConfig("max.message.bytes", _I, "1048588", "largest batch, after compression", 0),
     TopicConfig("message.downconversion.enable", _B, "true",
                 "nothing is ever converted: no Fetch version that would need it is offered"),
@@ -125,9 +127,8 @@ _TABLE = (
     TopicConfig("message.timestamp.difference.max.ms", _L, str(LONG_MAX), "deprecated: both of the above at once", 0),
     TopicConfig("message.timestamp.type", _S, "CreateTime", "whose clock stamps the records: producer's or leader's",
                 choices=("CreateTime", "LogAppendTime")),
-    TopicConfig("min.cleanable.dirty.ratio", _D, "0.5", "share of uncompacted bytes that starts compaction", 0, 1,
-                refused=_NO_COMPACTION),
-    TopicConfig("min.compaction.lag.ms", _L, "0", "how long a record stays uncompacted", 0, refused=_NO_COMPACTION),
+    TopicConfig("min.cleanable.dirty.ratio", _D, "0.5", "share of uncompacted bytes that starts compaction", 0, 1),
+    TopicConfig("min.compaction.lag.ms", _L, "0", "how long a record stays uncompacted", 0),
     TopicConfig("min.insync.replicas", _I, "1", "in-sync replicas that acks=all and the high watermark need", 1),
     TopicConfig("preallocate", _B, "false", "reserve a segment's bytes on the disk when it is created"),
     TopicConfig("remote.storage.enable", _B, "false", "tiered storage", refused=_NO_TIERS),

@@ -55,7 +55,8 @@ UnknownTopicId = kafka_error(ErrorCode.unknown_topic_id)
 INTERNAL_PARTITIONS = 50
 INTERNAL_REPLICATION_FACTOR_MAX = 3
 INTERNAL_CONFIGS = {
-    "cleanup.policy": "compact",  # which nobody else may ask for: nothing is cleaned yet, but nothing is deleted either
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
     "replicas.per.actor": str(INTERNAL_PARTITIONS),  # all of a disk in one process
     "segment.bytes": str(100 << 20),
 }

@@ -36,6 +36,7 @@ class HostConfig:
     replica_fetch_backoff_ms: int = 1_000  # the longest; the first retry comes after replica_fetch_backoff_first_ms
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     log_retention_check_interval_ms: int = 300_000
+    log_cleaner_backoff_ms: int = 15_000  # where it is not set for the cluster
     fetch_max_bytes: int = 57_671_680
     replica_fetch_backoff_first_ms: int = 5
     alter_partition_backoff_ms: int = 100  # after the controller refused an ISR

@@ -23,6 +23,7 @@ from raylog.metadata.session import (
 from raylog.types import Endpoint, TopicIdPartition
 
 if TYPE_CHECKING:
+    from raylog.log.cleaning import Cleaning
     from raylog.log.log import Log
 
 Token = int
@@ -320,6 +321,20 @@ class LogFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CleaningEnded:
+    """A compaction that was ordered is over, done or not.
+
+    ``fault``: the log is damaged and stays as it is; ``error``: the disk failed, the replica goes offline.
+    """
+
+    id: TopicIdPartition
+    log: Log
+    cleaning: Cleaning
+    fault: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """A deadline that ``next_deadline_ms`` announced may have come."""
 
@@ -328,7 +343,7 @@ Event = (
     Assigned | Removed | LogOpened | ProduceReceived | OwnAppend | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived
     | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered | ControlSessionChanged | CopyRatesGiven
     | Cancelled
-    | FlushCompleted | Loaded | LogFailed | Ticked
+    | FlushCompleted | Loaded | LogFailed | CleaningEnded | Ticked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects
@@ -417,4 +432,16 @@ class RunHousekeeping:
     retention: bool = True
 
 
-Effect = Reply | OpenLog | CloseLog | Flush | Load | SendFetch | Tell | RunHousekeeping
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """Compact the log: do ``cleaning.step()`` until it returns None, each where the one before said, the first in a thread.
+
+    CleaningEnded reports the end, whatever it is.
+    """
+
+    id: TopicIdPartition
+    log: Log
+    cleaning: Cleaning
+
+
+Effect = Reply | OpenLog | CloseLog | Flush | Load | SendFetch | Tell | RunHousekeeping | Clean

@@ -35,12 +35,14 @@ from raylog.log.files import NotInMemory
 from raylog.log.log import Log
 from raylog.metadata.session import ActorIdentity, Assignment, Removal, ReplicaStatus
 from raylog.replication.checkpoint_rounds import CheckpointRounds
+from raylog.replication.cleaning_rounds import CleaningRounds
 from raylog.replication.context import HostConfig, HostContext
 from raylog.replication.copying_out import CopyingOut, is_throttled
 from raylog.replication.events import (
     AlterPartitionAnswered,
     Assigned,
     Cancelled,
+    CleaningEnded,
     CloseLog,
     ControlSessionChanged,
     CopyRatesGiven,
@@ -105,6 +107,7 @@ class ReplicaHost:
         self._streams = FetchStreams(self.context)
         self._checkpoints = CheckpointRounds(self.context, self.replicas)
         self._copying_out = CopyingOut(self.context)
+        self._cleanings = CleaningRounds(self.context, self.replicas)
 
     # -------------------------------------------------------------- the shell's side
 
@@ -156,6 +159,8 @@ class ReplicaHost:
                     failed.fail(event.reason)
             case Loaded():
                 self._loaded(event)
+            case CleaningEnded():
+                self._cleanings.ended(event, now_ms)
             case Cancelled():
                 cancelled = self._parked.cancel(event.token)
                 if isinstance(cancelled, ParkedFetch | ParkedListOffsets):
@@ -451,6 +456,7 @@ class ReplicaHost:
             self.context.effects.append(OpenLog(assignment))
         elif replica.assign(assignment, now_ms):
             self._streams.update(replica, now_ms)
+            self._cleanings.look(now_ms)
 
     def _remove(self, removal: Removal) -> None:
         if not self.admit_controller(removal.controller_epoch):
@@ -488,6 +494,7 @@ class ReplicaHost:
         self._streams.update(replica, now_ms)
         self._arm_housekeeping(replica, now_ms)
         self._checkpoints.begin(now_ms)
+        self._cleanings.look(now_ms)
 
     def _open_again(self, replica: Replica, now_ms: int) -> None:
         """The folder is locked by another process: wait for it, however long it takes (DESIGN §3)."""
@@ -578,6 +585,7 @@ class ReplicaHost:
         self._parked.check()
         self._loads.check()
         self._copying_out.check()
+        self._cleanings.check()
         for request in self._parked.by_token.values():
             if isinstance(request, ParkedFetch | ParkedListOffsets):
                 waits = [request in self._loads.in_flight.get(place, ()) for place in sorted(request.lacks)]

@@ -17,9 +17,11 @@ from raylog.log.log import Log
 from raylog.metadata.session import ActorIdentity, AlterPartition, AssignedReplica, Assignment, ReplicaOpened
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode_values
+from raylog.replication.cleaning_rounds import ended
 from raylog.replication.context import HostConfig
 from raylog.replication.events import (
     Assigned,
+    Clean,
     CloseLog,
     Effect,
     Event,
@@ -240,6 +242,10 @@ class Hosts:
                     self.finish_loads()
             case RunHousekeeping():
                 self.housekept.append(effect)
+            case Clean(cleaning=cleaning):
+                while cleaning.step() is not None:
+                    pass
+                self.handle(broker, ended(effect))
 
     def _open(self, process: Process, assignment: Assignment) -> None:
         log = Log.open(

@@ -117,12 +117,9 @@ def test_tv_33_a_topic_of_three_partitions_and_replicas_is_created_read_back_des
     admin: AdminClient,
 ) -> None:
     name, resource = "tv-33", ConfigResource(ResourceType.TOPIC, "tv-33")
-    compacted = NewTopic(name, 3, 3, config={"cleanup.policy": "compact"})  # the example's own; later, as is said
-    with pytest.raises(KafkaException, match="compaction is not done in this version"):
-        admin.create_topics([compacted])[name].result(PATIENCE_S)
-    admin.create_topics([NewTopic(name, 3, 3, config={"cleanup.policy": "delete"})])[name].result(PATIENCE_S)
+    admin.create_topics([NewTopic(name, 3, 3, config={"cleanup.policy": "compact"})])[name].result(PATIENCE_S)
     assert name in admin.list_topics(timeout=PATIENCE_S).topics
-    assert admin.describe_configs([resource])[resource].result(PATIENCE_S)["cleanup.policy"].value == "delete"
+    assert admin.describe_configs([resource])[resource].result(PATIENCE_S)["cleanup.policy"].value == "compact"
 
     def partitions() -> list[tuple[int, list[int]]]:
         found = admin.describe_topics(TopicCollection([name]))[name].result(PATIENCE_S)

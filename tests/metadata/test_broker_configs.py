@@ -58,7 +58,7 @@ def test_each_config_accepts_its_default_and_says_what_it_means(name):
     [
         ("num.io.threads", "4", "num.io.threads is refused: raylog has no pools of threads"),
         ("log.retention.hours", "4", "set log.retention.ms"),
-        ("log.cleaner.threads", "2", "compaction"),
+        ("log.cleaner.threads", "2", "each process compacts its own logs"),
         ("broker.session.timeout.ms", "4", "is fixed when a broker starts"),
         ("retention.ms", "4", "did you mean 'log.retention.ms'"),
         ("no.such.thing.at.all", "4", "can be changed while it runs; these can: "),

@@ -39,11 +39,8 @@ def test_each_config_accepts_its_default_and_says_what_it_means(name):
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("cleanup.policy", "compact", "compaction"),
-        ("cleanup.policy", "compact,delete", "compaction"),
         ("remote.storage.enable", "true", "remote storage"),
         ("local.retention.ms", "1000", "remote storage"),
-        ("min.cleanable.dirty.ratio", "0.3", "compaction"),
         ("message.format.version", "2.8-IV0", "v2"),
     ],
 )
@@ -56,7 +53,13 @@ def test_what_is_not_built_is_refused_by_name_with_the_reason(name, value, reaso
 def test_each_honoured_config_reaches_somebody_who_honours_it(name):
     elsewhere = {"min.insync.replicas", "unclean.leader.election.enable", "message.downconversion.enable"}
     elsewhere |= {LEADERS, FOLLOWERS}
-    samples = {"preallocate": "true", "compression.type": "zstd", "message.timestamp.type": "LogAppendTime"}
+    samples = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.3",
+        "preallocate": "true",
+        "compression.type": "zstd",
+        "message.timestamp.type": "LogAppendTime",
+    }
     if name not in elsewhere:
         changed = LogConfig.from_topic_configs(
             topic_configs.effective({name: validated(name, samples.get(name, "777"))})

@@ -1,0 +1,154 @@
+"""What a replica's server does to logs in threads: close, flush, load, tidy and compact them. Each reports an event, or what became of it.
+
+Knows nothing of the server; ``LogCleaner`` has a thread of its own, and as much of its time as it leaves to the others: a cleaning is
+Python at work, so after each step the thread rests as long as that took, for the loop's sake, or longer where
+``log.cleaner.io.max.bytes.per.second`` asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from raylog.log.cleaning import Turn
+from raylog.log.files import Files
+from raylog.log.log import Log
+from raylog.replication.cleaning_rounds import ended
+from raylog.replication.events import (
+    Clean,
+    CleaningEnded,
+    CloseLog,
+    Flush,
+    FlushCompleted,
+    Load,
+    Loaded,
+    LogFailed,
+    RunHousekeeping,
+)
+
+logger = logging.getLogger("raylog.replica")
+
+
+def close(effect: CloseLog) -> bool:
+    """Close a log, and delete it if that is wanted; whether its folder is gone."""
+    if not effect.delete:
+        close_log(effect.log, clean=effect.clean)
+        return False
+    try:
+        effect.log.delete()
+    except OSError as error:
+        logger.error("cannot delete the folder of %s: %s", effect.id, error)
+        return False
+    return True
+
+
+def close_cleanly(log: Log) -> None:
+    close_log(log, clean=True)
+
+
+def close_log(log: Log, *, clean: bool) -> None:
+    try:
+        log.close(clean=clean)
+    except OSError as error:
+        logger.error("cannot close a log, its next opening will recover it: %s", error)
+
+
+def flush(effect: Flush) -> FlushCompleted:
+    try:
+        effect.log.flush()
+    except OSError as error:
+        return FlushCompleted(effect.id, effect.log_end_offset, str(error))
+    return FlushCompleted(effect.id, effect.log_end_offset)
+
+
+def load(files: Files, effect: Load) -> Loaded:
+    error = None
+    try:
+        files.load(effect.path, effect.position, effect.size)
+    except OSError as broken:
+        error = str(broken)
+    return Loaded(effect.id, effect.path, effect.position, effect.size, error)
+
+
+def tidy(effect: RunHousekeeping, wall_ms: int) -> LogFailed | None:
+    """What of housekeeping waits for the disk: flush rolled segments (recovery need not scan them then), unlink deleted ones."""
+    try:
+        if effect.log.has_rolled_unflushed:
+            effect.log.flush_rolled()
+        effect.log.delete_renamed_files(wall_ms)
+    except OSError as error:
+        return LogFailed(effect.id, str(error))
+    return None
+
+
+class LogCleaner:
+    """Carries out ``Clean``, one at a time, and gives ``report`` its end, on the loop."""
+
+    def __init__(self, report: Callable[[CleaningEnded], None]) -> None:
+        self._report = report
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="raylog-clean")
+        self._is_over = threading.Event()
+
+    def start(self, order: Clean) -> None:
+        """Called on the loop, like all but what runs in the thread."""
+        future = asyncio.get_running_loop().run_in_executor(self._thread, self._work, order)
+        future.add_done_callback(lambda done: None if done.cancelled() else self._go_on(order, done.result()))
+
+    def _go_on(self, order: Clean, outcome: CleaningEnded | None) -> None:
+        while outcome is None and not self._is_over.is_set():  # the thread says: on the loop
+            step = _step(order)
+            if step is Turn.THREAD:
+                self.start(order)
+                return
+            outcome = step if isinstance(step, CleaningEnded) else None
+        if outcome is not None:
+            _tell(outcome)
+            self._report(outcome)
+
+    def _work(self, order: Clean) -> CleaningEnded | None:
+        cleaning, rate = order.cleaning, order.log.config.cleaner_bytes_per_second
+        while not self._is_over.is_set():
+            before, done = time.perf_counter(), cleaning.bytes_done
+            step = _step(order)
+            if step is not Turn.THREAD:
+                return step if isinstance(step, CleaningEnded) else None
+            spent_s = time.perf_counter() - before
+            self._is_over.wait(max(spent_s, (cleaning.bytes_done - done) / rate - spent_s))
+        return None
+
+    def stop(self) -> None:
+        """Leave what is under way as it is; returns when the thread has ended. The logs need not be closed before."""
+        self._is_over.set()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+
+def _step(order: Clean) -> Turn | CleaningEnded:
+    try:
+        turn = order.cleaning.step()
+    except OSError as error:
+        return ended(order, error)
+    except Exception as error:  # a damaged batch, or a bug of ours: the log stays as it is, and that is said
+        return ended(order, error)
+    return ended(order) if turn is None else turn
+
+
+def _tell(outcome: CleaningEnded) -> None:
+    where, report = outcome.log.where, outcome.cleaning.report
+    if outcome.fault is not None:
+        logger.error("%s cannot be compacted any further: %s", where, outcome.fault)
+    elif report.end_offset >= 0:
+        logger.info(
+            "compacted %s up to offset %d: %d of %d records left in %d of %d bytes",
+            where,
+            report.end_offset,
+            report.records_after,
+            report.records_before,
+            report.bytes_after,
+            report.bytes_before,
+        )
+    elif outcome.error is None:
+        logger.warning("the compaction of %s ended before it was done; it is tried again later", where)
