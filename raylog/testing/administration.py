@@ -7,6 +7,7 @@ comes back with another id.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ class Administration:
         self.is_quiet = self.scheduler.chance(0.3)  # a run without changes after the first topics
         self._brokers = range(1, len(simulation.broker_machines) + 1)  # those that take replicas
         self._replication_factors: dict[str, int] = {}
+        self._created = 0
         self._stopped = False
         self._drained: set[int] = set()  # by what was wished last
         self._draining: set[int] = set()  # a request is on its way
@@ -177,6 +179,15 @@ class Administration:
             configs["retention.bytes"] = "2000"
         if chance(0.1):
             configs["message.timestamp.type"] = "LogAppendTime"
+        self._created += 1
+        # By a hash: what a seed draws is what it was before there was compaction.
+        number = zlib.crc32(f"{self.simulation.seed} compacts {self._created}".encode())
+        if number % 4 == 0:
+            configs["cleanup.policy"] = "compact,delete" if "retention.bytes" in configs else "compact"
+            configs["min.cleanable.dirty.ratio"] = ("0.0", "0.1", "0.3")[number // 4 % 3]
+            configs["delete.retention.ms"] = ("500", "5000")[number // 12 % 2]
+            if number // 24 % 3 == 0:
+                configs["min.compaction.lag.ms"] = "1000"
         return tuple(configs.items())
 
     def _describe(self) -> None:
@@ -199,6 +210,7 @@ class Administration:
         history = simulation.checkers.history(id, name)
         history.retention = "retention.bytes" in configs
         history.stamps_time = configs.get("message.timestamp.type") == "LogAppendTime"
+        history.compacts = "compact" in configs.get("cleanup.policy", "delete")
         tag = f"{name}{id.partition}.{len(self.known)}"
         machine = simulation.client_machine
         kinds = [(True, -1)]
@@ -216,6 +228,7 @@ class Administration:
                     acks=acks,
                     idempotent=idempotent,
                     interval_us=interval_us,
+                    compacts=history.compacts,
                 )
             )
         simulation.consumers.append(Consumer(f"consumer-{tag}", simulation, machine, topic=name, id=id))

@@ -16,6 +16,8 @@ What is checked, per partition::
     an acknowledgement of acks=all names a batch that is below a high watermark at that moment
     an idempotent producer's batches are there in the order of their sequence numbers, none missing, none twice
     a log starts where it did, unless somebody deleted records or retention did
+    in a compacted topic a batch may have lost records, or be gone, wherever it is seen again; what is left of it is what it was, and the
+        latest record of each key (but a tombstone) is in the log of every later leader
 
 and of a process: it takes no controller's word after that of a newer one.
 
@@ -31,6 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from raylog.log.log import Log
 from raylog.records.batch import SEQUENCE_MASK, BatchView, batches
 from raylog.records.codec import light_records
+from raylog.testing.keyed_values import is_tombstone, key_of
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -55,11 +58,26 @@ def seen(view: BatchView) -> Seen:
     return Seen(view.base_offset, view.next_offset, view.partition_leader_epoch, view.crc, view.producer_id)
 
 
+Content = tuple[bytes | None, bytes | None, int]  # key, value and timestamp of a record
+
+
+def contents(view: BatchView) -> dict[int, Content]:
+    """By offset."""
+    return {record.offset: (record.key, record.value, record.timestamp) for record in light_records(view)}
+
+
+def latest_of_each(records: Iterable[tuple[int, Content]]) -> dict[bytes | None, tuple[int, Content]]:
+    """By key, of records in the order of their offsets."""
+    return {content[0]: (offset, content) for offset, content in records}
+
+
 def read_batches(log: Log, start: int, end: int) -> list[BatchView]:
     """The log's batches from ``start``, none that begins at ``end`` or later."""
     found: list[BatchView] = []
     while start < end:
         views = list(batches(log.read(start, 1 << 20, end_offset=end).records))
+        if not views and log.config.compacts:
+            break  # compaction has left nothing in between
         if not views:
             raise Violation(f"the log ends at {log.log_end_offset} but has nothing at {start}")
         found.extend(views)
@@ -108,6 +126,10 @@ class History:
     deletable_end: int = 0  # records below may be gone: a deletion was asked for
     retention: bool = False
     stamps_time: bool = False  # LogAppendTime: the leader changes what the CRC covers
+    compacts: bool = False
+    records: dict[int, Content] = field(
+        default_factory=dict
+    )  # of a compacted topic: all that ``batches`` held, by offset
 
     def fail(self, claim: str) -> Violation:
         return Violation(f"{self.name} ({self.id.topic_id}): {claim}")
@@ -155,6 +177,7 @@ class Checkers:
             history.first_epoch = leader_epoch
             history.start = history.end = -1
             history.batches.clear()
+            history.records.clear()
             history.sequences.clear()
             history.decided_end.clear()
         history.decided_end.setdefault(leader_epoch, history.end)
@@ -286,6 +309,18 @@ class Checkers:
         start = max(log.log_start_offset, history.start)
         for view in read_batches(log, start, end):
             self._same(history, view, who)
+        if history.compacts:
+            self._holds_latest(history, log, start, end, who)
+
+    def _holds_latest(self, history: History, log: Log, start: int, end: int, who: str) -> None:
+        """The latest record of each key below ``end``, or a later one of that key."""
+        latest = latest_of_each(
+            record for view in read_batches(log, start, log.log_end_offset) for record in contents(view).items()
+        )
+        below = ((offset, content) for offset, content in sorted(history.records.items()) if start <= offset < end)
+        for key, (offset, content) in latest_of_each(below).items():
+            if content[1] is not None and latest.get(key, (-1,))[0] < offset:
+                raise history.fail(f"{who} has lost {key!r}, written last at {offset}: it has {latest.get(key)}")
 
     def _verify(self, history: History, memory: ReplicaMemory, log: Log, who: str) -> None:
         """What is newly below this high watermark is what it was elsewhere, or is new and joins the history."""
@@ -300,7 +335,7 @@ class Checkers:
             if view.base_offset < history.end:
                 self._same(history, view, who)
                 continue
-            if view.base_offset > history.end and history.batches:
+            if view.base_offset > history.end and history.batches and not (history.compacts and history.generation):
                 raise history.fail(f"{who}: a gap, {view.base_offset} follows {history.end}")
             self._extend(history, view, who)
         memory.verified_end = log.high_watermark
@@ -309,14 +344,33 @@ class Checkers:
         if view.base_offset < history.start:
             return
         known = history.batches.get(view.base_offset)
-        if known != seen(view):
+        if history.compacts:
+            self._is_left_of(history, known, view, who)
+        elif known != seen(view):
             raise history.fail(f"{who} has {seen(view)} where {known} was below a high watermark")
+
+    def _is_left_of(self, history: History, known: Seen | None, view: BatchView, who: str) -> None:
+        """What began with an unclean election is what its leader had, who may have compacted more than others."""
+        if known is None:
+            if not history.generation:
+                raise history.fail(f"{who} has {seen(view)}, which was never below a high watermark")
+            return
+        if known._replace(crc=view.crc) != seen(view):
+            raise history.fail(f"{who} has {seen(view)} where {known} was below a high watermark")
+        if known.crc == view.crc:
+            return
+        for offset, content in contents(view).items():
+            was = history.records.get(offset)
+            if was != content and not (was is None and history.generation):
+                raise history.fail(f"{who} has {content} at {offset}, where {was} was below a high watermark")
 
     def _extend(self, history: History, view: BatchView, who: str) -> None:
         if not history.batches:
             history.start = view.base_offset
         history.batches[view.base_offset] = seen(view)
         history.end = view.next_offset
+        if history.compacts:
+            history.records.update(contents(view))
         if view.producer_id < 0 or view.is_control:
             return
         before = history.sequences.get(view.producer_id)
@@ -381,19 +435,19 @@ class Checkers:
         This reads the records themselves and trusts nothing that was noted during the run.
         """
         history = self.history(id)
+        if history.compacts:
+            self._holds_latest(history, log, log.log_start_offset, history.end, "the last leader")
         found: dict[int, list[int]] = {}
         prefix = f"{ledger.producer}:".encode()
         for view in read_batches(log, log.log_start_offset, log.high_watermark):
             for record in light_records(view):
-                assert record.value is not None
-                if record.value.startswith(prefix):
+                assert record.value is not None or history.compacts
+                if record.value is not None and record.value.startswith(prefix):
                     found.setdefault(int(record.value.split(b":")[1]), []).append(record.offset)
         for number, (generation, offset) in ledger.acknowledged.items():
-            if (
-                generation == history.generation
-                and offset >= log.log_start_offset
-                and offset not in found.get(number, ())
-            ):
+            if generation != history.generation or offset < log.log_start_offset or offset in found.get(number, ()):
+                continue
+            if not history.compacts or not (is_tombstone(number) or _is_replaced(history, key_of(number), offset)):
                 raise history.fail(
                     f"{ledger.producer}'s value {number} was acknowledged at {offset} and is at {found.get(number)}"
                 )
@@ -407,11 +461,27 @@ class Checkers:
                 raise history.fail(f"{ledger.producer}'s values are out of order: {firsts}")
 
     def identical(self, id: TopicIdPartition, logs: list[tuple[int, Log]]) -> None:
-        """The replicas of one partition hold the same bytes below the high watermark."""
+        """The replicas of one partition hold the same bytes below the high watermark; of a compacted one, the same table."""
         history = self.history(id)
         start = max(log.log_start_offset for _, log in logs)
         end = min(log.high_watermark for _, log in logs)
-        contents = [b"".join(bytes(view.data) for view in read_batches(log, start, end)) for _, log in logs]
-        for (broker, _), content in zip(logs, contents, strict=True):
-            if content != contents[0]:
+        found = [_table(log, start, end) if history.compacts else _bytes(log, start, end) for _, log in logs]
+        for (broker, _), content in zip(logs, found, strict=True):
+            if content != found[0]:
                 raise history.fail(f"brokers {logs[0][0]} and {broker} differ below the high watermark {end}")
+
+
+def _bytes(log: Log, start: int, end: int) -> object:
+    return b"".join(bytes(view.data) for view in read_batches(log, start, end))
+
+
+def _table(log: Log, start: int, end: int) -> object:
+    records = (record for view in read_batches(log, start, end) for record in contents(view).items())
+    return {
+        key: found for key, found in latest_of_each(records).items() if found[1][1] is not None and found[0] >= start
+    }
+
+
+def _is_replaced(history: History, key: bytes, offset: int) -> bool:
+    """Whether a later record of that key was below a high watermark."""
+    return any(later > offset and content[0] == key for later, content in history.records.items())

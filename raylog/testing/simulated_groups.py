@@ -187,6 +187,8 @@ class GroupAdministration(Administration):
             return
         configs = {
             "segment.index.bytes": "480",
+            "min.cleanable.dirty.ratio": "0.2",
+            "delete.retention.ms": "1000",
             "index.interval.bytes": "200",
             "segment.bytes": str(self.scheduler.rng.choice((2_000, 20_000))),
         }
@@ -223,7 +225,7 @@ class GroupAdministration(Administration):
         self.elect(ElectionType.PREFERRED)
 
     def _follow(self, name: str, id: TopicIdPartition, configs: dict[str, str]) -> None:
-        self.simulation.checkers.history(id, name)
+        self.simulation.checkers.history(id, name).compacts = name == OFFSETS_TOPIC
         self.simulation.begin_group(id)
 
 

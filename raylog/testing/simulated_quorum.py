@@ -305,8 +305,9 @@ class QuorumChecker:
             del self._votes[key]
 
     def check(self, process: ControllerProcess, quorum: Quorum) -> None:
-        if quorum.voters:
-            process.place.is_blank = False
+        snapshot = quorum.log.snapshot
+        if quorum.voters and process.has_on_disk(snapshot.last_index, snapshot.last_term):
+            process.place.is_blank = False  # not before: a loss of power would make it blank again
         if quorum.is_leader and self._leaders.get(quorum.term) != quorum.identity:
             self._leads(process.name, quorum)
         first = self._handed_out.get(process.name, quorum.log.snapshot.last_index) + 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from raylog.errors import DiskLockedError, RaylogError
+from raylog.log.cleaning import Turn
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
 from raylog.log.removal import remove_folder
@@ -34,10 +35,13 @@ from raylog.metadata.session import (
     Welcome,
 )
 from raylog.metadata.session_frames import ControllerEpochGuard, from_actor, to_frame
+from raylog.records.corrupt import CorruptBatch
+from raylog.replication.cleaning_rounds import ended
 from raylog.replication.events import (
     AlterPartitionAnswered,
     Assigned,
     Cancelled,
+    Clean,
     CloseLog,
     ControlSessionChanged,
     CopyRatesGiven,
@@ -307,6 +311,8 @@ class ReplicaProcess(ServerProcess):
                     self.in_thread(1_000, lambda e=effect: self._load(e), "load")
                 case RunHousekeeping():
                     self._housekeeping(effect)
+                case Clean():
+                    self.in_thread(1_000, lambda e=effect: self._clean(e), "clean")
                 case _:
                     assert_never(effect)
 
@@ -452,6 +458,25 @@ class ReplicaProcess(ServerProcess):
             return
         if effect.retention:
             self.in_thread(1_000, lambda: self._delete_renamed(effect, wall_ms), "delete renamed files")
+
+    def _clean(self, effect: Clean) -> None:
+        """One step; a step on the loop comes as an event of its own, like one in a thread."""
+        try:
+            turn = effect.cleaning.step()
+        except (OSError, CorruptBatch) as error:
+            self.simulation.trace(f"{self.name} cannot clean {effect.log.where}: {error}")
+            self.handle(ended(effect, error))
+            return
+        if turn is None:
+            report = effect.cleaning.report
+            if report.end_offset >= 0:
+                self.simulation.counts["cleanings"] += 1
+                self.simulation.counts["records compacted away"] += report.records_before - report.records_after
+            self.simulation.trace(f"{self.name} cleaned {effect.log.where}: {report}")
+            self.handle(ended(effect))
+        else:
+            typical_us = 3_000 if turn is Turn.THREAD else 200
+            self.in_thread(typical_us, lambda: self._clean(effect), f"clean ({turn.value})")
 
     def _delete_renamed(self, effect: RunHousekeeping, wall_ms: int) -> None:
         try:

@@ -81,6 +81,7 @@ class Simulation:
             replica_fetch_response_max_bytes=rng.choice((1_000, 10 << 20)),
             replica_high_watermark_checkpoint_interval_ms=1_000,
             log_retention_check_interval_ms=3_000,
+            log_cleaner_backoff_ms=300,
             replica_fetch_backoff_ms=500,
         )
         self.controller_config = ControllerConfig(
@@ -280,6 +281,8 @@ class Simulation:
         memory = self._memories.get((process.spec.incarnation, id))
         if memory is not None and memory.log is not None:
             log, memory.log = memory.log, None
+            assignment = replica.assignment  # it may have come in that event, too
+            is_same_epoch = assignment.leader_epoch == memory.leader_epoch
             self.checkers.replica(
                 memory,
                 id,
@@ -289,7 +292,7 @@ class Simulation:
                 incarnation=process.spec.incarnation,
                 is_leader=memory.is_leader,
                 leader_epoch=memory.leader_epoch,
-                partition_epoch=memory.partition_epoch,
+                partition_epoch=assignment.partition_epoch if is_same_epoch else memory.partition_epoch,
             )
             memory.log = None
 

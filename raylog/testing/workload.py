@@ -8,6 +8,8 @@ A producer owns one partition. *Idempotent* ones (always acks=all) keep several 
 with the bytes and the sequence number it had, in order, until it is acknowledged; the cluster has to sort out what arrives twice.
 *Plain* ones keep one batch in flight and may leave duplicates behind. After an unclean election (the checkers know) an idempotent
 producer that is refused its sequence number takes a new producer id; otherwise that refusal is a lost record, and a violation.
+
+To compacted topics they write keys, and tombstones (``keyed_values``).
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from raylog.metadata.requests import (
     Request,
 )
 from raylog.records.batch import BatchView, batches
-from raylog.records.codec import encode_values
+from raylog.records.codec import encode, encode_values
+from raylog.records.compression import Compression
 from raylog.replication.events import (
     DeleteRecordsPartition,
     DeleteRecordsReceived,
@@ -44,6 +47,7 @@ from raylog.replication.events import (
     ProduceReply,
 )
 from raylog.testing.checkers import Violation
+from raylog.testing.keyed_values import is_tombstone, key_of
 from raylog.testing.messages import Caller, OnReply
 from raylog.testing.processes import Machine, Process
 from raylog.types import Endpoint, TopicIdPartition
@@ -178,8 +182,10 @@ class Producer(Client):
         acks: int,
         idempotent: bool,
         interval_us: int,
+        compacts: bool = False,
     ) -> None:
         super().__init__(name, simulation, machine)
+        self.compacts = compacts
         assert acks == -1 or not idempotent, (acks, idempotent)
         self.topic = topic
         self.id = id
@@ -254,15 +260,7 @@ class Producer(Client):
 
     def _send_one(self, batch: Outgoing, leader: Leader) -> None:
         if not batch.data:
-            batch.data = bytes(
-                encode_values(
-                    batch.values,
-                    timestamp_ms=self.machine.wall_ms(),
-                    producer_id=self._producer_id,
-                    producer_epoch=self._producer_epoch,
-                    base_sequence=self._next_sequence if self.idempotent else -1,
-                )
-            )
+            batch.data = self._encoded(batch)
             batch.crc = BatchView(batch.data).crc
             self._next_sequence += len(batch.values)
         batch.generation = self.checkers.history(self.id).generation
@@ -275,6 +273,27 @@ class Producer(Client):
             return
         self.in_flight.append(batch)
         self.ask(leader.endpoint, request, lambda reply: self._answered(batch, leader, reply))
+
+    def _encoded(self, batch: Outgoing) -> bytes:
+        now_ms = self.machine.wall_ms()
+        base_sequence = self._next_sequence if self.idempotent else -1
+        if not self.compacts:
+            values = encode_values(
+                batch.values,
+                timestamp_ms=now_ms,
+                producer_id=self._producer_id,
+                producer_epoch=self._producer_epoch,
+                base_sequence=base_sequence,
+            )
+            return bytes(values)
+        numbered = enumerate(batch.values, start=batch.first_value)
+        return encode(
+            [(now_ms, key_of(number), None if is_tombstone(number) else value, ()) for number, value in numbered],
+            compression=Compression.LZ4 if batch.serial % 3 == 0 else Compression.NONE,
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            base_sequence=base_sequence,
+        )
 
     # ---------------------------------------------------------------- answers
 
@@ -436,9 +455,10 @@ class Consumer(Client):
         self._poll_later()
 
     def _read(self, views: list[BatchView], generation: int, leader_epoch: int) -> None:
-        if not views[0].base_offset <= self.offset < views[0].next_offset:
-            raise Violation(f"{self.name} asked for {self.offset} and got {views[0].base_offset}")
         history = self.checkers.history(self.id)
+        is_there = self.offset >= views[0].base_offset or history.compacts
+        if not is_there or self.offset >= views[0].next_offset:
+            raise Violation(f"{self.name} asked for {self.offset} and got {views[0].base_offset}")
         if history.generation and leader_epoch < history.first_epoch:
             return  # who answered may not have heard of the unclean election
         self.checkers.consumed(self.id, generation, views)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from raylog.log import opening, recovery
+from raylog.log.log import Log
 from raylog.log.producers import ProducerStates
 from raylog.log.segment import Segment
 from raylog.metadata import elections, partition_decisions
@@ -197,6 +198,22 @@ def advance_the_high_watermark_below_the_minimum_isr(patch: pytest.MonkeyPatch) 
     patch.setattr(Leader, "advance_high_watermark", advanced)
 
 
+def compact_up_to_the_log_end(patch: pytest.MonkeyPatch) -> None:
+    """A record gives way to one that is not committed, and may be cut away itself."""
+    patch.setattr(Log, "stable_end_offset", property(lambda self: self.log_end_offset))
+
+
+def compact_without_flushing(patch: pytest.MonkeyPatch) -> None:
+    """What takes the place of older segments is not on the disk when they go."""
+
+    def unflushed(self: Segment) -> None:
+        if not self.suffix:
+            flush(self)
+
+    flush = Segment.flush
+    patch.setattr(Segment, "flush", unflushed)
+
+
 MUTATIONS: dict[str, Mutation] = {
     mutation.__name__: mutation
     for mutation in (
@@ -214,5 +231,7 @@ MUTATIONS: dict[str, Mutation] = {
         answer_a_quorum_append_before_fsync,
         let_a_blank_voter_vote,
         advance_the_high_watermark_below_the_minimum_isr,
+        compact_up_to_the_log_end,
+        compact_without_flushing,
     )
 }

@@ -39,6 +39,7 @@ MET = (
     "completed reassignments",
     "cancelled reassignments",
     "controller starts",
+    "cleanings",
     "controller disks replaced",
     "server starts",
 )
@@ -53,6 +54,7 @@ def processes() -> Iterator[Pool]:
 GROUP_SEEDS = range(1, 401)
 FAILED_WITH_GROUPS = Path(__file__).parent / "failed_group_seeds.txt"
 MET_WITH_GROUPS = (
+    "cleanings",
     "coordinators that took over",
     "coordinator crashes",
     "generations",
