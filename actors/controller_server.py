@@ -38,7 +38,7 @@ from raylog.actors.quorum_disks import METADATA_FOLDER, refuse_lost_metadata
 from raylog.actors.quorum_links import QuorumLinks
 from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.errors import KafkaError, RaylogError, error_for
-from raylog.log.disk_files import DiskFiles
+from raylog.log.mounts import files_at
 from raylog.metadata import requests
 from raylog.metadata.controller import Controller
 from raylog.metadata.controller_config import ControllerConfig
@@ -220,7 +220,7 @@ class ControllerServer:
     def _open_log(self) -> MetadataLog:
         refuse_lost_metadata(self._disk)
         folder = os.path.join(self._spec.disk, METADATA_FOLDER)
-        return once_unlocked(lambda: MetadataLog.open(DiskFiles(), folder))
+        return once_unlocked(lambda: MetadataLog.open(files_at(folder), folder))
 
     def _last_port(self) -> int:
         last = self._disk.controller_endpoint

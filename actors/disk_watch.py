@@ -18,7 +18,7 @@ from pathlib import Path
 
 from raylog.actors.patience import once_unlocked
 from raylog.errors import DiskError
-from raylog.log.disk_files import DiskFile
+from raylog.log.mounts import files_at
 from raylog.metadata.session import BrokerDisk, FailedDisk
 from raylog.placement.disks import DiskLock, lock_disk
 
@@ -114,7 +114,7 @@ class _WatchedDisk:
 
 def try_disk(path: str) -> None:
     """Write, flush and read back a few bytes; OSError says what is wrong with the disk."""
-    file = DiskFile(os.path.join(path, HEALTH_FILE), create=True)
+    file = files_at(path).open(os.path.join(path, HEALTH_FILE), create=True)
     try:
         written = os.urandom(16)
         file.write_at(0, written)

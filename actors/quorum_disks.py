@@ -9,11 +9,10 @@ replaced cannot vote for a log that it has never seen, and one controller become
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from raylog.errors import ClusterError, DiskError
-from raylog.log.disk_files import DiskFiles
-from raylog.metadata.metadata_log import LOG_NAME, MetadataLog
+from raylog.log.mounts import files_at
+from raylog.metadata.metadata_log import LOG_NAME, SNAPSHOT_SUFFIX, MetadataLog
 from raylog.metadata.quorum_messages import BLANK, bootstrap_snapshot
 from raylog.placement.disks import METADATA_FOLDER as METADATA_FOLDER
 from raylog.placement.disks import Disk
@@ -69,7 +68,7 @@ def _format(disks: Sequence[Disk], holders: list[Disk], controllers: int) -> lis
     snapshot = bootstrap_snapshot(chosen[0].cluster_id, [disk.directory_id for disk in chosen])
     for disk in chosen:
         if disk not in holders:
-            MetadataLog.format(DiskFiles(), str(disk.path / METADATA_FOLDER), snapshot)
+            MetadataLog.format(files_at(disk.path), str(disk.path / METADATA_FOLDER), snapshot)
     return chosen
 
 
@@ -85,16 +84,16 @@ def _one_per_broker(disks: Sequence[Disk]) -> list[Disk]:
 
 
 def _has_metadata(disk: Disk) -> bool:
-    return _is_formatted(disk) or (disk.path / METADATA_FOLDER / LOG_NAME).exists()
+    return _is_formatted(disk) or files_at(disk.path).exists(str(disk.path / METADATA_FOLDER / LOG_NAME))
 
 
 def _is_formatted(disk: Disk) -> bool:
-    folder: Path = disk.path / METADATA_FOLDER
-    return folder.is_dir() and any(folder.glob("*.checkpoint"))
+    files, folder = files_at(disk.path), str(disk.path / METADATA_FOLDER)
+    return files.exists(folder) and any(name.endswith(SNAPSHOT_SUFFIX) for name in files.list_directory(folder))
 
 
 def _read_voters(disk: Disk) -> frozenset[object]:
-    log = MetadataLog.open(DiskFiles(), str(disk.path / METADATA_FOLDER))
+    log = MetadataLog.open(files_at(disk.path), str(disk.path / METADATA_FOLDER))
     try:
         assert log.snapshot != BLANK, disk.path
         return frozenset(log.snapshot.voters)

@@ -26,7 +26,7 @@ behind. A Ray node advertises its disks by directory id when it starts, so a bla
     reserved.properties  0644   version=1, directory.id, and where known rack, cluster.id, broker.id and listeners; formatting deletes it
 
 Anything else without ``meta.properties`` is somebody's data and is refused. All trouble is a DiskError that names folder and
-remedy.
+remedy. A folder in memory (``raylog.log.mounts``) is a disk like any other.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from raylog.errors import ConfigError, DiskError, DiskLockedError
+from raylog.log.mounts import mounted_at
 from raylog.placement.listeners import Listeners, listeners_of
 from raylog.types import Endpoint
 
@@ -64,6 +65,7 @@ _IN_A_BLANK_FOLDER = frozenset(
     }
 )
 _T = TypeVar("_T")
+_changing = threading.Lock()  # in memory; on a disk the folder itself is locked, as other processes change it, too
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -98,17 +100,17 @@ class DiskLock:
     """The exclusive right to a disk, until ``release`` or the end of the process, however it ends."""
 
     path: Path
-    _descriptor: int
+    _let_go: Callable[[], None] | None
 
     def release(self) -> None:
         """Idempotent."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        let_go, self._let_go = self._let_go, None
+        if let_go is not None:
+            let_go()
 
     @property
     def held(self) -> bool:
-        return self._descriptor >= 0
+        return self._let_go is not None
 
 
 def encode_id(value: uuid.UUID) -> str:
@@ -182,10 +184,11 @@ def format_disk(
     )
 
     def write() -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        _make_folder(path)
         _replace_file(path / SECRET_FILE, secret + "\n", mode=0o600)
         _replace_file(path / META_FILE, _properties_of(disk), mode=0o644)
-        (path / RESERVATION_FILE).unlink(missing_ok=True)
+        if mounted_at(path) is None:
+            (path / RESERVATION_FILE).unlink(missing_ok=True)
 
     _reporting(path, write)
     return disk
@@ -231,7 +234,7 @@ def read_reservation(path: Path) -> Reservation | None:
     """What is reserved for that folder, if anything is; DiskError if that can't be read."""
     where = path / RESERVATION_FILE
     try:
-        properties = _properties(where.read_text(encoding="utf-8"))
+        properties = _properties(_read_text(where))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -256,14 +259,16 @@ def read_disk(path: Path) -> Disk | None:
     Raises DiskError for a folder that is no disk of ours (somebody's files, Apache Kafka's own log directory, a newer
     layout, broken properties, a missing secret).
     """
-    if not _reporting(path, path.exists):
+    is_mounted = mounted_at(path) is not None
+    if not is_mounted and not _reporting(path, path.exists):
         return None
-    if not path.is_dir():
+    if not is_mounted and not path.is_dir():
         raise DiskError(f"{path} is a file; a disk is a folder")
     try:
-        text = (path / META_FILE).read_text(encoding="utf-8")
+        text = _read_text(path / META_FILE)
     except FileNotFoundError:
-        _refuse_foreign_files(path)
+        if not is_mounted:
+            _refuse_foreign_files(path)
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise DiskError(f"{path / META_FILE} can't be read: {error}") from error
@@ -285,6 +290,8 @@ def open_disk(path: Path, *, cluster_id: str | None = None) -> Disk:
 
 def check_writable(path: Path) -> None:
     """DiskError unless files can be made in that folder."""
+    if mounted_at(path) is not None:
+        return
     probe = path / f"{META_FILE}.probe-{os.getpid()}-{threading.get_ident()}"
 
     def write() -> None:
@@ -333,18 +340,24 @@ def differs(disk: Disk, wanted: Sequence[Listeners | None]) -> bool:
 def _change(path: Path, cluster_id: str, change: Callable[[Disk], Disk]) -> Disk:
     """Read, change and write the properties while nobody else does."""
 
+    def changed() -> Disk:
+        before = open_disk(path, cluster_id=cluster_id)
+        after = change(before)
+        if after != before:
+            _replace_file(path / META_FILE, _properties_of(after), mode=0o644)
+        return after
+
     def work() -> Disk:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            found = open_disk(path, cluster_id=cluster_id)
-            changed = change(found)
-            if changed != found:
-                _replace_file(path / META_FILE, _properties_of(changed), mode=0o644)
-            return changed
+            return changed()
         finally:
             os.close(folder)
 
+    if mounted_at(path) is not None:
+        with _changing:
+            return changed()
     return _reporting(path, work)
 
 
@@ -354,6 +367,9 @@ def lock_disk(path: Path) -> DiskLock:
     The kernel frees the lock when the holder dies, so a lock is never stale.
     """
     name = path / LOCK_FILE
+    files = mounted_at(path)
+    if files is not None:
+        return DiskLock(path, files.lock(str(name)).close)
     descriptor = _reporting(path, lambda: os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -368,7 +384,7 @@ def lock_disk(path: Path) -> DiskLock:
         raise DiskError(f"{path} can't be locked: {error}") from error
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return DiskLock(path, descriptor)
+    return DiskLock(path, lambda: os.close(descriptor))
 
 
 def _check_rack(rack: str | None) -> None:
@@ -408,7 +424,7 @@ def _parse(path: Path, properties: dict[str, str]) -> Disk:
     if broker_id < 0 or not cluster_id:
         raise DiskError(f"{where} is damaged: broker.id={broker_id}, cluster.id={cluster_id!r}")
     try:
-        secret = (path / SECRET_FILE).read_text(encoding="utf-8").strip()
+        secret = _read_text(path / SECRET_FILE).strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DiskError(f"{path / SECRET_FILE}: {reason}; copy it from another disk of this cluster") from error
@@ -452,7 +468,24 @@ def _endpoint_text(endpoint: Endpoint) -> str:
     return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else str(endpoint)
 
 
+def _make_folder(path: Path) -> None:
+    files = mounted_at(path)
+    if files is not None:
+        files.make_directory(str(path))
+    else:
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def _read_text(path: Path) -> str:
+    files = mounted_at(path)
+    return path.read_text(encoding="utf-8") if files is None else files.read_file(str(path)).decode()
+
+
 def _replace_file(path: Path, text: str, *, mode: int) -> None:
+    files = mounted_at(path)
+    if files is not None:
+        files.write_file(str(path), text.encode())
+        return
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

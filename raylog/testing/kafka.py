@@ -10,8 +10,8 @@
 
 It is ``in_process.InProcessCluster``, the production servers on a loop in a thread, with three things around them: faults before the
 listeners (``request_faults``), a disk that can be filled under each broker (``full_disk``), and a link past the listeners for what the test
-itself asks (``inside_requests``). No Ray, Java or Docker. Records are in memory unless a folder is given; the metadata's few kilobytes
-lie in a temporary folder in both cases.
+itself asks (``inside_requests``). No Ray, Java or Docker. Unless a folder is given, records and metadata are in memory, under a path
+that no disk has (``raylog.log.mounts``), and no file is made anywhere.
 
 ``Kafka`` is used from the test's threads and blocks; ``AsyncKafka`` is the same for coroutines. Both are made by ``broker`` alone.
 """
@@ -19,9 +19,8 @@ lie in a temporary folder in both cases.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 import time
+import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +32,7 @@ from raylog.client.address import ClusterAddress
 from raylog.errors import ClientTimeoutError, ClosedError, ClusterError, ConfigError, RaylogError
 from raylog.groups.context import GroupConfig
 from raylog.log.disk_files import DiskFiles
+from raylog.log.mounts import mount, unmount
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import PartitionState
 from raylog.records.codec import encode
@@ -373,8 +373,8 @@ class broker:  # a context manager, named as what it is used for
     """``with broker(...) as kafka`` or ``async with``: Kafka in this process, ready for clients; all of it is gone at the end.
 
     ``topics`` are made first: names, or names with numbers of partitions. ``brokers``: how many, each with a listener of its own, on a free
-    port of 127.0.0.1. ``folder``: where records and metadata go, and where a later ``broker`` finds them again; without one records are in
-    memory. ``configs``: Kafka's for all brokers, such as ``{"auto.create.topics.enable": "false"}``.
+    port of 127.0.0.1. ``folder``: where records and metadata go, and where a later ``broker`` finds them again; without one all of it is in
+    memory, and no file is made anywhere. ``configs``: Kafka's for all brokers, such as ``{"auto.create.topics.enable": "false"}``.
     """
 
     def __init__(
@@ -394,17 +394,17 @@ class broker:  # a context manager, named as what it is used for
         self._folder = None if folder is None else Path(folder)
         self._configs = {name.replace("_", "."): _text(value) for name, value in (configs or {}).items()}
         self._kafka: Kafka | None = None
-        self._temporary: Path | None = None
+        self._mounted: Path | None = None
 
     def __enter__(self) -> Kafka:
         if self._kafka is not None:
             raise RaylogError("this broker() runs already: call broker() once for each with")
         if self._folder is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="raylog-"))
+            home = self._mounted = Path(f"/raylog-in-memory-{uuid.uuid4().hex}")
+            mount(home, MemoryFiles())
         else:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        home = self._temporary or self._folder
-        assert home is not None
+            home = self._folder
+            home.mkdir(parents=True, exist_ok=True)
         try:
             running = InProcessCluster(home, self._brokers)
             disks = {number: FillableDisk(self._files()) for number in range(self._brokers)}
@@ -429,9 +429,9 @@ class broker:  # a context manager, named as what it is used for
             if kafka is not None:
                 kafka.stop()
         finally:
-            if self._temporary is not None:
-                shutil.rmtree(self._temporary, ignore_errors=True)
-                self._temporary = None
+            if self._mounted is not None:
+                unmount(self._mounted)
+                self._mounted = None
 
     async def __aenter__(self) -> AsyncKafka:
         return AsyncKafka(await asyncio.to_thread(self.__enter__))
