@@ -58,7 +58,7 @@ def whereabouts(log: Log, offset: int, offset_end: int, *, in_memory: bool = Fal
             identity = segment.file.identity()
             if identity is None:
                 return Whereabouts((), offset)
-            pieces.append(Piece(f"{segment.path}.log", *identity, start, stop - start))
+            pieces.append(Piece(f"{segment.path}.log{segment.suffix}", *identity, start, stop - start))
         covered = min(end, segment_end)
     return Whereabouts(tuple(pieces), covered)
 
