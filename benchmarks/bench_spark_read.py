@@ -4,30 +4,31 @@ One Spark session on two threads reads both, warm, by the same SQL: ``count`` wi
 equal, and ``count`` with the sum of the lengths. Two gigabytes of values of 100 B or 1 KB in one partition with one replica, written in
 batches of up to 1 MiB, without compression, the same values on both sides. raylog is embedded with one broker, Kafka is one broker with
 a heap of 1 GB, and everything shares two cores. ``minPartitions`` is 4 for Spark's source, whose tasks would else be one; raylog splits
-by its own default (128 MB). Each reads only the value: ``columns=["value"]`` here, Spark's pruning there.
+by its own default (two tasks for each core). Each reads only the value: ``columns=["value"]`` here, Spark's pruning there.
+
+The memory of a task is what a process grows by at most while it reads a range as a task does; its batch bytes are those of one fetch and
+of the Arrow batch made of it (``ReadOptions.batch_bytes``).
 
 The CPU time of all that takes part, the driver's JVM, Python workers and servers, per GB of values stands below the rates.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from functools import partial
 from typing import Any
 
-import psutil
 from apache_kafka import VERSION, ApacheKafka
 from embedded import EmbeddedCluster
 from harness import Benchmark, arguments, cpu_seconds
+from local_spark import MASTER, SETTINGS, processes, session
 from producers import ConfluentKafka, RaylogProducer, random_values
 from spark_connector import VERSION as CONNECTOR
-from spark_connector import jars
+from task_memory import growths
 
 import raylog.spark
-from raylog.spark.java import OPTIONS, use_java
-from raylog.spark.session import QUIET_LOGGING
+from raylog.ranges.reading import ReadOptions
+from raylog.ranges.splitting import OffsetRange
 
 RAYLOG, KAFKA = "raylog.spark.read", "Spark's kafka source"
 VALUE_BYTES = 2_000_000_000
@@ -37,28 +38,11 @@ QUERIES = {
 }
 TARGETS = {100: 3.0, 1000: 2.0}
 PARTS = 4
+WARM_UPS = {
+    100: 0,
+    1000: 4,
+}  # more than the one of each case: of few rows it takes several until a JVM has compiled what they need
 FILL = 2_000_000  # records per call of a producer
-
-
-def session() -> Any:
-    """Two threads, and the connector's jars."""
-    from pyspark.sql import SparkSession
-
-    use_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {
-        "spark.jars": ",".join(map(str, jars())),
-        "spark.driver.memory": "3g",
-        "spark.driver.extraJavaOptions": f"{OPTIONS.replace('-XX:+UseSerialGC ', '')} -Dlog4j2.configurationFile={QUIET_LOGGING}",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.ansi.enabled": "false",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("benchmark")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 class Case:
@@ -83,6 +67,11 @@ class Case:
             there.rate()
         here.close()
         there.close()
+        for query in QUERIES:
+            for _ in range(0 if quick else WARM_UPS[size]):
+                for each in (KAFKA, RAYLOG):
+                    self.rate(each, query)
+        self.costs.clear()
 
     def frame(self, side: str) -> Any:
         if side == RAYLOG:
@@ -106,7 +95,7 @@ class Case:
         return rates[RAYLOG].median / rates[KAFKA].median
 
     def rate(self, side: str, query: str) -> float:
-        pids = [*self.processes(), *(self.ours.replica_pids() if side == RAYLOG else self.theirs.pids.values())]
+        pids = [*processes(), *(self.ours.replica_pids() if side == RAYLOG else self.theirs.pids.values())]
         started, used = time.perf_counter(), cpu_seconds(*pids)
         frame = self.frame(side)
         assert dict(frame.dtypes)["value"] == "binary"
@@ -114,16 +103,31 @@ class Case:
         (answer,) = self.spark.sql(QUERIES[query]).collect()
         took = time.perf_counter() - started
         self.answers.setdefault(query, set()).add((answer.rows, answer.told))
-        later = {pid for pid in self.processes() if pid not in pids}  # Python workers that this query started
+        later = {pid for pid in processes() if pid not in pids}  # Python workers that this query started
         cost = cpu_seconds(*pids) - used + cpu_seconds(*later)
         self.costs.setdefault((side, query), []).append(cost / (self.count * self.size / 1e9))
         return float(answer.rows / took / 1e6)
 
-    def processes(self) -> list[int]:
-        """This one, the driver's JVM, and Spark's Python workers."""
-        me = psutil.Process()
-        jvms = [each for each in me.children() if each.name() == "java"]
-        return [me.pid, *(each.pid for jvm in jvms for each in [jvm, *jvm.children(recursive=True)])]
+
+def memory(bench: Benchmark, case: Case) -> None:
+    """Of a task that reads a tenth of the topic, and of one that reads all, beside its batch bytes."""
+    for from_files in (True, False):
+        options = ReadOptions(("value",), from_files=from_files)
+        for share in (0.1, 1.0):
+            wanted = OffsetRange(case.topic, 0, 0, int(share * case.count))
+            (grown,) = growths([(case.ours.cluster.address, wanted, options)])
+            where = "files" if from_files else "the network"
+            bench.record(
+                f"memory of a task, {len(wanted) * case.size / 1e6:,.0f} MB from {where}",
+                RAYLOG,
+                [grown / 1e6],
+                unit="MB",
+            )
+            bench.target(
+                f"memory of a task, {len(wanted) * case.size / 1e6:,.0f} MB from {where}: times its batch bytes",
+                grown / options.batch_bytes,
+                at_most=3.0,
+            )
 
 
 def main() -> int:
@@ -133,7 +137,7 @@ def main() -> int:
         f"a topic into a Spark DataFrame, against Spark's kafka source {CONNECTOR} on Apache Kafka {VERSION}",
         settings={
             "values": VALUE_BYTES,
-            "spark": "local[2]",
+            "spark": {"master": MASTER, **SETTINGS},
             "minPartitions of Spark's source": PARTS,
             "queries": QUERIES,
         },
@@ -148,6 +152,7 @@ def main() -> int:
                 bench.target(
                     f"{size} B, {query}: times the rate of Spark's source", case.run(bench, query), at_least=at_least
                 )
+        memory(bench, case)
         spark.stop()
     return bench.finish()
 

@@ -69,6 +69,11 @@ class ReadOptions:
     patience_s: float = PATIENCE_S
     from_files: bool = True
 
+    @property
+    def batch_bytes(self) -> int:
+        """What a task works on at a time: one fetch, and the Arrow batch that is made of it. It holds less than three times that."""
+        return self.fetch_bytes + self.arrow_bytes
+
 
 def report_loss(loss: str) -> None:
     """What is done with a loss unless the caller has something better: a line in the log."""
@@ -95,7 +100,7 @@ class RangeReader:
         self._config = ConsumerConfig.parse(
             {
                 "auto.offset.reset": "none",
-                "fetch.max.bytes": 2 * options.fetch_bytes,
+                "fetch.max.bytes": options.fetch_bytes,
                 "max.partition.fetch.bytes": options.fetch_bytes,
             }
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
-from raylog.ranges.cut import Topics, take
+from raylog.ranges.cut import Cut, Topics, take
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.splitting import split
@@ -25,8 +25,10 @@ from raylog.spark.loss_reports import accumulated, told_of
 from raylog.spark.options import batch_options
 from raylog.spark.range_tasks import ARROW_NAMES, RangeTasks, encoded
 
-TASK_BYTES = 128 << 20
-"""Of encoded batches, about as many as Spark puts into a task that reads files (``spark.sql.files.maxPartitionBytes``)."""
+TASK_BYTES_MIN, TASK_BYTES_MAX = 32 << 20, 512 << 20
+TASKS_PER_CORE = 2
+"""As with Spark's files a read has some tasks for each core, within bounds. A task costs its JVM and its Python worker some hundredths of a
+second, and what it holds does not grow with its range: large ones are cheaper, small ones are only good to share the work."""
 
 _TYPES = {
     "key": "binary",
@@ -51,8 +53,8 @@ def read(spark: Any, topics: Topics, *, cluster: Any = None, **options: Any) -> 
       ``starting_timestamp``, ``ending_timestamp``: a datetime or milliseconds for all partitions;
       ``starting_offsets_by_timestamp``, ``ending_offsets_by_timestamp``: one for each; ``starting_offsets_by_timestamp_strategy``:
       what a start after the last record is, "error" or "latest";
-    - ``min_partitions``: at least so many tasks; ``max_records_per_partition``: none with more offsets; without either a task has about
-      128 MB of the log;
+    - ``min_partitions``: at least so many tasks; ``max_records_per_partition``: none with more offsets; without either there are two
+      tasks for each core, of 32 MB to 512 MB of the log;
     - ``columns``: only these, in this order; ``include_headers`` adds ``headers``;
     - ``fail_on_data_loss`` (true): whether offsets that are deleted, or beyond the end, are an OffsetOutOfRangeError, or a warning in the
       driver and among ``raylog.spark.losses(df)``;
@@ -84,13 +86,19 @@ def read(spark: Any, topics: Topics, *, cluster: Any = None, **options: Any) -> 
         cut.ranges,
         parts_min=given.get("min_partitions"),
         records_max=given.get("max_records_per_partition"),
-        bytes_max=TASK_BYTES,
+        bytes_max=task_bytes(cut, spark.sparkContext.defaultParallelism),
         bytes_per_offset=cut.bytes_per_offset,
     )
     losses = None if lossless else accumulated(spark, cut.losses)
     read_options = ReadOptions(arrow_names(names), fail_on_data_loss=lossless, read_committed=committed)
     frame = tasks_frame(spark, [encoded(part) for part in parts], [part.hosts for part in parts])
     return told_of(frame.mapInArrow(RangeTasks(address, read_options, losses), schema_of(names)), losses)
+
+
+def task_bytes(cut: Cut, cores: int) -> int:
+    """How many bytes of the log a task shall have at most."""
+    total = sum(len(each) * cut.bytes_per_offset.get(each.key, 0) for each in cut.ranges)
+    return min(TASK_BYTES_MAX, max(TASK_BYTES_MIN, int(total / (TASKS_PER_CORE * cores)) + 1))
 
 
 def arrow_names(names: Iterable[str]) -> tuple[str, ...]:

@@ -1,0 +1,126 @@
+"""A Spark DataFrame into a topic: raylog.spark.write against Spark's own kafka sink on Apache Kafka 3.9.1.
+
+One Spark session on two threads writes both: a DataFrame of a binary column ``value`` of 100 B or 1 KB, cached in memory, in four
+partitions, into one partition with one replica. Both with their defaults, which are acks=all and idempotent on both sides, without
+compression; the sink also with batches of up to 1 MiB and 5 ms of linger: it is the better of the two that counts. After each write the
+topic's offsets say how many records have come. raylog is embedded with one broker, Kafka is one broker with a heap of 1 GB, and
+everything shares two cores.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from apache_kafka import VERSION, ApacheKafka
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import TopicPartition as KafkaPartition
+from embedded import EmbeddedCluster
+from harness import Benchmark, arguments, cpu_seconds
+from local_spark import MASTER, SETTINGS, processes, session
+from spark_connector import VERSION as CONNECTOR
+
+import raylog.spark
+from raylog.client.sync import Consumer
+from raylog.types import TopicPartition
+
+RAYLOG, SINK, TUNED = "raylog.spark.write", "Spark's kafka sink", "Spark's kafka sink, batches of 1 MiB"
+VALUE_BYTES = 300_000_000
+SIZES = (100, 1000)
+AT_LEAST = 2.0
+PARTS = 4
+TUNING = {"kafka.batch.size": "1048576", "kafka.linger.ms": "5"}
+
+
+class Case:
+    """One DataFrame, and a topic on each side."""
+
+    def __init__(self, spark: Any, ours: EmbeddedCluster, theirs: ApacheKafka, size: int, *, quick: bool) -> None:
+        from pyspark.sql.functions import col, concat, lit, sha2
+
+        self.ours = ours
+        self.theirs = theirs
+        self.size = size
+        self.count = VALUE_BYTES // size // (20 if quick else 1)
+        self.topic = f"write-{size}"
+        self.costs: dict[str, list[float]] = {}
+        for side in (ours, theirs):
+            side.create_topic(self.topic)  # type: ignore[attr-defined]
+        digest = sha2(col("id").cast("string"), 256)  # 64 letters
+        text = concat(*[digest] * (size // 64), lit("x" * (size % 64)))
+        self.frame = spark.range(0, self.count, 1, PARTS).select(text.cast("binary").alias("value")).cache()
+        assert self.frame.count() == self.count
+
+    def run(self, bench: Benchmark) -> float:
+        """Measures; gives raylog's rate over that of the better of the sinks."""
+        name = f"{self.size} B"
+        sides = (SINK, TUNED, RAYLOG)
+        rates = bench.alternate(
+            name,
+            {side: partial(self.rate, side) for side in sides},
+            unit="k rows/s",
+            written_bytes=self.count * (self.size + 20),
+        )
+        for side in sides:
+            bench.record(f"{name}, CPU of all", side, self.costs[side][1:], unit="CPU s/GB")
+        self.frame.unpersist()
+        return rates[RAYLOG].median / max(rates[SINK].median, rates[TUNED].median)
+
+    def rate(self, side: str) -> float:
+        is_ours = side == RAYLOG
+        before = self.end(is_ours)
+        pids = [*processes(), *(self.ours.replica_pids() if is_ours else self.theirs.pids.values())]
+        started, used = time.perf_counter(), cpu_seconds(*pids)
+        if is_ours:
+            summary = raylog.spark.write(self.frame, self.topic, cluster=self.ours.cluster)
+            assert (summary.records, summary.reruns) == (self.count, 0), summary
+        else:
+            options = {"kafka.bootstrap.servers": self.theirs.bootstrap, "topic": self.topic}
+            tuning = TUNING if side == TUNED else {}
+            self.frame.write.format("kafka").options(**options, **tuning).save()
+        took = time.perf_counter() - started
+        later = {pid for pid in processes() if pid not in pids}
+        cost = cpu_seconds(*pids) - used + cpu_seconds(*later)
+        self.costs.setdefault(side, []).append(cost / (self.count * self.size / 1e9))
+        written = self.end(is_ours) - before
+        assert written == self.count, f"{written} records have come, of {self.count}"
+        return self.count / took / 1e3
+
+    def end(self, is_ours: bool) -> int:
+        if is_ours:
+            key = TopicPartition(self.topic, 0)
+            with Consumer(self.ours.cluster.address) as consumer:
+                return consumer.end_offsets([key])[key]
+        consumer = KafkaConsumer({"bootstrap.servers": self.theirs.bootstrap, "group.id": "bench"})
+        try:
+            return int(consumer.get_watermark_offsets(KafkaPartition(self.topic, 0), timeout=30)[1])
+        finally:
+            consumer.close()
+
+
+def main() -> int:
+    quick = arguments().quick
+    bench = Benchmark(
+        "spark_write",
+        f"a Spark DataFrame into a topic, against Spark's kafka sink {CONNECTOR} on Apache Kafka {VERSION}",
+        settings={
+            "values": VALUE_BYTES,
+            "spark": {"master": MASTER, **SETTINGS},
+            "partitions of the DataFrame": PARTS,
+            "tuning of the sink": TUNING,
+        },
+        rounds=3,
+        quick=quick,
+    )
+    with EmbeddedCluster(brokers=1) as ours, ApacheKafka() as theirs:
+        spark = session()
+        for size in SIZES:
+            case = Case(spark, ours, theirs, size, quick=quick)
+            bench.target(f"{size} B: times the rate of Spark's sink", case.run(bench), at_least=AT_LEAST)
+        spark.stop()
+    return bench.finish()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
