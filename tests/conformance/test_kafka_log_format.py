@@ -177,3 +177,29 @@ def test_raylog_goes_on_with_a_folder_that_apache_kafka_wrote(kafka: ModuleType,
     text = kafka.dump_log(*sorted(folder.glob("*.log")))
     assert not TROUBLE.search(text), text[:2000]
     assert dumped_offsets(text) == expected == list(range(13_000))
+
+
+def test_kafkas_dump_tool_reads_a_log_that_was_compacted(kafka: ModuleType, tmp_path: Path) -> None:
+    """Batches of fewer records, empty ones, delete horizons, and their indexes."""
+    config = {"compacts": True, "deletes": False, "segment_bytes": 3_000, "index_interval_bytes": 100}
+    log = open_log(tmp_path / "compacted-0", uuid.uuid4(), **config)
+    for number in range(120):
+        pairs = [(b"k%d" % (number % 7), b"v" * 40), (b"k%d" % (number % 5), None if number % 11 == 0 else b"w")]
+        batch = codec.encode(
+            [(WALL_MS, key, value, ()) for key, value in pairs],
+            compression=Compression(number % 5),
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=2 * number,
+        )
+        log.append_as_leader(batch, leader_epoch=number // 50, wall_ms=WALL_MS)
+    log.high_watermark = log.log_end_offset
+    part = log.compaction.cleanable(WALL_MS)
+    assert part is not None
+    cleaning = log.compaction.begin(part, WALL_MS)
+    while cleaning.step() is not None:
+        pass
+    assert cleaning.report.records_after < 20
+    offsets = [offset for offset, _, _ in records_of(log)]
+    log.close()
+    assert_kafka_reads(kafka, tmp_path / "compacted-0", offsets)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from raylog.log.cleaning import Cleaning
 from raylog.log.log import Log
+from raylog.metadata.session import Condition
 from raylog.records.batch import BatchView, batches
 from raylog.records.codec import encode, light_records
 from raylog.records.compression import Compression
@@ -314,6 +315,25 @@ def test_a_log_is_closed_in_the_middle_of_a_cleaning(make_machine: Any) -> None:
         assert cleaning.step() is None
         assert table(rows(each.open())) == before
         assert each.log.recovery.cut_bytes == 0 and not [name for name in each.names() if ".swap" in name]
+        if is_over:
+            return
+    pytest.fail("the cleaning never came to its end")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_of_power_after_any_step_takes_no_key(make_machine: Any, seed: int) -> None:
+    for steps in range(60):
+        each = compacted(make_machine(directory=f"/disk/t-{steps}"), flush_messages=1)
+        for number in range(30):
+            put(each, (b"k%d" % (number % 5), b"v%d" % number))
+            each.log.flush()
+        before = table(rows(each.log))
+        cleaning = begin(each)
+        is_over = any(cleaning.step() is None for _ in range(steps))
+        each.disk.lose_power(random.Random(seed * 100 + steps))
+        each.files, each.boot_id = each.disk.files(), "another"
+        assert table(rows(each.open())) == before, f"after {steps} steps"
+        assert each.log.condition is Condition.WHOLE and each.log.recovery.cut_bytes == 0
         if is_over:
             return
     pytest.fail("the cleaning never came to its end")

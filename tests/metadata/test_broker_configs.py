@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import ConfigError
+from raylog.log.config import LogConfig
 from raylog.metadata.broker_configs import BROKER_CONFIGS, FIXED_CONFIGS, validated
-from raylog.metadata.image import MetadataImage
+from raylog.metadata.effective_configs import of_log
+from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.records import decode_batch, encode_batch
 from raylog.metadata.refused_broker_configs import REFUSED
 from raylog.metadata.requests import (
@@ -102,6 +105,20 @@ def test_configs_outlive_the_controller_and_go_with_their_broker(world):
     assert again.broker_configs == world.image.broker_configs
     assert world.ask(UnregisterBroker(2)).error == 0
     assert world.image.broker_configs == {None: {LEADER_RATE: "10"}}
+
+
+def test_the_settings_of_the_cleaner_go_with_compacted_logs_the_brokers_own_first(world):
+    configure(world, "", "log.cleaner.backoff.ms", "500")
+    configure(world, "1", "log.cleaner.backoff.ms", "700")
+    configure(world, "", "log.cleaner.delete.retention.ms", "9")
+    compacted = LogConfig.from_topic_configs(of_log(world.image, topic_of("compact,delete"), 1))
+    assert (compacted.cleaner_backoff_ms, compacted.delete_retention_ms) == (700, 9)
+    assert LogConfig.from_topic_configs(of_log(world.image, topic_of("compact"), 2)).cleaner_backoff_ms == 500
+    assert "log.cleaner.backoff.ms" not in of_log(world.image, topic_of("delete"), 2)
+
+
+def topic_of(policy):
+    return Topic(uuid.uuid4(), "t", {"cleanup.policy": policy})
 
 
 def moved_away(world):
