@@ -32,8 +32,8 @@ def verify(
     """Compare all replicas byte for byte below the high watermark while the cluster runs.
 
     Checks besides that every batch's CRC holds, that offsets ascend without a gap, and that leader epochs never go back and agree with
-    the leaders' histories. Exits with 1 and names the first difference (offset, replica, what differs), or a
-    replica that could not be compared.
+    the leaders' histories. Of a compacted topic the last records of all keys are compared. Exits with 1 and names the first
+    difference (offset, replica, what differs), or a replica that could not be compared.
     """
     with find_cluster(folder, address).admin() as admin, progress_bar(quiet=as_json) as progress:
         described = admin.describe_topics(topics or None)

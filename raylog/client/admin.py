@@ -278,8 +278,16 @@ class AsyncAdminClient(AsyncGroupCalls):
         """Compare all replicas of these topics (of all topics) byte for byte below the high watermark, over the wire.
 
         Nothing stops meanwhile. A replica that is away or behind for ``patience`` seconds is left out, and the result does not hold.
+        Of a compacted topic the last records of all keys are compared.
         """
-        return await verify_topics(self._opened(), topics, patience_s=patience, on_partition=on_partition)
+
+        async def is_compacted(topic: str) -> bool:
+            found = await self.describe_configs(topic, keys=["cleanup.policy"])
+            return "compact" in str(found["cleanup.policy"].value)
+
+        return await verify_topics(
+            self._opened(), topics, patience_s=patience, is_compacted=is_compacted, on_partition=on_partition
+        )
 
     async def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:
         """How many bytes each replica has on its broker's disk; those that do not answer are left out."""

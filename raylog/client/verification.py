@@ -10,12 +10,14 @@ of when it began. At the end the epochs found in the batches are held against th
 What happens meanwhile is waited for: a follower that does not know the high watermark yet, a process that was killed and is
 started anew, another leader. A replica that makes no progress for ``patience_s`` is left out and named in the report,
 which then does not hold: not compared is not verified. What retention deletes while it is compared is skipped.
+
+The replicas of a compacted topic don't have the same bytes; there ``TableComparison`` reads each of them to the end.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
@@ -25,6 +27,7 @@ from raylog.client.leader_requests import LeaderRequests
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import PartitionView
 from raylog.client.replica_comparison import Difference, ReplicaComparison
+from raylog.client.table_comparison import TableComparison
 from raylog.errors import RaylogError, error_for, kafka_error
 from raylog.types import TopicPartition, broker_of
 
@@ -51,6 +54,7 @@ class PartitionReport:
     records: int
     size_bytes: int  # on each replica
     difference: Difference | None
+    is_compacted: bool = False  # then the last record of each key was compared
 
     @property
     def holds(self) -> bool:
@@ -96,6 +100,9 @@ class Verification:
             f"{sum(report.batches for report in self.partitions):,} batches, "
             f"{sum(report.size_bytes for report in self.partitions):,} bytes on each replica."
         ]
+        compacted = sum(report.is_compacted for report in self.partitions)
+        if compacted:
+            lines.append(f"Of {compacted:,} compacted partitions the last record of each key was compared.")
         if self.holds:
             lines.append(
                 "Every batch's CRC holds, offsets ascend, leader epochs never go back and agree with the leaders' histories. "
@@ -113,25 +120,30 @@ async def verify_topics(
     topics: Iterable[str] | None,
     *,
     patience_s: float,
+    is_compacted: Callable[[str], Awaitable[bool]],
     on_partition: OnPartition = lambda report: None,
 ) -> Verification:
     """Compare the replicas of every partition of these topics, or of all topics there are."""
     views = await link.metadata.refresh(None if topics is None else list(topics))
     keys = [TopicPartition(view.name, index) for view in views for index in range(len(view.partitions))]
     permits = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+    compacted = {view.name for view in views if await is_compacted(view.name)}
 
     async def one(key: TopicPartition) -> PartitionReport:
         async with permits:
-            report = await verify_partition(link, key, patience_s=patience_s)
+            report = await verify_partition(link, key, patience_s=patience_s, compacted=key.topic in compacted)
             on_partition(report)
             return report
 
     return Verification(list(await asyncio.gather(*(one(key) for key in sorted(keys)))))
 
 
-async def verify_partition(link: ClusterLink, key: TopicPartition, *, patience_s: float) -> PartitionReport:
+async def verify_partition(
+    link: ClusterLink, key: TopicPartition, *, patience_s: float, compacted: bool
+) -> PartitionReport:
     """Compare the replicas of one partition."""
-    return await _Comparing(link, key, patience_s).run()
+    comparing = _Comparing(link, key, patience_s)
+    return await (comparing.run_tables() if compacted else comparing.run())
 
 
 class _Behind(RaylogError):
@@ -148,6 +160,40 @@ class _Comparing:
         self._left_out: dict[int, str] = {}
         self._log_starts: dict[int, int] = {}
         self._high_watermarks: dict[int, int] = {}
+
+    async def run_tables(self) -> PartitionReport:
+        """Of a compacted partition."""
+        brokers = _reference_first(await self._link.metadata.partition(self._key))
+        await self._portions(brokers, 0, needs_data=False)
+        brokers = self._remaining(brokers)
+        await self._refresh()
+        view = await self._link.metadata.partition(self._key)
+        start = max((self._log_starts[broker] for broker in brokers), default=0)
+        end = self._high_watermarks[brokers[0]] if brokers else start
+        comparison = TableComparison(brokers, start, end, leader_epoch=view.leader.epoch)
+        for broker in brokers:
+            while not comparison.is_done(broker) and comparison.difference is None:
+                offset = max(comparison.offset_of(broker), self._log_starts[broker])
+                portions = await self._portions([broker], offset, needs_data=True)
+                if broker not in portions:
+                    break
+                comparison.take(broker, portions[broker])
+        brokers = self._remaining(brokers)
+        reference = brokers[0] if brokers else None
+        return PartitionReport(
+            self._key.topic,
+            self._key.partition,
+            broker_of(view.leader.node),
+            tuple(brokers),
+            self._left_out,
+            start,
+            end,
+            comparison.batches.get(reference, 0) if reference is not None else 0,
+            comparison.records.get(reference, 0) if reference is not None else 0,
+            comparison.size_bytes.get(reference, 0) if reference is not None else 0,
+            comparison.finish(brokers, max((self._log_starts[broker] for broker in brokers), default=start)),
+            is_compacted=True,
+        )
 
     async def run(self) -> PartitionReport:
         brokers = _reference_first(await self._link.metadata.partition(self._key))

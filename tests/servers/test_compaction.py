@@ -43,6 +43,10 @@ def test_readers_of_a_compacted_topic_find_the_last_value_of_each_key_while_it_i
         assert table(kafka, "accounts")[1] == expected
         eventually(lambda: table(kafka, "accounts")[0] < 100, "most records compacted away")
         assert table(kafka, "accounts")[1] == expected
+        with AdminClient(kafka.address) as admin:
+            verified = admin.verify_replicas(["accounts"])
+            assert verified.holds, verified.words()
+            assert verified.partitions[0].compared == (0, 1, 2) and verified.partitions[0].records >= len(expected)
         kafka.crash_leader("accounts")
         count, found = table(kafka, "accounts")
         assert found == expected and count < 200
