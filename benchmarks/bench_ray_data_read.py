@@ -86,7 +86,7 @@ def main() -> int:
         rounds=3,
         quick=quick,
     )
-    ray.init(num_cpus=2, object_store_memory=2 << 30, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, object_store_memory=2 << 30, include_dashboard=False, log_to_driver=False)
     with EmbeddedCluster(brokers=1) as ours, ApacheKafka() as theirs:
         for size in RECORDS:
             ratio = Case(ours, theirs, size, quick=quick).run(bench)

@@ -8,11 +8,11 @@ A lane whose reader has raised is of no use any more; who wants to try again mak
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from raylog.client.address import ClusterAddress
@@ -53,14 +53,14 @@ class LaneReader:
     def _rows(self, wanted: OffsetRange) -> Iterator[Any]:
         self._turn_to(wanted)
         while (batch := self._next()) is not None:
-            offsets = batch.column(_OFFSET).to_numpy()
-            count = int(np.searchsorted(offsets, wanted.end))
+            offsets = batch.column(_OFFSET)
+            count = bisect_left(range(batch.num_rows), wanted.end, key=lambda at: offsets[at].as_py())
             if count:
                 yield batch.slice(0, count)
             if count < batch.num_rows:
                 self._waiting = batch.slice(count)
                 return
-            if offsets[-1] == wanted.end - 1:  # what follows may not be there to be waited for yet
+            if offsets[-1].as_py() == wanted.end - 1:  # what follows may not be there to be waited for yet
                 return
 
     def _next(self) -> Any:
