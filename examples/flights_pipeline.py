@@ -108,6 +108,13 @@ class Driver:
         self._process.join(timeout_s)
         self.kill()
 
+    def pause(self) -> None:
+        """SIGSTOP to it and its JVM: what they do next waits for ``resume``."""
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.killpg(self.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL to it and its JVM, without a word to them. Nothing if it has ended."""
         if self._process.is_alive():
@@ -136,9 +143,9 @@ class Watch:
         return self._last("commits") + 1
 
     def running(self) -> int | None:
-        """The batch that has begun and is not committed; None before the first one is."""
+        """The batch that has begun and is not committed."""
         begun, committed = self._last("offsets"), self._last("commits")
-        return begun if begun > committed >= 0 else None
+        return begun if begun > committed else None
 
     def written(self) -> int:
         """How many results the running batch has written so far; 0 if none runs, or if it is not known."""
@@ -225,9 +232,14 @@ class Playback:
         assert self._driver is not None
         if self._driver.has_told():
             self._driver.await_word("nothing", 0)  # it failed: this tells how
-        batch, written = watch.running(), watch.written()
+        written = watch.written()
         if not written and not anyway:
             time.sleep(0.005)
+            return
+        self._driver.pause()
+        batch = watch.running()
+        if batch is None and not anyway:  # it was committed just now
+            self._driver.resume()
             return
         story = self.story
         story.killed_pid, story.batch, story.written = self._driver.pid, -1 if batch is None else batch, written

@@ -89,7 +89,8 @@ def test_a_killed_driver_changes_nothing_of_the_table(
     assert sum(row["all"][0] - sum(band[0] for band in row["bands"]) for row in table.values()) > 0, (
         "hours without weather"
     )
-    assert story.killed_pid and story.repeated == 1 and "killed the Spark driver" in said[0]
+    assert story.killed_pid and "killed the Spark driver" in said[0]
+    assert story.repeated == 1 or not story.written, "the driver was killed in the middle of a batch"
     chart.draw(table, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
