@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import ray
 import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from raylog.client.address import ClusterAddress
 from raylog.client.sync import AdminClient
+from raylog.data.loss_reports import board
 from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import Cut, Topics, take
 from raylog.ranges.places import Moment, Offsets, Strategy, bound
-from raylog.ranges.reading import ReadOptions, read_range
+from raylog.ranges.reading import ReadOptions, read_range, report_loss
 from raylog.ranges.splitting import OffsetRange, split
 from raylog.records.arrow_columns import ALL_COLUMNS, schema_of
 
@@ -136,19 +138,27 @@ class TopicSource(Datasource):
         address = self._address
         size = round(len(part) * self._cut.bytes_per_offset.get(part.key, 0.0)) or None
         rows = len(part) if self._is_exact else None
+        told = None if options.fail_on_data_loss else board()
         return ReadTask(
-            lambda: _blocks(address, part, options, row_limit),
+            lambda: _blocks(address, part, options, row_limit, told),
             BlockMetadata(num_rows=rows, size_bytes=size, exec_stats=None, input_files=None),
             schema=schema_of(options.columns),
             per_task_row_limit=row_limit,
         )
 
 
-def _blocks(address: ClusterAddress, part: OffsetRange, options: ReadOptions, row_limit: int | None) -> Iterator[Any]:
+def _blocks(
+    address: ClusterAddress, part: OffsetRange, options: ReadOptions, row_limit: int | None, told: Any
+) -> Iterator[Any]:
     import pyarrow as pa
 
+    def on_loss(loss: str) -> None:
+        report_loss(loss)
+        if told is not None:
+            ray.get(told.add.remote(loss))
+
     left = row_limit
-    for batch in read_range(address, part, options):
+    for batch in read_range(address, part, options, on_loss=on_loss):
         block = pa.Table.from_batches([batch if left is None else batch.slice(0, left)])
         yield block
         if left is not None:
