@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import shutil
 import sys
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 from benchmark_modules import benchmark_module
+from ray_clusters import kept_environment
 
 import raylog.testing
 from raylog.testing.kafka import Kafka
@@ -79,4 +82,24 @@ def short_folder() -> Iterator[Path]:
     """A folder with a short name: Ray's sockets live below it."""
     folder = Path(tempfile.mkdtemp(prefix="rl"))
     yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """A small Ray of the module's own."""
+    import ray
+
+    folder = Path(tempfile.mkdtemp(prefix="rl"))
+    with kept_environment("RAY_TMPDIR", "RAY_AUTH_MODE", "RAY_DATA_DISABLE_PROGRESS_BARS"):
+        os.environ["RAY_TMPDIR"] = str(folder)
+        os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] = "1"
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        ray.init(
+            "local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False,
+            logging_level=logging.ERROR,
+        )  # fmt: skip
+        yield ray
+        ray.shutdown()
+        gc.collect()
     shutil.rmtree(folder, ignore_errors=True)
