@@ -6,14 +6,15 @@ batches of up to 1 MiB, without compression, the same values on both sides. rayl
 a heap of 1 GB, and everything shares two cores. ``minPartitions`` is 4 for Spark's source, whose tasks would else be one; raylog splits
 by its own default (two tasks for each core). Each reads only the value: ``columns=["value"]`` here, Spark's pruning there.
 
-The memory of a task is what a process grows by at most while it reads a range as a task does; its batch bytes are those of one fetch and
-of the Arrow batch made of it (``ReadOptions.batch_bytes``).
+The memory of a task is what a process grows by at most while it reads a range as a task does; its batch bytes are what is fetched ahead
+and an Arrow batch (``ReadOptions.batch_bytes``). ``--size 1000`` measures that size anew and keeps what the file holds of the other.
 
 The CPU time of all that takes part, the driver's JVM, Python workers and servers, per GB of values stands below the rates.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from functools import partial
 from typing import Any
@@ -109,6 +110,16 @@ class Case:
         return float(answer.rows / took / 1e6)
 
 
+def keep(bench: Benchmark, size: int, at_least: float) -> None:
+    """Take a size's figures from the file as they are."""
+    earlier = bench.earlier()
+    bench.cases |= {name: case for name, case in earlier.items() if name.startswith(f"{size} B, ")}
+    for query in QUERIES:
+        rates = earlier[f"{size} B, {query}"]
+        times = rates[RAYLOG].median / rates[KAFKA].median
+        bench.target(f"{size} B, {query}: times the rate of Spark's source", times, at_least=at_least)
+
+
 def memory(bench: Benchmark, case: Case) -> None:
     """Of a task that reads a tenth of the topic, and of one that reads all, beside its batch bytes."""
     for from_files in (True, False):
@@ -131,7 +142,10 @@ def memory(bench: Benchmark, case: Case) -> None:
 
 
 def main() -> int:
-    quick = arguments().quick
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--size", type=int, choices=sorted(TARGETS), help="measure this one anew, keep the other")
+    given = arguments(parser)
+    quick = given.quick
     bench = Benchmark(
         "spark_read",
         f"a topic into a Spark DataFrame, against Spark's kafka source {CONNECTOR} on Apache Kafka {VERSION}",
@@ -147,6 +161,9 @@ def main() -> int:
     with EmbeddedCluster(brokers=1) as ours, ApacheKafka() as theirs:
         spark = session()
         for size, at_least in TARGETS.items():
+            if given.size not in (None, size):
+                keep(bench, size, at_least)
+                continue
             case = Case(spark, ours, theirs, size, quick=quick)
             for query in QUERIES:
                 bench.target(

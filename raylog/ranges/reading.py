@@ -57,6 +57,7 @@ OnLoss = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What a task is told besides its range. ``columns`` of ``RECORD_SCHEMA``; ``arrow_bytes``: of the batches in one Arrow batch.
+    ``fetch_bytes``: what is fetched ahead, in two fetches.
 
     ``from_files``: whether files of this machine are read where they can be.
     """
@@ -71,7 +72,7 @@ class ReadOptions:
 
     @property
     def batch_bytes(self) -> int:
-        """What a task works on at a time: one fetch, and the Arrow batch that is made of it. It holds less than three times that."""
+        """What a task works on at a time: what is fetched ahead, and an Arrow batch. It holds less than three times that."""
         return self.fetch_bytes + self.arrow_bytes
 
 
@@ -100,8 +101,8 @@ class RangeReader:
         self._config = ConsumerConfig.parse(
             {
                 "auto.offset.reset": "none",
-                "fetch.max.bytes": options.fetch_bytes,
-                "max.partition.fetch.bytes": options.fetch_bytes,
+                "fetch.max.bytes": options.fetch_bytes // 2,
+                "max.partition.fetch.bytes": options.fetch_bytes // 2,
             }
         )
         self._fetcher_used: Fetcher | None = None
