@@ -17,8 +17,9 @@ Everything here is imported on first use, so that ``import raylog`` costs little
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from raylog.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from raylog.client.admin import NewTopic as NewTopic
@@ -51,16 +52,4 @@ _HOMES = {
     "init": "raylog.cluster",
 }
 __all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("data", "errors", "spark", "testing"):
-        return import_module(f"raylog.{name}")
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'raylog' has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, ("data", "errors", "spark", "testing"))

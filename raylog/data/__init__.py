@@ -11,8 +11,9 @@ The same cut and the same splits as ``raylog.spark`` has (``raylog.ranges``).
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from raylog.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from raylog.data.json_values import decode_json as decode_json
@@ -41,14 +42,4 @@ _HOMES = {
     "write_topic": "raylog.data.writing",
 }
 __all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'raylog.data' has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

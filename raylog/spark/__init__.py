@@ -14,8 +14,9 @@ extra ``raylog[spark]`` installs. Everything here is imported on first use: Spar
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from raylog.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from raylog.spark.json_values import from_json as from_json
@@ -46,14 +47,4 @@ _HOMES = {
     "write_stream_summary": "raylog.spark.stream_writing",
 }
 __all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'raylog.spark' has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
