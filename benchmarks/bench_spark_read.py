@@ -7,7 +7,8 @@ a heap of 1 GB, and everything shares two cores. ``minPartitions`` is 4 for Spar
 by its own default (two tasks for each core). Each reads only the value: ``columns=["value"]`` here, Spark's pruning there.
 
 The memory of a task is what a process grows by at most while it reads a range as a task does; its batch bytes are what is fetched ahead
-and an Arrow batch (``ReadOptions.batch_bytes``). ``--size 1000`` measures that size anew and keeps what the file holds of the other.
+and an Arrow batch (``ReadOptions.batch_bytes``). ``--only 1000`` or ``--only memory`` measures that and keeps what the file holds of the
+rest.
 
 The CPU time of all that takes part, the driver's JVM, Python workers and servers, per GB of values stands below the rates.
 """
@@ -39,6 +40,7 @@ QUERIES = {
 }
 TARGETS = {100: 3.0, 1000: 2.0}
 PARTS = 4
+MEMORY = "memory"
 WARM_UPS = {
     100: 0,
     1000: 4,
@@ -120,30 +122,29 @@ def keep(bench: Benchmark, size: int, at_least: float) -> None:
         bench.target(f"{size} B, {query}: times the rate of Spark's source", times, at_least=at_least)
 
 
-def memory(bench: Benchmark, case: Case) -> None:
-    """Of a task that reads a tenth of the topic, and of one that reads all, beside its batch bytes."""
+def memory(bench: Benchmark, ours: EmbeddedCluster, *, quick: bool) -> None:
+    """Of a task that reads a tenth of a topic of 1 KB values, and of one that reads all, beside its batch bytes."""
+    count = VALUE_BYTES // 1000 // (50 if quick else 1)
+    ours.create_topic(MEMORY)
+    values = random_values(min(count, 200_000), 1000)
+    producer = RaylogProducer(ours.cluster.address, MEMORY, values, "1")
+    for _ in range(count // len(values)):
+        producer.rate()
+    producer.close()
     for from_files in (True, False):
         options = ReadOptions(("value",), from_files=from_files)
         for share in (0.1, 1.0):
-            wanted = OffsetRange(case.topic, 0, 0, int(share * case.count))
-            (grown,) = growths([(case.ours.cluster.address, wanted, options)])
-            where = "files" if from_files else "the network"
-            bench.record(
-                f"memory of a task, {len(wanted) * case.size / 1e6:,.0f} MB from {where}",
-                RAYLOG,
-                [grown / 1e6],
-                unit="MB",
-            )
-            bench.target(
-                f"memory of a task, {len(wanted) * case.size / 1e6:,.0f} MB from {where}: times its batch bytes",
-                grown / options.batch_bytes,
-                at_most=3.0,
-            )
+            wanted = OffsetRange(MEMORY, 0, 0, int(share * count))
+            (grown,) = growths([(ours.cluster.address, wanted, options)])
+            name = f"memory of a task, {len(wanted) / 1e3:,.0f} MB from {'files' if from_files else 'the network'}"
+            bench.record(name, RAYLOG, [grown / 1e6], unit="MB")
+            bench.target(f"{name}: times its batch bytes", grown / options.batch_bytes, at_most=3.0)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--size", type=int, choices=sorted(TARGETS), help="measure this one anew, keep the other")
+    parts = [*map(str, TARGETS), MEMORY]
+    parser.add_argument("--only", choices=parts, help="measure this anew, keep what the file holds of the rest")
     given = arguments(parser)
     quick = given.quick
     bench = Benchmark(
@@ -161,7 +162,7 @@ def main() -> int:
     with EmbeddedCluster(brokers=1) as ours, ApacheKafka() as theirs:
         spark = session()
         for size, at_least in TARGETS.items():
-            if given.size not in (None, size):
+            if given.only not in (None, str(size)):
                 keep(bench, size, at_least)
                 continue
             case = Case(spark, ours, theirs, size, quick=quick)
@@ -169,8 +170,8 @@ def main() -> int:
                 bench.target(
                     f"{size} B, {query}: times the rate of Spark's source", case.run(bench, query), at_least=at_least
                 )
-        memory(bench, case)
         spark.stop()
+        memory(bench, ours, quick=quick)
     return bench.finish()
 
 
