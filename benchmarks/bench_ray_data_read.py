@@ -22,7 +22,7 @@ from producers import ConfluentKafka, RaylogProducer, random_values
 import raylog
 
 RAYLOG, READ_KAFKA = "raylog.data.read_topic", "ray.data.read_kafka"
-RECORDS = {100: 8_000_000, 1000: 1_600_000}
+RECORDS = {100: 4_000_000, 1000: 800_000}
 SHARE = 8  # of raylog's records, one in so many is there for read_kafka
 AT_LEAST = 30.0
 

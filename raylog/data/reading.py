@@ -26,6 +26,8 @@ from raylog.ranges.splitting import OffsetRange, split
 from raylog.records.arrow_columns import ALL_COLUMNS, schema_of
 
 TASK_BYTES = 128 << 20
+BLOCK_BYTES = 64 << 20
+_TASKS_PER_CPU = 4
 _CHEAPEST = "partition"
 
 
@@ -82,6 +84,8 @@ def read_topic(
         tuple(columns or ALL_COLUMNS), fail_on_data_loss=fail_on_data_loss, read_committed=read_committed
     )
     source = TopicSource(address, cut, options, tasks_min=min_tasks, records_max=max_records_per_task)
+    if (count := source.blocks()) is not None:
+        read_options.setdefault("override_num_blocks", count)
     return ray.data.read_datasource(source, **read_options)
 
 
@@ -115,6 +119,18 @@ class TopicSource(Datasource):
     def estimate_inmemory_data_size(self) -> int | None:
         densities = self._cut.bytes_per_offset
         return round(sum(len(each) * densities.get(each.key, 0.0) for each in self._cut.ranges))
+
+    def blocks(self) -> int | None:
+        """How many tasks are right: some for every CPU, none of less than a megabyte or of more than ``BLOCK_BYTES``; None if nobody knows.
+
+        Left to itself Ray Data makes 200, of which each costs more to begin than a few megabytes to read.
+        """
+        untyped: Any = ray
+        size = self.estimate_inmemory_data_size()
+        if not size or not ray.is_initialized():
+            return None
+        cpus = int(untyped.cluster_resources().get("CPU", 1))
+        return max(1, self._tasks_min or 1, min(_TASKS_PER_CPU * cpus, size >> 20), -(-size // BLOCK_BYTES))
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None

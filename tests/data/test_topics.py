@@ -9,10 +9,12 @@ import pytest
 import raylog
 from raylog.data import reading
 from raylog.errors import ConfigError, UnknownTopicOrPartitionError
-from raylog.ranges.cut import take
+from raylog.ranges.cut import Cut, take
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
+from raylog.ranges.splitting import OffsetRange
 from raylog.records.arrow_columns import ALL_COLUMNS
+from raylog.types import TopicPartition
 
 pytestmark = [
     pytest.mark.ray,
@@ -51,6 +53,16 @@ def test_row_counts_are_known_before_anything_is_read(cluster: raylog.Cluster, f
     assert [task.metadata.num_rows for task in tasks] == [25, 25, 25, 25, 25, 25]
     assert (source.estimate_inmemory_data_size() or 0) > 150
     assert read(cluster, filled, starting_offsets={filled: {0: 400, 1: 450}}).count() == 150
+
+
+def test_there_are_as_many_tasks_as_there_is_work(cluster: raylog.Cluster, filled: str) -> None:
+    def blocks(records: int) -> int | None:
+        cut = Cut((OffsetRange(filled, 0, 0, records),), {TopicPartition(filled, 0): 1024.0})
+        return raylog.data.TopicSource(cluster.address, cut, ReadOptions(ALL_COLUMNS)).blocks()
+
+    assert blocks(0) is None
+    assert blocks(100) == 1
+    assert blocks(100 << 20) == 1600
 
 
 def test_a_row_limit_is_kept(cluster: raylog.Cluster, filled: str) -> None:
