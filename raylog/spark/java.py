@@ -15,9 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from raylog.errors import ClusterError
-from raylog.spark.installed import EXTRA
+from raylog.spark.installed import EXTRA, SUITABLE_JAVAS
 
-SUITABLE = (8, 11, 17)
 _OPENED = (
     "lang lang.invoke lang.reflect io net nio math text util util.concurrent util.concurrent.atomic",
     "sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar",
@@ -38,7 +37,7 @@ def java_home() -> Path:
     seen = []
     for home in _homes():
         version = java_version(home / "bin" / "java")
-        if version in SUITABLE:
+        if version in SUITABLE_JAVAS:
             return home
         seen.append(f"{home} has {f'Java {version}' if version else 'none that runs'}")
     found = f" ({'; '.join(seen)})" if seen else ""

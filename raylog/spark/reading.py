@@ -60,7 +60,7 @@ def read(spark: Any, topics: Topics, *, cluster: Any = None, **options: Any) -> 
       driver and among ``raylog.spark.losses(df)``;
     - ``isolation_level``: "read_committed" leaves out what transactions have aborted or not decided.
     """
-    require_pyspark()
+    require_pyspark(spark)
     given = batch_options(options)
     names = columns_of(given)
     committed = given.get("isolation_level") == "read_committed"

@@ -87,7 +87,7 @@ def write_stream(
     not fit, options that there are not, and the checkpoint of a query for another topic or another sink; UnknownTopicOrPartitionError for a
     topic that is not there.
     """
-    require_pyspark()
+    require_pyspark(df.sparkSession)
     if not df.isStreaming:
         raise ConfigError("write_stream takes a streaming DataFrame: raylog.spark.write writes this one")
     _check_mode(trigger, output_mode)

@@ -68,7 +68,7 @@ def read_stream(
 
     Raises ConfigError for a checkpoint of another stream. The query's progress counts ranges, not records, as its input rows.
     """
-    require_pyspark()
+    require_pyspark(spark)
     given = stream_options(options)
     address = address_of(cluster)
     home = local_path(checkpoint)

@@ -35,7 +35,7 @@ def write(df: Any, topic: str | None = None, *, cluster: Any = None, **producer_
     ``producer_config``: Kafka's options of a producer (``compression_type="lz4"``). ConfigError for columns that do not fit,
     UnknownTopicOrPartitionError for a topic that is not there, both before anything is written.
     """
-    require_pyspark()
+    require_pyspark(df.sparkSession)
     check_schema(df, topic)
     address = address_of(cluster)
     checked_target(address, topic, producer_config)

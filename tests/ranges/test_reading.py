@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -252,5 +253,7 @@ def test_a_topic_that_is_gone_is_told(scripted: Scripted) -> None:
 def test_a_cut_through_a_topic_that_is_not_there_is_refused(kafka: Kafka) -> None:
     with pytest.raises(Exception, match="topic 'nothing' does not exist"):
         take(kafka.address, "nothing", bound("starting"), bound("ending"))
+    with pytest.raises(Exception, match=r"topic 'nothing\.\*' does not exist"):
+        take(kafka.address, re.compile(r"nothing.*"), bound("starting"), bound("ending"))
     with pytest.raises(Exception, match="no partition 3"):
         take(kafka.address, {"t": [3]}, bound("starting"), bound("ending"))

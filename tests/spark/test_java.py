@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from raylog.errors import ClusterError
-from raylog.spark import java
+from raylog.spark import installed, java
 
 pytestmark = pytest.mark.spark
 
@@ -50,6 +51,28 @@ def test_a_java_that_is_too_new_is_passed_over(machine: Any, tmp_path: Path) -> 
     fit = stand_in(tmp_path / "fit", "17.0.2")
     machine.setenv("PATH", str(fit / "bin"))
     assert java.java_home() == fit
+
+
+def test_a_session_on_a_java_that_is_too_new_is_refused() -> None:
+    def session(version: str) -> Any:
+        told = SimpleNamespace(getProperty=lambda name: {"java.specification.version": version}[name])
+        return SimpleNamespace(_jvm=SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=told))))
+
+    for fit in ("1.8", "11", "17"):
+        installed.require_pyspark(session(fit))
+    with pytest.raises(ClusterError, match=r"runs on Java 21, .* start it with Java 17"):
+        installed.require_pyspark(session("21"))
+
+
+def test_a_pyspark_that_is_missing_or_another_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyspark
+
+    monkeypatch.setattr(pyspark, "__version__", "4.0.1")
+    with pytest.raises(ClusterError, match=r"pyspark 4\.0\.1 is not supported, 3\.5 is: pip install"):
+        installed.require_pyspark()
+    monkeypatch.setattr(installed, "find_spec", lambda name: None)
+    with pytest.raises(ClusterError, match="pyspark is not installed: pip install"):
+        installed.require_pyspark()
 
 
 def test_the_java_that_is_used_is_first_on_the_path(machine: Any, tmp_path: Path) -> None:

@@ -86,6 +86,51 @@ def test_a_session_runs_beside_the_brokers_with_the_java_of_the_extra(short_fold
     assert "WARN" not in run.stdout + run.stderr
 
 
+RAY_WITHOUT_JAVA = """
+import ray
+from raylog.errors import ClusterError
+from raylog.spark.session import APP_MASTER_ACTOR, _reserve
+
+class Another:
+    pass
+
+def refused(call, *arguments, **options):
+    try:
+        call(*arguments, **options)
+    except ClusterError as error:
+        return str(error)
+
+def main():
+    small = {"executor_memory": "512m", "driver_memory": "512m"}
+    ray.init(address="local", num_cpus=1, namespace="ours", include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20)
+    cluster = raylog.init("data", brokers=1, timeout_s=120)
+    note(no_java=refused(raylog.spark.init, "x", cluster=cluster, **small))
+    note(no_room=refused(_reserve, "x", [{"CPU": 64}], 1))
+    another = ray.remote(Another).options(name=APP_MASTER_ACTOR, num_cpus=0).remote()
+    ray.get(another.__ray_ready__.remote())
+    note(taken=refused(raylog.spark.init, "x", cluster=cluster, **small))
+    note(groups=[group["state"] for group in ray.util.placement_group_table().values() if group["name"].startswith("raylog-spark")])
+    cluster.shutdown()
+    ray.shutdown()
+    note(no_ray=refused(raylog.spark.init, "x", cluster=cluster, **small))
+
+main()
+"""
+
+
+def test_a_ray_that_a_session_can_not_run_on_is_refused_before_anything_starts(short_folder: Path) -> None:
+    path = without_java(short_folder)
+    run = run_script(
+        short_folder, RAY_WITHOUT_JAVA, timeout_s=300, PATH=path, JAVA_HOME="", RAY_TMPDIR=str(short_folder)
+    )
+    assert run.code == 0, run.stdout + run.stderr[-4000:]
+    assert "Ray was started without Java on its PATH" in run.facts["no_java"]
+    assert "did not find room for [{'CPU': 64}] within 1 s" in run.facts["no_room"]
+    assert "another program has a Spark session in Ray's namespace 'ours'" in run.facts["taken"]
+    assert set(run.facts["groups"]) == {"REMOVED"}
+    assert run.facts["no_ray"]
+
+
 TWO_NODES = """
 import subprocess
 from pathlib import Path

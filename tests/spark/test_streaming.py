@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import raylog.spark
+import raylog.testing
 from raylog.client.sync import AdminClient, Producer
 from raylog.errors import ConfigError, UnknownTopicOrPartitionError
 from raylog.testing.kafka import Kafka
@@ -308,6 +309,25 @@ def test_the_checkpoint_of_another_topic_is_refused(spark: Any, kafka: Kafka, to
         ConfigError, match=rf"belongs to a stream with topics=\['{topic}'\]: give this one a checkpoint of its own"
     ):
         Run(spark, kafka, f"{topic}-other", checkpoint, name="s")
+
+
+def test_the_checkpoint_of_a_query_of_other_topics_is_refused(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    other = f"{topic}-other"
+    kafka.create_topic(other, 2)
+    produce(topic, "a")
+    options = {"starting_offsets": "earliest", "available_now": True}
+    assert Run(spark, kafka, topic, checkpoint, **options).await_end() == ""
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"belongs to a query that reads {topic}: give {other} a checkpoint of its own"):
+            Run(spark, kafka, other, checkpoint, **options)
+    assert not (checkpoint / "raylog" / other).exists()
+    with (
+        raylog.testing.broker(topics={topic: 2}) as elsewhere,
+        pytest.raises(ConfigError, match="belongs to a stream with cluster_id="),
+    ):
+        Run(spark, elsewhere, topic, checkpoint, **options)
 
 
 def test_a_checkpoint_whose_half_is_gone_is_refused(
