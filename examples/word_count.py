@@ -47,7 +47,11 @@ def answers(line: str, producer: raylog.Producer, consumer: raylog.Consumer) -> 
 def main() -> None:
     with raylog.init("raylog-data") as cluster:
         with cluster.admin() as admin:
-            topics = [raylog.NewTopic(name, partitions=1, replication_factor=3) for name in (INPUT, OUTPUT)]
+            compacted = {"cleanup.policy": "compact"}  # keeps the last count of each word
+            topics = [
+                raylog.NewTopic(INPUT, partitions=1, replication_factor=3),
+                raylog.NewTopic(OUTPUT, partitions=1, replication_factor=3, configs=compacted),
+            ]
             admin.create_topics(topics, if_not_exists=True)
         spark = raylog.spark.init("word count", cluster=cluster, executor_memory="512m", driver_memory="512m")
         spark.conf.set("spark.sql.shuffle.partitions", 2)  # the parts of the state; Spark's default is for larger ones

@@ -320,7 +320,9 @@ def test_the_checkpoint_of_a_query_of_other_topics_is_refused(
     options = {"starting_offsets": "earliest", "available_now": True}
     assert Run(spark, kafka, topic, checkpoint, **options).await_end() == ""
     for _ in range(2):
-        with pytest.raises(ConfigError, match=f"belongs to a query that reads {topic}: give {other} a checkpoint of its own"):
+        with pytest.raises(
+            ConfigError, match=f"belongs to a query that reads {topic}: give {other} a checkpoint of its own"
+        ):
             Run(spark, kafka, other, checkpoint, **options)
     assert not (checkpoint / "raylog" / other).exists()
     with (

@@ -40,8 +40,8 @@ def counts(text: str) -> list[tuple[str, int]]:
 def test_each_line_is_answered_by_the_counts_that_it_changes(
     spark: Any, kafka: Kafka, example: Any, tmp_path: Path
 ) -> None:
-    for name in (example.INPUT, example.OUTPUT):
-        kafka.create_topic(name, 1)
+    kafka.create_topic(example.INPUT, 1)
+    kafka.create_topic(example.OUTPUT, 1, configs={"cleanup.policy": "compact"})
     checkpoint = str(tmp_path / "checkpoint")
     with Producer(kafka.address) as producer, Consumer(kafka.address) as consumer:
         consumer.assign([TopicPartition(example.OUTPUT, 0)])
