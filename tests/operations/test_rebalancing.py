@@ -54,7 +54,7 @@ def test_a_broker_that_comes_gets_its_share_under_load_and_goes_again(operator, 
     fill(operator, topic, lambda number: 10 + number)
     with Load(operator, topic) as load:
         operator.until(lambda: len(load.acked) > 50)
-        code, _ = raylog("brokers", "rebalance", "--timeout", "60", "--json")
+        code, _ = raylog("brokers", "rebalance", "--timeout", "120", "--json")
         assert code == 0
         held = bytes_held(operator)
         mean = sum(held.values()) / 4
@@ -64,7 +64,7 @@ def test_a_broker_that_comes_gets_its_share_under_load_and_goes_again(operator, 
         assert raylog("brokers", "rebalance", "--json")[1]["moved"] == [], "it is balanced"
         count = len(load.acked)
         operator.until(lambda: len(load.acked) > count + 50)
-        assert raylog("brokers", "remove", "3", "--timeout", "60")[0] == 0
+        assert raylog("brokers", "remove", "3", "--timeout", "120")[0] == 0
         count = len(load.acked)
         operator.until(lambda: len(load.acked) > count + 50)
     assert load.errors == []

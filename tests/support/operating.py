@@ -35,7 +35,7 @@ class Operator:
     def partition(self, topic: str) -> PartitionInfo:
         return self.partitions(topic)[0]
 
-    def until(self, condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    def until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, "waited in vain"
