@@ -22,11 +22,11 @@ from raylog.log.config import NEVER, LogConfig
 
 @dataclass(frozen=True, slots=True)
 class SegmentAge:
-    """What the rules need of one segment, the oldest first; the last one is active. Timestamps are −1 where there are none."""
+    """What the rules need of one segment, the oldest first; the last one is active. Times are −1 where no rule asks for them."""
 
     base_offset: int
     size: int
-    first_timestamp: int
+    first_timestamp: int  # or −1 where there is none
     largest_timestamp: int  # or the modification time where there is none
 
 

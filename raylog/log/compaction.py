@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from raylog.log.cleanable import Cleanable, SegmentAge, cleanable
 from raylog.log.cleaning import Cleaning
 from raylog.log.config import NEVER
+from raylog.log.retention import newest_ms
 from raylog.log.segment import Segment
 
 if TYPE_CHECKING:
@@ -33,12 +34,13 @@ class Compaction:
         if not log.config.compacts or self.fault is not None or self.current is not None:
             return None
         asks_age = log.config.max_compaction_lag_ms < NEVER
+        asks_youth = log.config.min_compaction_lag_ms > 0
         ages = [
             SegmentAge(
                 segment.base_offset,
                 segment.size,
                 _first_timestamp(segment) if asks_age else -1,
-                segment.largest_timestamp,
+                newest_ms(segment, log.files) if asks_youth else -1,
             )
             for segment in log.segments
         ]

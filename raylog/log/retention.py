@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from raylog.log.config import LogConfig
 from raylog.log.files import Files
+from raylog.log.segment import Segment
 from raylog.log.segments import Segments
 
 
@@ -40,13 +41,18 @@ def facts_of(segments: Segments, log_end_offset: int, files: Files) -> list[Segm
             base_offset=segment.base_offset,
             end_offset=end_offset,
             size=segment.size,
-            largest_timestamp=segment.largest_timestamp
-            if segment.largest_timestamp >= 0
-            else files.modified_ms(segment.path + ".log" + segment.suffix),
+            largest_timestamp=newest_ms(segment, files),
             is_active=segment is segments.active,
         )
         for segment, end_offset in zip(segments, ends, strict=True)
     ]
+
+
+def newest_ms(segment: Segment, files: Files) -> int:
+    """The largest timestamp in a segment, or when its file was last written where no record has one."""
+    if segment.largest_timestamp >= 0:
+        return segment.largest_timestamp
+    return files.modified_ms(segment.path + ".log" + segment.suffix)
 
 
 def deletable(
