@@ -23,6 +23,7 @@ from raylog.replication.events import Clean, CleaningEnded
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
+    from raylog.log.log import Log
     from raylog.replication.replica import Replica
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -47,8 +48,13 @@ class CleaningRounds:
         self._current: Cleaning | None = None
         self._is_armed = False
 
-    def look(self, now_ms: int) -> None:
-        """A log was opened, or configured: from now on there may be something to compact."""
+    def opened(self, log: Log | None, now_ms: int) -> None:
+        """A log was opened, or configured: from now on there may be something to compact in it."""
+        if log is not None and log.config.compacts:
+            self._look(now_ms)
+
+    def _look(self, now_ms: int) -> None:
+        """Have a round after the backoff, if any log is compacted."""
         if self._current is None and not self._is_armed and (backoff_ms := self._backoff_ms()) is not None:
             self._arm(now_ms + backoff_ms)
 
@@ -72,7 +78,7 @@ class CleaningRounds:
             if log is not None and part is not None and part.is_due(log.config):
                 found.append((part.dirty_ratio, replica.id, log, part))
         if not found:
-            self.look(now_ms)
+            self._look(now_ms)
             return
         _, id, log, part = max(found, key=lambda each: each[0])
         self._current = log.compaction.begin(part, wall_ms)
@@ -88,7 +94,7 @@ class CleaningRounds:
         if event.cleaning.report.end_offset >= 0:
             self._arm(now_ms + 1)
         else:
-            self.look(now_ms)
+            self._look(now_ms)
 
     def check(self) -> None:
         """Raise AssertionError where the invariant is broken."""

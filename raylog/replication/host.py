@@ -456,7 +456,7 @@ class ReplicaHost:
             self.context.effects.append(OpenLog(assignment))
         elif replica.assign(assignment, now_ms):
             self._streams.update(replica, now_ms)
-            self._cleanings.look(now_ms)
+            self._cleanings.opened(replica.log, now_ms)
 
     def _remove(self, removal: Removal) -> None:
         if not self.admit_controller(removal.controller_epoch):
@@ -494,7 +494,7 @@ class ReplicaHost:
         self._streams.update(replica, now_ms)
         self._arm_housekeeping(replica, now_ms)
         self._checkpoints.begin(now_ms)
-        self._cleanings.look(now_ms)
+        self._cleanings.opened(replica.log, now_ms)
 
     def _open_again(self, replica: Replica, now_ms: int) -> None:
         """The folder is locked by another process: wait for it, however long it takes (DESIGN §3)."""
