@@ -163,13 +163,7 @@ class _Comparing:
 
     async def run_tables(self) -> PartitionReport:
         """Of a compacted partition."""
-        brokers = _reference_first(await self._link.metadata.partition(self._key))
-        await self._portions(brokers, 0, needs_data=False)
-        brokers = self._remaining(brokers)
-        await self._refresh()
-        view = await self._link.metadata.partition(self._key)
-        start = max((self._log_starts[broker] for broker in brokers), default=0)
-        end = self._high_watermarks[brokers[0]] if brokers else start
+        brokers, view, start, end = await self._begun()
         comparison = TableComparison(brokers, start, end, leader_epoch=view.leader.epoch)
         for broker in brokers:
             while not comparison.is_done(broker) and comparison.difference is None:
@@ -196,13 +190,7 @@ class _Comparing:
         )
 
     async def run(self) -> PartitionReport:
-        brokers = _reference_first(await self._link.metadata.partition(self._key))
-        await self._portions(brokers, 0, needs_data=False)
-        brokers = self._remaining(brokers)
-        await self._refresh()  # no batch below the end is of a later epoch than what this says
-        view = await self._link.metadata.partition(self._key)
-        start = max((self._log_starts[broker] for broker in brokers), default=0)
-        end = self._high_watermarks[brokers[0]] if brokers else start
+        brokers, view, start, end = await self._begun()
         comparison = ReplicaComparison(start, end, leader_epoch=view.leader.epoch)
         while comparison.offset < end and comparison.difference is None and brokers:
             portions = await self._portions(brokers, comparison.offset, needs_data=True)
@@ -228,6 +216,16 @@ class _Comparing:
             comparison.size_bytes,
             difference,
         )
+
+    async def _begun(self) -> tuple[list[int], PartitionView, int, int]:
+        """The brokers that answer, the partition, and what of it all of them hold: the start and the end of the offsets."""
+        brokers = _reference_first(await self._link.metadata.partition(self._key))
+        await self._portions(brokers, 0, needs_data=False)
+        brokers = self._remaining(brokers)
+        await self._refresh()  # no batch below the end is of a later epoch than what this says
+        view = await self._link.metadata.partition(self._key)
+        start = max((self._log_starts[broker] for broker in brokers), default=0)
+        return brokers, view, start, self._high_watermarks[brokers[0]] if brokers else start
 
     def _remaining(self, brokers: list[int]) -> list[int]:
         return [broker for broker in brokers if broker not in self._left_out]

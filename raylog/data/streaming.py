@@ -38,7 +38,7 @@ from raylog.ranges.dealing import Lane, StreamState, lane_of, left_for, step_of,
 from raylog.ranges.lane_reading import LaneReader
 from raylog.ranges.places import Moment, Offsets, Strategy, bound
 from raylog.ranges.reading import ReadOptions
-from raylog.ranges.watch import TopicWatch
+from raylog.ranges.watch import topic_ids
 from raylog.records.arrow_columns import ALL_COLUMNS, schema_of
 
 logger = logging.getLogger("raylog.data")
@@ -106,7 +106,7 @@ def stream_topic(
         strategy=starting_offsets_by_timestamp_strategy,
         read_committed=read_committed,
     )
-    ids = background().run(_ids(address, topics))
+    ids = background().run(topic_ids(address, topics))
     state = StreamState(
         address.cluster_id,
         {each.topic: ids[each.topic] for each in cut.ranges},
@@ -119,14 +119,6 @@ def stream_topic(
         tuple(columns or ALL_COLUMNS), fail_on_data_loss=fail_on_data_loss, read_committed=read_committed
     )
     return TopicStream(address, topics, state, options, cut.losses, short_after_s, idle_timeout_s)
-
-
-async def _ids(address: ClusterAddress, topics: Topics) -> dict[str, str]:
-    watch = TopicWatch(address, topics)
-    try:
-        return (await watch.look())[0]
-    finally:
-        await watch.close()
 
 
 def _lane_offsets(cut: Cut) -> int:

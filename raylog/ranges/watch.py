@@ -87,3 +87,12 @@ class TopicWatch:
             except _UNKNOWN:
                 continue
         return views
+
+
+async def topic_ids(address: ClusterAddress, topics: Topics) -> dict[str, str]:
+    """The ids of topics by their names, looked up once; those that are not there are left out."""
+    watch = TopicWatch(address, topics)
+    try:
+        return (await watch.look())[0]
+    finally:
+        await watch.close()

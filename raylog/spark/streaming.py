@@ -28,7 +28,7 @@ from raylog.ranges.ledger import HEAD_BEGINS, STREAM_FILE, Ledger, local_path
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.splitting import OffsetRange, split
-from raylog.ranges.watch import TopicWatch
+from raylog.ranges.watch import TopicWatch, topic_ids
 from raylog.spark.checkpoint import CheckpointProgress, has_begun
 from raylog.spark.installed import require_pyspark
 from raylog.spark.loss_reports import accumulated, told_of
@@ -149,7 +149,7 @@ def _beginning(address: ClusterAddress, topics: Topics, given: Mapping[str, Any]
         strategy=given.get("starting_offsets_by_timestamp_strategy", "error"),
         read_committed=read_committed,
     )
-    ids = background().run(_ids(address, topics))
+    ids = background().run(topic_ids(address, topics))
     return first({each.topic: ids[each.topic] for each in cut.ranges}, {each.key: each.start for each in cut.ranges})
 
 
@@ -159,14 +159,6 @@ def _names_a_moment(given: Mapping[str, Any]) -> bool:
 
 async def _watch(address: ClusterAddress, topics: Topics, read_committed: bool) -> TopicWatch:
     return TopicWatch(address, topics, read_committed=read_committed)
-
-
-async def _ids(address: ClusterAddress, topics: Topics) -> dict[str, str]:
-    watch = TopicWatch(address, topics)
-    try:
-        return (await watch.look())[0]
-    finally:
-        await watch.close()
 
 
 def _refuse_another_checkpoint(home: Path, folder: Path) -> None:
