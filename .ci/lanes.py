@@ -105,10 +105,11 @@ def read_report(report: Path) -> Outcome:
 
 
 def failure_of(case: ElementTree.Element) -> str:
-    """The name of a failed test and the end of its traceback."""
+    """The name of a failed test, what was raised (causes, too), and the end of its traceback."""
     said = "\n".join(part.text or part.get("message", "") for kind in ("failure", "error") for part in case.iter(kind))
-    end = "\n".join(said.splitlines()[-LINES_OF_A_FAILURE:])
-    return f"── failed: {case.get('classname')}::{case.get('name')}\n{end}"
+    lines = said.splitlines()
+    raised = [line for line in lines[:-LINES_OF_A_FAILURE] if line.startswith("E  ")][:LINES_OF_A_FAILURE]
+    return "\n".join([f"── failed: {case.get('classname')}::{case.get('name')}", *raised, *lines[-LINES_OF_A_FAILURE:]])
 
 
 def find_tools() -> None:

@@ -57,8 +57,8 @@ def _follow(actor: Any) -> None:
     while True:
         try:
             news = ray.get(actor.after.remote(count))
-        except Exception as error:  # Ray has ended, and the actor with it
-            logger.debug("losses are not followed any more: %s", error)
+        except (Exception, SystemExit) as error:  # Ray has ended: who waits in get then is told by either
+            logger.debug("losses are not followed any more: %r", error)
             return
         for loss in news:
             logger.warning("%s", loss)
