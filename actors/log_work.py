@@ -1,4 +1,5 @@
-"""What a replica's server does to logs in threads: close, flush, load, tidy and compact them. Each reports an event, or what became of it.
+"""What a replica's server does to logs in threads: open, close, flush, load, tidy, compact and remove them. Each reports an event, or what
+became of it.
 
 Knows nothing of the server; ``LogCleaner`` has a thread of its own, and as much of its time as it leaves to the others: a cleaning is
 Python at work, so after each step the thread rests as long as that took, for the loop's sake, or longer where
@@ -9,14 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import random
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from raylog.errors import DiskLockedError, RaylogError
 from raylog.log.cleaning import Turn
+from raylog.log.config import LogConfig
 from raylog.log.files import Files
 from raylog.log.log import Log
+from raylog.log.recovery import RecoveryReport
+from raylog.log.removal import remove_folder
+from raylog.metadata.session import Assignment, Removal
 from raylog.replication.cleaning_rounds import ended
 from raylog.replication.events import (
     Clean,
@@ -27,10 +35,66 @@ from raylog.replication.events import (
     Load,
     Loaded,
     LogFailed,
+    LogOpened,
     RunHousekeeping,
 )
 
 logger = logging.getLogger("raylog.replica")
+
+
+def open_log(files: Files, disk: str, assignment: Assignment, *, boot_id: str) -> LogOpened:
+    """Open, make or recover the log of a replica that was assigned, in its folder of a disk."""
+    directory = os.path.join(disk, f"{assignment.topic}-{assignment.partition}")
+    try:
+        log = Log.open(
+            directory,
+            files=files,
+            config=LogConfig.from_topic_configs(dict(assignment.config)),
+            topic=assignment.topic,
+            partition=assignment.partition,
+            topic_id=assignment.topic_id,
+            now_ms=time.time_ns() // 1_000_000,
+            boot_id=boot_id,
+            roll_jitter=lambda most: random.randint(0, most),
+        )
+    except DiskLockedError as error:
+        return LogOpened(assignment.id, None, str(error), locked=True)
+    except (OSError, RaylogError) as error:
+        logger.error("cannot open %s: %s", directory, error)
+        return LogOpened(assignment.id, None, str(error))
+    except Exception as error:  # a bug of ours: said to the controller, not lost in a thread
+        logger.exception("cannot open %s", directory)
+        return LogOpened(assignment.id, None, f"{type(error).__name__}: {error}")
+    _tell_recovery(directory, log.recovery)
+    return LogOpened(assignment.id, log)
+
+
+def _tell_recovery(directory: str, report: RecoveryReport) -> None:
+    if report.converted:
+        logger.info("%s: %d segments held messages of old formats and were converted", directory, len(report.converted))
+    if report.cut_bytes or report.rebuilt_indexes or report.set_aside:
+        logger.info(
+            "%s is %s: cut %d bytes (%s), rebuilt %d indexes%s",
+            directory,
+            report.condition.value,
+            report.cut_bytes,
+            report.cut_reason,
+            len(report.rebuilt_indexes),
+            f", set aside {report.set_aside}" if report.set_aside else "",
+        )
+
+
+def remove(files: Files, disk: str, removal: Removal) -> bool | None:
+    """Whether the folder of a replica that nobody here has open is gone; None while another process has it open."""
+    directory = os.path.join(disk, f"{removal.topic}-{removal.partition}")
+    try:
+        remove_folder(files, directory, removal.topic_id)
+    except DiskLockedError:
+        return None
+    except OSError as error:
+        logger.error("cannot delete %s: %s", directory, error)
+        return False
+    return True
 
 
 def close(effect: CloseLog) -> bool:

@@ -1,4 +1,4 @@
-"""The shell around one ReplicaHost: a listener, a control session, connections to leaders, a clock and threads.
+"""The shell around one ReplicaHost: a listener, a control session, links to leaders (``leader_links``), a clock and threads.
 
 It owns every socket and every thread of a process that holds replicas, and decides nothing: requests, answers, assignments and
 deadlines become events, ``ReplicaHost.handle`` returns effects, and ``_run`` carries them out in order. All of that happens on the
@@ -19,28 +19,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from raylog.actors import log_work
 from raylog.actors.apis import fetch, log_dirs, offsets, produce, producers, whereabouts
 from raylog.actors.apis.entities import TopicNames
 from raylog.actors.group_coordinator import GroupCoordinators
+from raylog.actors.leader_links import LeaderLinks
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
-from raylog.errors import DiskLockedError, RaylogError
 from raylog.groups.context import GroupConfig
-from raylog.log.config import LogConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files, NotInMemory
-from raylog.log.log import Log
-from raylog.log.removal import remove_folder
 from raylog.metadata.session import (
     AlterPartitionAnswer,
     Assignment,
@@ -64,8 +58,6 @@ from raylog.replication.events import (
     CopyRatesGiven,
     Effect,
     Event,
-    FetchAnswered,
-    FetchFailed,
     Flush,
     Load,
     LogFailed,
@@ -84,7 +76,6 @@ from raylog.replication.events import (
 from raylog.replication.host import ReplicaHost
 from raylog.replication.replica import Replica
 from raylog.types import Endpoint, TopicIdPartition, broker_of
-from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
 from raylog.wire.server import Request, Server
 
@@ -125,7 +116,12 @@ class ReplicaServer:
         self._boot_id = boot_id()
         self._waiting: dict[int, tuple[Request | _Inside, ToEntity]] = {}
         self._next_token = 0
-        self._leaders: dict[tuple[int, int], _Leader] = {}
+        self._leaders = LeaderLinks(
+            Peer(self._identity.node_id, self._identity.incarnation),
+            secret=self._disk.secret.encode(),
+            cluster_id=self._disk.cluster_id,
+            on_event=self._handle,
+        )
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="raylog-log")
         self._loading = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="raylog-load")
         self._cleaner = log_work.LogCleaner(self._handle)
@@ -196,8 +192,7 @@ class ReplicaServer:
         self._groups.stop()
         await self._session.stop()
         await self._server.stop()
-        for leader in self._leaders.values():
-            leader.close()
+        self._leaders.close()
         if self._timer is not None:
             self._timer.cancel()
         for log in self._host.logs():
@@ -214,8 +209,7 @@ class ReplicaServer:
         self._groups.stop()
         await self._session.stop()
         await self._server.stop(grace_s=0)
-        for leader in self._leaders.values():
-            leader.close()
+        self._leaders.close()
         if self._timer is not None:
             self._timer.cancel()
         self._cleaner.stop()
@@ -265,11 +259,16 @@ class ReplicaServer:
                         request, to_entity = waiting
                         request.reply(to_entity(reply))
                 case SendFetch():
-                    self._leader(effect).send(effect)
+                    self._leaders.send(effect)
                 case Tell(frame):
                     self._session.send(frame)
                 case OpenLog(assignment):
-                    self._in_thread(lambda a=assignment: self._open(a), lambda event: self._handle(event))  # type: ignore[misc]
+                    self._in_thread(
+                        lambda a=assignment: log_work.open_log(  # type: ignore[misc]
+                            self._files, self._spec.disk, a, boot_id=self._boot_id
+                        ),
+                        lambda event: self._handle(event),
+                    )
                 case CloseLog():
                     self._in_thread(
                         lambda e=effect: log_work.close(e),  # type: ignore[misc]
@@ -413,58 +412,7 @@ class ReplicaServer:
             elif not self._stopping:
                 self._loop.call_later(LOCKED_RETRY_S, self._delete_folder, removal)
 
-        self._in_thread(lambda: self._remove_folder(removal), tried)
-
-    def _remove_folder(self, removal: Removal) -> bool | None:
-        """Whether the folder is gone; None while another process has it open."""
-        directory = os.path.join(self._spec.disk, f"{removal.topic}-{removal.partition}")
-        try:
-            remove_folder(self._files, directory, removal.topic_id)
-        except DiskLockedError:
-            return None
-        except OSError as error:
-            logger.error("cannot delete %s: %s", directory, error)
-            return False
-        return True
-
-    def _open(self, assignment: Assignment) -> LogOpened:
-        directory = os.path.join(self._spec.disk, f"{assignment.topic}-{assignment.partition}")
-        try:
-            log = Log.open(
-                directory,
-                files=self._files,
-                config=LogConfig.from_topic_configs(dict(assignment.config)),
-                topic=assignment.topic,
-                partition=assignment.partition,
-                topic_id=assignment.topic_id,
-                now_ms=time.time_ns() // 1_000_000,
-                boot_id=self._boot_id,
-                roll_jitter=lambda most: random.randint(0, most),
-            )
-        except DiskLockedError as error:
-            return LogOpened(assignment.id, None, str(error), locked=True)
-        except (OSError, RaylogError) as error:
-            logger.error("cannot open %s: %s", directory, error)
-            return LogOpened(assignment.id, None, str(error))
-        except Exception as error:  # a bug of ours: said to the controller, not lost in a thread
-            logger.exception("cannot open %s", directory)
-            return LogOpened(assignment.id, None, f"{type(error).__name__}: {error}")
-        report = log.recovery
-        if report.converted:
-            logger.info(
-                "%s: %d segments held messages of old formats and were converted", directory, len(report.converted)
-            )
-        if report.cut_bytes or report.rebuilt_indexes or report.set_aside:
-            logger.info(
-                "%s is %s: cut %d bytes (%s), rebuilt %d indexes%s",
-                directory,
-                report.condition.value,
-                report.cut_bytes,
-                report.cut_reason,
-                len(report.rebuilt_indexes),
-                f", set aside {report.set_aside}" if report.set_aside else "",
-            )
-        return LogOpened(assignment.id, log)
+        self._in_thread(lambda: log_work.remove(self._files, self._spec.disk, removal), tried)
 
     def _housekeeping(self, effect: RunHousekeeping) -> None:
         wall_ms = time.time_ns() // 1_000_000
@@ -480,79 +428,3 @@ class ReplicaServer:
             self._in_thread(
                 lambda: log_work.tidy(effect, wall_ms), lambda failed: self._handle(failed) if failed else None
             )
-
-    # ------------------------------------------------------------------ leaders
-
-    def _leader(self, effect: SendFetch) -> _Leader:
-        key = (effect.leader_node, effect.leader_incarnation)
-        leader = self._leaders.get(key)
-        if leader is None:
-            for old in [each for each in self._leaders if each[0] == effect.leader_node]:
-                self._leaders.pop(old).close()
-            leader = self._leaders[key] = _Leader(self, effect.endpoint, key)
-        return leader
-
-    @property
-    def credentials(self) -> tuple[bytes, str]:
-        """The secret and the cluster id, for connections to other servers."""
-        return self._disk.secret.encode(), self._disk.cluster_id
-
-    @property
-    def peer(self) -> Peer:
-        """Who this process is, for the servers that it connects to."""
-        return Peer(self._identity.node_id, self._identity.incarnation)
-
-    def fetched(self, event: FetchAnswered | FetchFailed) -> None:
-        """An answer came from a leader, or will not come."""
-        self._handle(event)
-
-
-class _Leader:
-    """The connection to one process that leads partitions followed here. Opened by the first fetch; one fetch in flight."""
-
-    def __init__(self, server: ReplicaServer, endpoint: Endpoint, key: tuple[int, int]) -> None:
-        self._server = server
-        self._endpoint = endpoint
-        self._key = key
-        self._connection: Connection | None = None
-        self._opening: asyncio.Task[None] | None = None
-
-    def send(self, effect: SendFetch) -> None:
-        if self._connection is not None and self._connection.is_open:
-            self._call(self._connection, effect)
-        else:
-            self._opening = asyncio.get_running_loop().create_task(self._open_and_send(effect))
-
-    async def _open_and_send(self, effect: SendFetch) -> None:
-        secret, cluster_id = self._server.credentials
-        try:
-            self._connection = await Connection.open(
-                self._endpoint,
-                secret=secret,
-                cluster_id=cluster_id,
-                expect=self._key,
-                caller=self._server.peer,
-                client_id=f"replica-{effect.replica_id}",
-                borrows_records=True,
-            )
-        except RaylogError as error:
-            logger.info("cannot fetch from node %d at %s: %s", self._key[0], self._endpoint, error)
-            self._server.fetched(FetchFailed(*self._key, effect.fetch_id))
-            return
-        self._call(self._connection, effect)
-
-    def _call(self, connection: Connection, effect: SendFetch) -> None:
-        def answered(reply: Any, error: Exception | None) -> None:
-            if error is None and int(getattr(reply, "error_code", 0)) == ErrorCode.none:
-                results = fetch.follower_results(reply)
-                self._server.fetched(FetchAnswered(*self._key, effect.fetch_id, results))
-            else:
-                self._server.fetched(FetchFailed(*self._key, effect.fetch_id))
-
-        connection.call(fetch.follower_request(effect), answered, timeout_ms=effect.max_wait_ms + 30_000)
-
-    def close(self) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-        if self._connection is not None:
-            self._connection.close()
