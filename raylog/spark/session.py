@@ -280,9 +280,8 @@ def _log_files() -> dict[Path, int]:
     if node is None:
         return {}
     folder = Path(node.get_logs_dir_path())
-    return {
-        log: log.stat().st_size for pattern in ("raylet.out", "*java-worker*") for log in sorted(folder.glob(pattern))
-    }
+    patterns = ("*java-worker*", "raylet.err", "raylet.out")
+    return {log: log.stat().st_size for pattern in patterns for log in sorted(folder.glob(pattern))}
 
 
 def _from_logs() -> str:
@@ -292,10 +291,18 @@ def _from_logs() -> str:
         with log.open("rb") as file:
             file.seek(_logged.get(log, 0))
             text = file.read().decode(errors="replace")
-        for line in map(str.strip, text.splitlines()):
-            is_cause = (
-                not line.startswith("[") if log.name == "raylet.out" else re.search(r"\b(ERROR|\w*Exception)\b", line)
-            )
-            if line and is_cause:
-                found.append(line[:300])
+        found += _causes(text, is_raylets=log.name.startswith("raylet."))
     return " | ".join(list(dict.fromkeys(found))[-_LOG_LINES:])
+
+
+_OF_THE_RAYLET = re.compile(r"\[|- |Current usage: |\d+ pending objects ")
+"""What a raylet's own lines begin with: messages, and the object store's figures, a screen of them each minute."""
+
+
+def _causes(text: str, *, is_raylets: bool) -> list[str]:
+    """The lines of a log that look like a cause: a JVM's errors; in a raylet's log what it has not written itself, which is what a process
+    says that ends before it has a log of its own."""
+    lines = [line.strip()[:300] for line in text.splitlines() if line.strip()]
+    if is_raylets:
+        return [line for line in lines if not _OF_THE_RAYLET.match(line)]
+    return [line for line in lines if re.search(r"\b(ERROR|\w*Exception)\b", line)]

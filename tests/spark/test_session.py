@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from driver_scripts import run_script
 
+from raylog.spark.session import _causes
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 
 SESSION = """
@@ -84,6 +86,30 @@ def test_a_session_runs_beside_the_brokers_with_the_java_of_the_extra(short_fold
     assert set(facts["groups"]) == {"REMOVED"}
     assert (facts["leaked"], facts["again"]) == ("nothing", 3000)
     assert "WARN" not in run.stdout + run.stderr
+
+
+RAYLETS_LOG = """
+[2026-11-22 19:01:36,353 I 30699 30699] (raylet) worker_pool.cc:564: Started worker process with pid 1424
+
+The Java thread stack size specified is too small. Specify at least 136k
+[2026-11-22 19:01:38,522 I 30699 30699] (raylet) worker_pool.cc:811: Job 0b000000 already started in worker pool.
+[2026-11-22 19:01:56,345 I 30699 30711] (raylet) store.cc:573: Plasma store debug dump: 
+Current usage: 2.8836e-05 / 0.0838861 GB
+- num bytes created total: 133156
+0 pending objects of total size 0MB
+- objects spillable: 11
+
+- bytes errored: 0
+[state-dump] Node ID: 9792e28b86913e366b2993932e8f97b61c89bddaf4952cf3480febcb
+Unrecognized option: -Xnonsense
+"""  # noqa: W291
+
+
+def test_the_figures_that_a_raylet_logs_each_minute_do_not_hide_what_a_jvm_said() -> None:
+    assert _causes(RAYLETS_LOG, is_raylets=True) == [
+        "The Java thread stack size specified is too small. Specify at least 136k",
+        "Unrecognized option: -Xnonsense",
+    ]
 
 
 RAY_WITHOUT_JAVA = """
