@@ -1,7 +1,8 @@
 """Runs lanes of tests, each within its time budget, and prints plain totals.
 
 A lane is a pytest mark (fast: no mark). It fails when a test fails or when its budget is spent: the test process of a lane
-that is late is ended with its group. A lane without tests passes and says so; nothing is invented for it.
+that is late is interrupted, so that it reports what had failed and where it was, and then ended with its group. A lane without tests passes
+and says so; nothing is invented for it. The last lines repeat each failed test, and what was raised.
 
     python .ci/lanes.py fast core        # these, in this order
     python .ci/lanes.py                  # all
@@ -9,6 +10,7 @@ that is late is ended with its group. A lane without tests passes and says so; n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -24,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MARKS = ("core", "sim", "ray", "conformance", "spark", "chaos", "slow")
 BUDGET_MINUTES = {"fast": 1, "core": 4, "sim": 10, "ray": 8, "conformance": 10, "spark": 10, "chaos": 7}
 NO_TESTS_COLLECTED = 5
+REPORT_S = 20.0  # for a late lane's report
 LINES_OF_A_FAILURE = 12
 
 
@@ -58,18 +61,24 @@ def run_lane(lane: str) -> Outcome:
     if lane == "conformance":
         find_tools()
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-m", mark_expression(lane), f"--junitxml={report}"]
+        report, current = Path(folder) / "report.xml", Path(folder) / "current"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "current_test", "-m", mark_expression(lane)]
+        path = os.pathsep.join(filter(None, (str(ROOT / ".ci"), os.environ.get("PYTHONPATH"))))
         started = time.monotonic()
-        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            [*command, f"--junitxml={report}"],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": path, "RAYLOG_LANE_TEST": str(current)},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
             code = process.wait(timeout=budget_s)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            late = f"── lane {lane}: FAILED, not done after its {BUDGET_MINUTES[lane]} min"
+            late = f"── lane {lane}: FAILED, not done after its {BUDGET_MINUTES[lane]} min{in_the_middle_of(current)}"
+            end_late(process)
             print(late, flush=True)
-            return Outcome(0, 1, 0, (late,))
+            return read_report(report) + Outcome(0, 1, 0, (late,))
         except KeyboardInterrupt:
             os.killpg(process.pid, signal.SIGINT)
             process.wait()
@@ -79,11 +88,29 @@ def run_lane(lane: str) -> Outcome:
             print(f"── lane {lane}: no tests yet; it comes with a later issue", flush=True)
             return Outcome(0, 0, 0)
         outcome = read_report(report)
-    if code != 0 and outcome.failed == 0:
-        outcome += Outcome(0, 1, 0)  # pytest itself failed: a collection error, an internal error
+        if code != 0 and outcome.failed == 0:  # a collection error, an internal error, a signal
+            died = f"── lane {lane}: FAILED, pytest itself ended with exit code {code}{in_the_middle_of(current)}"
+            outcome += Outcome(0, 1, 0, (died,))
     state = "ok" if outcome.failed == 0 else "FAILED"
     print(f"── lane {lane}: {state} in {spent_s:.0f} s of {budget_s} s", flush=True)
     return outcome
+
+
+def end_late(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt pytest, which then reports, and end it with its group."""
+    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=REPORT_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def in_the_middle_of(current: Path) -> str:
+    """The test that ran when pytest ended without a word, in words; nothing if it wasn't in one."""
+    with contextlib.suppress(OSError):
+        return f", in the middle of {current.read_text()}"
+    return ""
 
 
 def read_report(report: Path) -> Outcome:

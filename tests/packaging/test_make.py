@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -143,11 +144,57 @@ def test_a_lane_that_spends_its_budget_fails_and_its_process_ends(
     popen = subprocess.Popen
 
     def sleeping(command: list[str], **options: object) -> subprocess.Popen[bytes]:
-        process = popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+        program = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+        process = popen([sys.executable, "-c", program], start_new_session=True)
         started.append(process)
         return process
 
     monkeypatch.setattr(lanes.subprocess, "Popen", sleeping)
+    monkeypatch.setattr(lanes, "REPORT_S", 0.05)
     assert lanes.main(["fast"]) == 1
     assert started[0].returncode is not None and started[0].returncode < 0
     assert "FAILED, not done" in capsys.readouterr().out
+
+
+TESTS = """
+import os, pathlib, signal, time
+def test_breaks(): assert 1 == 2
+def test_hangs(): {hangs}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hangs", "words"),
+    [
+        ("pathlib.Path('hangs').touch(); time.sleep(600)", "not done after its 1 min, in the middle of {test}"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "exit code -9, in the middle of {test}"),
+    ],
+)
+def test_a_lane_that_is_late_or_dies_names_the_test_that_ran(
+    lanes: types.ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    hangs: str,
+    words: str,
+) -> None:
+    class Late(subprocess.Popen[bytes]):
+        """Its lane's time is over once the test hangs."""
+
+        def wait(self, timeout: float | None = None) -> int:
+            if timeout == lanes.BUDGET_MINUTES["fast"] * 60:
+                while self.poll() is None:
+                    if (tmp_path / "hangs").exists():
+                        raise subprocess.TimeoutExpired(self.args, timeout)
+                    threading.Event().wait(0.01)
+            return super().wait(timeout)
+
+    (tmp_path / "test_of_a_lane.py").write_text(TESTS.format(hangs=hangs))
+    (tmp_path / ".ci").symlink_to(ROOT / ".ci")
+    monkeypatch.setattr(lanes, "ROOT", tmp_path)
+    monkeypatch.setattr(lanes, "REPORT_S", 200)
+    monkeypatch.setattr(lanes.subprocess, "Popen", Late)
+    assert lanes.main(["fast"]) == 1
+    said = capsys.readouterr().out
+    assert words.format(test="test_of_a_lane.py::test_hangs") in said
+    assert ("── failed: test_of_a_lane::test_breaks" in said) == ("sleep" in hangs), "who is interrupted reports"
