@@ -1,7 +1,8 @@
 """Writes a stream's entries into its ledger while queries read it, and clears up behind them.
 
 A round looks at the checkpoint (which entries are taken, which committed), forgets what is committed, commits it to a consumer group if
-there is one, and, when it is time, looks at the logs and writes the next entry. When that is, and how much goes into it, is ``Pace``:
+there is one, and, when it is time, looks at the logs and writes the next entry. A group that can't be committed to holds nothing up: it is
+for people who look at its lag. When the next entry is due, and how much goes into it, is ``Pace``:
 
 - An entry that no batch has taken yet is left to be; what comes meanwhile goes into further ones, fewer and fewer the longer none is taken,
   so a query that waits for its trigger finds all there is, in few files, and one that has ended is not written for.
@@ -87,6 +88,8 @@ class StreamPlanner:
         self._written: dict[int, float] = dict.fromkeys(self._open, clock())
         self._written_s = 0.0
         self._committed = 0
+        self._untold: Ends | None = None  # what the group shall be told
+        self._tell_s = 0.0  # not before
         self._said: dict[str, float] = {}
         self._plans = True
         self._ending = threading.Event()
@@ -144,16 +147,27 @@ class StreamPlanner:
         """Take note of what was committed since."""
         self._progress.refresh()
         committed = self._progress.committed
-        if committed <= self._committed:
+        if committed > self._committed:
+            done = max((number for number in self._open if number <= committed), default=None)
+            if done is not None:
+                self._untold = self._open[done].ends
+                for number in [number for number in self._open if number <= done]:
+                    del self._open[number], self._written[number]
+            self._committed = committed
+            self._ledger.forget_below(committed)
+        self._tell_group()
+
+    def _tell_group(self) -> None:
+        """Commit what is not told yet to the group; where it refuses, again after ``FAILED_PAUSE_S``."""
+        if self._commit is None or self._untold is None or self._clock() < self._tell_s:
             return
-        done = max((number for number in self._open if number <= committed), default=None)
-        if done is not None:
-            if self._commit is not None:
-                self._commit(self._open[done].ends)
-            for number in [number for number in self._open if number <= done]:
-                del self._open[number], self._written[number]
-        self._committed = committed
-        self._ledger.forget_below(committed)
+        try:
+            self._commit(self._untold)
+        except RaylogError as error:
+            self._tell_s = self._clock() + FAILED_PAUSE_S
+            self._say(f"the stream of {self._ledger.directory} goes on, but its group does not show it: {error}")
+        else:
+            self._untold = None
 
     def _remind(self, oldest_s: float | None, now_s: float) -> None:
         if oldest_s is not None and now_s - oldest_s > REMINDER_S and not self._progress.has_begun():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raylog.errors import RaylogError
 from raylog.ranges.cut import LogEnds
 from raylog.ranges.entries import Entry, first
 from raylog.ranges.ledger import Ledger
@@ -69,6 +70,7 @@ class World:
         self.now_s = 1_000.0
         self.ends = {T0: 0, T1: 0}
         self.committed: list[dict[TopicPartition, int]] = []
+        self.refused: RaylogError | None = None
         self.checkpoint = folder / "a checkpoint"
         self.folder = self.checkpoint / "raylog" / "t"
         self.query = Query(self.checkpoint, self.folder)
@@ -85,10 +87,15 @@ class World:
             CheckpointProgress(self.checkpoint, self.folder),
             look=lambda: ({"t": "id"}, {key: LogEnds(0, end, {}) for key, end in self.ends.items()}),
             parts=lambda entry: list(entry.ranges),
-            commit=lambda ends: self.committed.append(dict(ends)),
+            commit=self.commit,
             clock=lambda: self.now_s,
             **self.options,
         )
+
+    def commit(self, ends: Mapping[TopicPartition, int]) -> None:
+        if self.refused is not None:
+            raise self.refused
+        self.committed.append(dict(ends))
 
     def round(self, seconds: float = 0.1, *, grown: int = 0, partition: int = 0) -> list[int]:
         """Time passes, a partition grows; the entries whose files are there afterwards."""
@@ -168,6 +175,18 @@ def test_a_group_is_told_what_committed_batches_have_read(world: World) -> None:
     world.query.commit()
     world.round()
     assert world.committed[-1] == {T0: 3, T1: 4}
+
+
+def test_a_group_that_can_not_be_committed_to_holds_nothing_up(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.refused = RaylogError("the group has members")
+    world.round(grown=3)
+    world.query.begin()
+    world.query.commit()
+    assert world.round(grown=4) == [1, 2]
+    assert "its group does not show it: the group has members" in caplog.text
+    world.refused = None
+    world.round(1.1)
+    assert world.committed == [{T0: 3, T1: 0}]
 
 
 def test_a_compacted_log_says_the_same(world: World) -> None:
