@@ -119,7 +119,11 @@ def _value(name: str, value: Any) -> Any:
     if name in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int)):
         if not (isinstance(value, str) and value.isdecimal()):
             raise ConfigError(f"{name}={value!r}: a whole number")
-        return int(value)
+        value = int(value)
+    if name in _NUMBERS and value < 1:
+        raise ConfigError(f"{name}={value!r}: at least 1")
+    if name == "group_id" and not (isinstance(value, str) and value):
+        raise ConfigError(f"{name}={value!r}: the name of a group")
     if name == "isolation_level" and value not in ("read_committed", "read_uncommitted"):
         raise ConfigError(f"{name}={value!r}: read_committed or read_uncommitted")
     if name == "starting_offsets_by_timestamp_strategy" and value not in ("error", "latest"):

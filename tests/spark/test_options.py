@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raylog.errors import ConfigError
-from raylog.spark.options import batch_options
+from raylog.spark.options import batch_options, stream_options
 
 pytestmark = pytest.mark.spark
 
@@ -42,6 +42,8 @@ def test_sparks_names_are_raylogs() -> None:
         ({"minPartition": 5}, "did you mean 'min_partitions'"),
         ({"whatever": 5}, "unknown option 'whatever': there are"),
         ({"minPartitions": "many"}, "a whole number"),
+        ({"minPartitions": 0}, "min_partitions=0: at least 1"),
+        ({"maxRecordsPerPartition": "-3"}, "max_records_per_partition='-3': a whole number"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"isolation_level": "serializable"}, "read_committed or read_uncommitted"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "error or latest"),
@@ -51,3 +53,20 @@ def test_sparks_names_are_raylogs() -> None:
 def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         batch_options(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"maxOffsetsPerTrigger": "0"}, "max_offsets_per_trigger=0: at least 1"),
+        ({"max_offsets_per_trigger": -5}, "at least 1"),
+        ({"min_partitions": 0}, "at least 1"),
+        ({"group_id": ""}, "the name of a group"),
+        ({"group_id": 5}, "the name of a group"),
+        ({"endingOffsets": "latest"}, "a stream has no end"),
+        ({"minOffsetsPerTrigger": 5}, "the query's trigger"),
+    ],
+)
+def test_what_a_stream_cannot_honour_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        stream_options(given)
