@@ -20,8 +20,8 @@ from kio.schema.errors import ErrorCode
 from raylog.client.address import ClusterAddress
 from raylog.client.background import background
 from raylog.errors import error_for
-from raylog.ranges.cut import Topics
 from raylog.ranges.dealing import StreamState, next_round, round_of
+from raylog.ranges.topics import Topics
 from raylog.ranges.watch import TopicWatch
 
 POLL_S = 0.1

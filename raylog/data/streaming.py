@@ -33,11 +33,12 @@ from raylog.client.background import background
 from raylog.data.rounds import Rounds, Tell, told, train_context, train_tell
 from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
-from raylog.ranges.cut import Cut, Topics, take
+from raylog.ranges.cut import Cut, take
 from raylog.ranges.dealing import Lane, StreamState, lane_of, left_for, step_of, stepped, union
 from raylog.ranges.lane_reading import LaneReader
 from raylog.ranges.places import Moment, Offsets, Strategy, bound
 from raylog.ranges.reading import ReadOptions
+from raylog.ranges.topics import Topics, checked
 from raylog.ranges.watch import topic_ids
 from raylog.records.arrow_columns import ALL_COLUMNS, schema_of
 
@@ -45,6 +46,7 @@ logger = logging.getLogger("raylog.data")
 
 LANE_BYTES = 16 << 20
 LANE_OFFSETS = 65_536  # where the size of records is not known
+SHORT_AFTER_S = 1.0
 FILE_NAME = "raylog-stream"
 
 
@@ -61,7 +63,7 @@ def stream_topic(
     ending_offsets_by_timestamp: Any | None = None,
     starting_offsets_by_timestamp_strategy: Strategy = "error",
     endless: bool = False,
-    short_after_s: float = 1.0,
+    short_after_s: float | None = None,
     idle_timeout_s: float | None = None,
     columns: Sequence[str] | None = None,
     fail_on_data_loss: bool = True,
@@ -70,12 +72,13 @@ def stream_topic(
     """The records of topics in batches of ``batch_size``, for one worker or for all those of a Ray Train run.
 
     Beginning and end as for ``read_topic``, both fixed when this is called. An ``endless`` stream has no end: it waits for records; where
-    less than a batch for every worker has come after ``short_after_s``, batches are smaller; where nothing comes for ``idle_timeout_s``
-    the loop ends. New partitions are read from their first offset.
+    less than a batch for every worker has come after ``short_after_s`` (1.0), batches are smaller; where nothing comes for
+    ``idle_timeout_s`` the loop ends. New partitions are read from their first offset.
 
     ConfigError and UnknownTopicOrPartitionError for what can't be; OffsetOutOfRangeError for offsets that are not there.
     """
     address = address_of(cluster)
+    topics = checked(topics)
     schema_of(columns)
     if columns is not None and not columns:
         raise ConfigError(f"columns={columns!r}: at least one of {', '.join(ALL_COLUMNS)}")
@@ -84,8 +87,9 @@ def stream_topic(
     ending = (ending_offsets, ending_timestamp, ending_offsets_by_timestamp)
     if endless and any(given is not None for given in ending):
         raise ConfigError("an endless stream has no end: leave endless=True out, or the end")
-    if idle_timeout_s is not None and not endless:
-        raise ConfigError("idle_timeout_s is of endless streams: others end at their end")
+    for name, value in (("short_after_s", short_after_s), ("idle_timeout_s", idle_timeout_s)):
+        if value is not None and not endless:
+            raise ConfigError(f"{name} is of endless streams: others end at their end")
     cut = take(
         address,
         topics,
@@ -118,7 +122,15 @@ def stream_topic(
     options = ReadOptions(
         tuple(columns or ALL_COLUMNS), fail_on_data_loss=fail_on_data_loss, read_committed=read_committed
     )
-    return TopicStream(address, topics, state, options, cut.losses, short_after_s, idle_timeout_s)
+    return TopicStream(
+        address,
+        topics,
+        state,
+        options,
+        cut.losses,
+        SHORT_AFTER_S if short_after_s is None else short_after_s,
+        idle_timeout_s,
+    )
 
 
 def _lane_offsets(cut: Cut) -> int:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from kio.schema.errors import ErrorCode
 
@@ -32,13 +32,12 @@ from raylog.client.metadata import topic_error, unknown_partition
 from raylog.errors import ConfigError, RaylogError, error_for
 from raylog.ranges.places import EARLIEST, LATEST, AtTime, Bound, Place, Strategy
 from raylog.ranges.splitting import OffsetRange
+from raylog.ranges.topics import Topics, checked, matching, names_of
 from raylog.types import Endpoint, TopicPartition, broker_of
 
 logger = logging.getLogger("raylog.ranges")
 
 NONE_SO_LATE = -1
-Topics = str | re.Pattern[str] | Iterable[str] | Mapping[str, Iterable[int]]
-"""A topic, several, those that match a pattern as a whole, or some partitions of topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,8 @@ def resolve(
 
     OffsetOutOfRangeError for what is not there, with ``fail_on_data_loss``; ConfigError for what can't be.
     """
+    if strategy not in get_args(Strategy):
+        raise ConfigError(f"starting_offsets_by_timestamp_strategy={strategy!r}: {' or '.join(get_args(Strategy))}")
     starts, ends = starting.of(logs), ending.of(logs)
     found: dict[TopicPartition, tuple[int, int]] = {}
     losses: list[str] = []
@@ -148,12 +149,14 @@ def take(
     strategy: Strategy = "error",
     read_committed: bool = False,
 ) -> Cut:
-    """The cut through these topics. UnknownTopicOrPartitionError for one that is not there, and what ``resolve`` raises.
+    """The cut through these topics. UnknownTopicOrPartitionError for one that is not there, and what ``checked`` and ``resolve`` raise.
 
     With ``read_committed`` a partition ends before the first transaction that is undecided.
     """
     level = requests.READ_COMMITTED if read_committed else requests.READ_UNCOMMITTED
-    work = _take(address, topics, starting, ending, level, fail_on_data_loss=fail_on_data_loss, strategy=strategy)
+    work = _take(
+        address, checked(topics), starting, ending, level, fail_on_data_loss=fail_on_data_loss, strategy=strategy
+    )
     cut = background().run(work)
     for loss in cut.losses:
         logger.warning("%s", loss)
@@ -197,20 +200,15 @@ async def _take(
 
 async def _partitions(link: ClusterLink, topics: Topics) -> list[TopicPartition]:
     if isinstance(topics, re.Pattern):
-        views = [
-            view for view in await link.metadata.refresh(None) if topics.fullmatch(view.name) and not view.is_internal
-        ]
+        views = matching(topics, await link.metadata.refresh(None))
         if not views:
             raise topic_error(ErrorCode.unknown_topic_or_partition, topics.pattern)
     else:
-        names = [topics] if isinstance(topics, str) else list(topics)
-        if not names:
-            raise ConfigError("no topic was named")
-        views = await link.metadata.refresh(sorted(set(names)))
+        views = await link.metadata.refresh(names_of(topics))
     keys = []
     for view in sorted(views, key=lambda view: view.name):
         count = len(view.partitions)
-        numbers = sorted(set(topics[view.name])) if isinstance(topics, Mapping) else range(count)
+        numbers = topics[view.name] if isinstance(topics, Mapping) else range(count)
         for number in numbers:
             if not 0 <= number < count:
                 raise unknown_partition(TopicPartition(view.name, number), count)

@@ -76,10 +76,4 @@ class LaneReader:
             self.close()
             assert self._lane, f"{wanted} is not in the lane"
             self._open = self._lane.pop(0)
-            self._source = _generated(self._address, self._open, self._options, self._on_loss)
-
-
-def _generated(
-    address: ClusterAddress, each: OffsetRange, options: ReadOptions, on_loss: OnLoss
-) -> Generator[Any, None, None]:
-    yield from read_range(address, each, options, on_loss=on_loss)
+            self._source = read_range(self._address, self._open, self._options, on_loss=self._on_loss)

@@ -56,10 +56,10 @@ OnLoss = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a task is told besides its range. ``columns`` of ``RECORD_SCHEMA``; ``arrow_bytes``: of the batches in one Arrow batch.
-    ``fetch_bytes``: what is fetched ahead, in two fetches.
+    """What a task is told besides its range.
 
-    ``from_files``: whether files of this machine are read where they can be.
+    ``columns`` of ``RECORD_SCHEMA``; ``fetch_bytes``: what is fetched ahead, in two fetches; ``arrow_bytes``: of the batches in one Arrow
+    batch; ``patience_s``: how long a range may stand still; ``from_files``: whether files of this machine are read where they can be.
     """
 
     columns: tuple[str, ...]
@@ -83,8 +83,12 @@ def report_loss(loss: str) -> None:
 
 def read_range(
     address: ClusterAddress, wanted: OffsetRange, options: ReadOptions, *, on_loss: OnLoss = report_loss
-) -> Iterator[Any]:
-    """The records of a range as ``pyarrow.RecordBatch``es of some megabytes, none of them empty."""
+) -> Generator[Any, None, None]:
+    """The records of a range as ``pyarrow.RecordBatch``es of about ``arrow_bytes``, none of them empty.
+
+    OffsetOutOfRangeError for lost records, CorruptMessageError for a broken batch, each with the offsets; RequestTimedOutError where
+    nothing came for ``patience_s``.
+    """
     reader = RangeReader(address, wanted, options, on_loss)
     try:
         yield from reader.record_batches()

@@ -21,7 +21,8 @@ from raylog.client.leader_requests import LeaderRequests
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import TopicView
 from raylog.errors import RaylogError, kafka_error
-from raylog.ranges.cut import LogEnds, Topics
+from raylog.ranges.cut import LogEnds
+from raylog.ranges.topics import Topics, checked, matching, names_of
 from raylog.types import TopicPartition
 
 REFRESH_S = 1.0
@@ -33,7 +34,7 @@ class TopicWatch:
     """Async, on one loop. ``read_committed``: a log ends before its first undecided transaction."""
 
     def __init__(self, address: ClusterAddress, topics: Topics, *, read_committed: bool = False) -> None:
-        self._topics = topics
+        self._topics = checked(topics)
         self._level = requests.READ_COMMITTED if read_committed else requests.READ_UNCOMMITTED
         self._config = AdminConfig.parse({"client.id": "raylog-stream"})
         self._link = ClusterLink(address, self._config)
@@ -77,11 +78,9 @@ class TopicWatch:
 
     async def _views(self) -> list[TopicView]:
         if isinstance(self._topics, re.Pattern):
-            found = await self._link.metadata.refresh(None)
-            return [view for view in found if self._topics.fullmatch(view.name) and not view.is_internal]
-        names = [self._topics] if isinstance(self._topics, str) else sorted(set(self._topics))
+            return matching(self._topics, await self._link.metadata.refresh(None))
         views = []
-        for name in names:
+        for name in names_of(self._topics):
             try:
                 views += await self._link.metadata.refresh([name])
             except _UNKNOWN:

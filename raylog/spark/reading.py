@@ -15,10 +15,11 @@ from typing import Any
 
 from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
-from raylog.ranges.cut import Cut, Topics, take
+from raylog.ranges.cut import Cut, take
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.splitting import split
+from raylog.ranges.topics import Topics
 from raylog.spark.frames import tasks_frame
 from raylog.spark.installed import require_pyspark
 from raylog.spark.loss_reports import accumulated, told_of

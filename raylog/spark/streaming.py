@@ -22,12 +22,13 @@ from raylog.client.background import background
 from raylog.client.sync import AdminClient
 from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
-from raylog.ranges.cut import Topics, take
+from raylog.ranges.cut import take
 from raylog.ranges.entries import Entry, first
 from raylog.ranges.ledger import HEAD_BEGINS, STREAM_FILE, Ledger, local_path
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.splitting import OffsetRange, split
+from raylog.ranges.topics import Topics, checked, names_of
 from raylog.ranges.watch import TopicWatch, topic_ids
 from raylog.spark.checkpoint import CheckpointProgress, has_begun
 from raylog.spark.installed import require_pyspark
@@ -70,9 +71,10 @@ def read_stream(
     """
     require_pyspark(spark)
     given = stream_options(options)
+    topics = checked(topics)
     address = address_of(cluster)
     home = local_path(checkpoint)
-    folder = home / FOLDER / (name or _name_of(topics))
+    folder = home / FOLDER / _folder_of(name, topics)
     committed = given.get("isolation_level") == "read_committed"
     with _planners_lock:
         if (before := _planners.pop(folder, None)) is not None:
@@ -108,16 +110,16 @@ def read_stream(
     return _frame(spark, folder, given, address, committed)
 
 
-def _name_of(topics: Topics) -> str:
-    """A folder's name for these topics."""
-    named = (
-        topics.pattern
-        if isinstance(topics, re.Pattern)
-        else topics
-        if isinstance(topics, str)
-        else "-".join(sorted(topics))
-    )
-    return re.sub(r"[^A-Za-z0-9._-]", "_", named).lstrip("._-")[:100] or "stream"
+def _folder_of(name: str | None, topics: Topics) -> str:
+    """What the folder of a stream is called; ConfigError for a name that is no folder's, or one that Spark or raylog pass over."""
+    if name is None:
+        named = topics.pattern if isinstance(topics, re.Pattern) else "-".join(names_of(topics))
+        return re.sub(r"[^A-Za-z0-9._-]", "_", named).lstrip("._-")[:100] or "stream"
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ConfigError(
+            f"name={name!r}: letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit"
+        )
+    return name
 
 
 def _identity(cluster_id: str, topics: Topics) -> dict[str, Any]:
@@ -125,9 +127,9 @@ def _identity(cluster_id: str, topics: Topics) -> dict[str, Any]:
     if isinstance(topics, re.Pattern):
         what: Any = {"pattern": topics.pattern}
     elif isinstance(topics, Mapping):
-        what = {topic: sorted(set(numbers)) for topic, numbers in sorted(topics.items())}
+        what = topics
     else:
-        what = [topics] if isinstance(topics, str) else sorted(set(topics))
+        what = names_of(topics)
     return {"topics": what, "cluster_id": cluster_id}
 
 

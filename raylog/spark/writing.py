@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
 from raylog.ranges.sending import checked_columns, checked_target
 from raylog.spark.installed import require_pyspark
@@ -36,6 +37,8 @@ def write(df: Any, topic: str | None = None, *, cluster: Any = None, **producer_
     UnknownTopicOrPartitionError for a topic that is not there, both before anything is written.
     """
     require_pyspark(df.sparkSession)
+    if df.isStreaming:
+        raise ConfigError("write takes a DataFrame of a batch: raylog.spark.write_stream writes this one")
     check_schema(df, topic)
     address = address_of(cluster)
     checked_target(address, topic, producer_config)

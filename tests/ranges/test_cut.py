@@ -48,6 +48,8 @@ def test_a_start_after_the_last_record_is_an_error_or_the_end() -> None:
     with pytest.raises(ConfigError, match="no record at or after 9000 ms"):
         found(moment(9000))
     assert found(moment(9000), strategy="latest") == ((30, 30), [])
+    with pytest.raises(ConfigError, match="strategy='newest': error or latest"):
+        found(moment(9000), strategy="newest")
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,8 @@ def test_a_missing_topic_and_a_batch_are_refused_at_the_call(spark: Any, kafka: 
     rows = spark.readStream.format("rate").load().selectExpr("'v' as value")
     with pytest.raises(UnknownTopicOrPartitionError, match="nowhere"):
         run(rows, "nowhere", kafka, checkpoint)
+    with pytest.raises(ConfigError, match=r"raylog\.spark\.write_stream writes this one"):
+        raylog.spark.write(rows, "nowhere", cluster=kafka)
 
 
 def test_the_checkpoint_of_a_query_for_another_topic_or_sink_is_refused(

@@ -355,3 +355,6 @@ def test_a_missing_topic_and_a_wrong_option_are_named(spark: Any, kafka: Kafka, 
         raylog.spark.read_stream(spark, "nowhere", checkpoint=str(checkpoint), cluster=kafka, max_offset_per_trigger=1)
     with pytest.raises(ConfigError, match="a stream has no end"):
         raylog.spark.read_stream(spark, "nowhere", checkpoint=str(checkpoint), cluster=kafka, endingOffsets="latest")
+    for name in ("../elsewhere", ".hidden", ""):
+        with pytest.raises(ConfigError, match="letters, digits"):
+            raylog.spark.read_stream(spark, "nowhere", checkpoint=str(checkpoint), cluster=kafka, name=name)
