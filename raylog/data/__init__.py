@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from raylog.data.streaming import load_state as load_state
     from raylog.data.streaming import stream_topic as stream_topic
     from raylog.data.writing import TopicSink as TopicSink
+    from raylog.data.writing import TopicWriteSummary as TopicWriteSummary
     from raylog.data.writing import write_topic as write_topic
     from raylog.ranges.dealing import StreamState as StreamState
 
@@ -35,6 +36,7 @@ _HOMES = {
     "TopicSink": "raylog.data.writing",
     "TopicSource": "raylog.data.reading",
     "TopicStream": "raylog.data.streaming",
+    "TopicWriteSummary": "raylog.data.writing",
     "decode_json": "raylog.data.json_values",
     "load_state": "raylog.data.streaming",
     "read_topic": "raylog.data.reading",

@@ -7,6 +7,7 @@ nothing; a compacted topic has fewer records than offsets, and there nobody know
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -19,10 +20,11 @@ from raylog.client.sync import AdminClient
 from raylog.data.loss_reports import board
 from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
-from raylog.ranges.cut import Cut, Topics, take
+from raylog.ranges.cut import Cut, take
 from raylog.ranges.places import Moment, Offsets, Strategy, bound
 from raylog.ranges.reading import ReadOptions, read_range, report_loss
 from raylog.ranges.splitting import OffsetRange, split
+from raylog.ranges.topics import Topics
 from raylog.records.arrow_columns import ALL_COLUMNS, schema_of
 
 TASK_BYTES = 128 << 20
@@ -52,8 +54,12 @@ def read_topic(
     """The records of topics as a ``ray.data.Dataset``: ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` (ms, UTC),
     ``timestamp_type``, ``headers``; or ``columns`` of these.
 
-    Beginning and end as for ``raylog.spark.read``; both are fixed when this is called. ``read_options`` are those of
-    ``ray.data.read_datasource``, such as ``num_cpus`` and ``concurrency``.
+    Topics, beginning and end as for ``raylog.spark.read``, fixed when this is called. ``min_tasks``: at least so many tasks;
+    ``max_records_per_task``: none with more offsets. ``fail_on_data_loss``: whether offsets that are deleted, or beyond the end, are an
+    OffsetOutOfRangeError, or a warning on the driver. ``read_committed`` leaves out what transactions have aborted or not decided.
+    ``read_options`` are those of ``ray.data.read_datasource``, such as ``num_cpus`` and ``concurrency``.
+
+    ConfigError and UnknownTopicOrPartitionError for what can't be, before anything is read.
     """
     address = address_of(cluster)
     schema_of(columns)
@@ -138,9 +144,7 @@ class TopicSource(Datasource):
         chosen: Iterable[str] | None = self.get_projection_map()
         columns = tuple(name for name in self._options.columns if chosen is None or name in chosen)
         columns = columns or (_CHEAPEST,)  # a block without columns has no rows to count
-        options = ReadOptions(
-            columns, fail_on_data_loss=self._options.fail_on_data_loss, read_committed=self._options.read_committed
-        )
+        options = replace(self._options, columns=columns)
         parts = split(
             self._cut.ranges,
             parts_min=max(parallelism, self._tasks_min or 1),

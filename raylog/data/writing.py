@@ -15,7 +15,7 @@ from raylog.ranges.sending import checked_columns, checked_target, send_tables
 
 
 @dataclass(frozen=True, slots=True)
-class WriteSummary:
+class TopicWriteSummary:
     """``records`` of the tasks that counted; what failed attempts had sent is in the topics besides."""
 
     records: int
@@ -24,11 +24,13 @@ class WriteSummary:
 
 def write_topic(
     ds: Any, topic: str | None = None, *, cluster: Any = None, concurrency: int | None = None, **producer_config: Any
-) -> WriteSummary:
+) -> TopicWriteSummary:
     """Write the rows of a Dataset, at least once, and wait until they are acknowledged.
 
     Columns: ``value``; and, if there are such, ``key``, ``headers``, ``partition``, ``timestamp``, and ``topic`` where none is named.
-    ``producer_config``: Kafka's options of a producer. ConfigError for columns that do not fit.
+    ``producer_config``: Kafka's options of a producer; ``concurrency``: Ray Data's, how many tasks write at once. ConfigError for unknown
+    options and UnknownTopicOrPartitionError for a topic that is not there, before anything is written; columns that do not fit are a
+    ConfigError of the first task that meets them, or before, where Ray knows the schema.
     """
     address = address_of(cluster)
     checked_target(address, topic, producer_config)
@@ -44,7 +46,7 @@ class TopicSink(Datasink[int]):
         self._address = address
         self._topic = topic
         self._config = dict(config)
-        self.summary = WriteSummary(0, 0)
+        self.summary = TopicWriteSummary(0, 0)
 
     def get_name(self) -> str:
         return "Raylog"
@@ -68,4 +70,4 @@ class TopicSink(Datasink[int]):
 
     def on_write_complete(self, write_result: Any) -> None:
         counts = write_result.write_returns
-        self.summary = WriteSummary(sum(counts), len(counts))
+        self.summary = TopicWriteSummary(sum(counts), len(counts))
