@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -179,6 +180,19 @@ def test_the_first_line_of_the_readme_says_what_it_is() -> None:
     assert "a replicated log for Ray and Spark, not a logging library" in first
 
 
+def test_every_frame_of_a_control_session_is_named() -> None:
+    from raylog.metadata.session import FromActor, FromController
+
+    page = (ROOT / "docs" / "wire.md").read_text()
+    assert [kind.__name__ for kind in get_args(FromActor | FromController) if f"`{kind.__name__}`" not in page] == []
+
+
+def test_every_benchmark_is_listed() -> None:
+    page = (ROOT / "benchmarks" / "README.md").read_text()
+    scripts = (path.name for path in (ROOT / "benchmarks").glob("*.py"))
+    assert [name for name in sorted(scripts) if f"`{name}`" not in page] == []
+
+
 def test_every_command_that_is_shown_exists() -> None:
     """``raylog x y`` in a page is a command; its long options are that command's."""
     from typer.testing import CliRunner
@@ -189,8 +203,8 @@ def test_every_command_that_is_shown_exists() -> None:
     for page in PAGES:
         for line in re.findall(r"(?:^|[`\s(|/])raylog ((?:[a-z-]+ ?)+[^`\n]*)", page.read_text(), re.MULTILINE):
             words = line.split("#")[0].split("|")[0].replace("…", "").split()
-            if words and words[0] in COMMANDS:
-                grouped = words[0] in ("topics", "configs", "perf", "node", "quorum") and re.fullmatch(
+            if words and words[0] in (*COMMANDS, *GROUPED):
+                grouped = words[0] in GROUPED and re.fullmatch(
                     "[a-z-]+", (words[1:] or ["?"])[0]
                 )
                 group = 2 if grouped else 1
@@ -210,15 +224,13 @@ COMMANDS = (
     "down",
     "status",
     "doctor",
-    "topics",
-    "configs",
     "produce",
     "consume",
     "dump-log",
-    "perf",
-    "node",
-    "quorum",
+    "verify",
+    "leader-election",
 )
+GROUPED = ("topics", "configs", "groups", "brokers", "reassign", "perf", "node", "quorum")
 
 
 def write_tables() -> None:
