@@ -28,6 +28,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from maven import PeerError, copy_jars
+
 from raylog.placement.disks import encode_id, new_id
 
 VERSION = "3.9.1"
@@ -37,19 +39,11 @@ STOP_TIMEOUT_S = 30
 JVM_OPTIONS = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-Djava.awt.headless=true")
 
 _CACHE = Path(__file__).resolve().parent / ".cache"
-_POM = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>raylog.benchmarks</groupId>
-  <artifactId>peers</artifactId>
-  <version>1</version>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{VERSION}</version></dependency>
-    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-reload4j</artifactId><version>1.7.36</version></dependency>
-  </dependencies>
-</project>
-"""
+_JARS = (
+    ("org.apache.kafka", "kafka_2.13", VERSION),
+    ("org.apache.kafka", "kafka-tools", VERSION),
+    ("org.slf4j", "slf4j-reload4j", "1.7.36"),
+)
 _LOG4J = """\
 log4j.rootLogger=WARN, stderr
 log4j.appender.stderr=org.apache.log4j.ConsoleAppender
@@ -57,10 +51,6 @@ log4j.appender.stderr.Target=System.err
 log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
 log4j.appender.stderr.layout.ConversionPattern=%d %p %m (%c)%n
 """
-
-
-class PeerError(RuntimeError):
-    """Apache Kafka could not be fetched, started or asked; the message says what to do."""
 
 
 # ------------------------------------------------------------------ jars and tools
@@ -74,26 +64,20 @@ def libs() -> Path:
     folder = _CACHE / f"apache-kafka-{VERSION}"
     if folder.is_dir():
         return folder
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise PeerError(
-            "Maven is missing: apt-get install maven, or set RAYLOG_KAFKA_LIBS to a folder with Kafka's jars"
-        )
     _CACHE.mkdir(exist_ok=True)
     with (_CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.is_dir():
             return folder
         with tempfile.TemporaryDirectory(dir=_CACHE) as scratch:
-            (Path(scratch) / "pom.xml").write_text(_POM)
-            command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"]
-            done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
-            if done.returncode:
-                raise PeerError(
-                    f"Maven could not fetch Apache Kafka {VERSION}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-                )
-            (Path(scratch) / "libs" / "log4j.properties").write_text(_LOG4J)
-            (Path(scratch) / "libs").rename(folder)
+            made = Path(scratch) / "libs"
+            made.mkdir()
+            try:
+                copy_jars(made, _JARS)
+            except PeerError as error:
+                raise PeerError(f"{error}, or set RAYLOG_KAFKA_LIBS to a folder with Kafka's jars") from None
+            (made / "log4j.properties").write_text(_LOG4J)
+            made.rename(folder)
     return folder
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
-import subprocess
 import tempfile
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from apache_kafka import PeerError
+from maven import PeerError, copy_jars
 
 VERSION = "3.5.7"
 CENTRAL = "https://repo1.maven.org/maven2"
@@ -108,22 +107,7 @@ def _from_central(folder: Path) -> None:
 
 
 def _from_maven(folder: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise PeerError("is not installed (apt-get install maven)")
-    alone = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-    wanted = "".join(
-        f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId><version>{jar.version}</version>{alone}</dependency>"
-        for jar in JARS
-    )
-    (folder / "pom.xml").write_text(
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>raylog.benchmarks</groupId>'
-        f"<artifactId>connector</artifactId><version>1</version><dependencies>{wanted}</dependencies></project>"
-    )
-    command = [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    if done.returncode:
-        raise PeerError(f"{done.stdout[-1000:]}{done.stderr[-1000:]}")
+    copy_jars(folder, ((jar.group, jar.artifact, jar.version) for jar in JARS), alone=True)
 
 
 def _check(folder: Path) -> None:

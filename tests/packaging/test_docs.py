@@ -204,9 +204,7 @@ def test_every_command_that_is_shown_exists() -> None:
         for line in re.findall(r"(?:^|[`\s(|/])raylog ((?:[a-z-]+ ?)+[^`\n]*)", page.read_text(), re.MULTILINE):
             words = line.split("#")[0].split("|")[0].replace("…", "").split()
             if words and words[0] in (*COMMANDS, *GROUPED):
-                grouped = words[0] in GROUPED and re.fullmatch(
-                    "[a-z-]+", (words[1:] or ["?"])[0]
-                )
+                grouped = words[0] in GROUPED and re.fullmatch("[a-z-]+", (words[1:] or ["?"])[0])
                 group = 2 if grouped else 1
                 options = tuple(word.partition("=")[0] for word in words[group:] if word.startswith("--"))
                 shown.add((*words[:group], *options))

@@ -32,11 +32,11 @@ class Connector:
 @pytest.fixture(scope="session")
 def connector() -> Connector:
     """The jars of Spark's own kafka source, or why there are none: one session has them for all tests."""
-    errors = benchmark_module("apache_kafka")  # which the next one imports
+    maven = benchmark_module("maven")  # which the next one imports
     module = benchmark_module("spark_connector")
     try:
         return Connector([str(jar) for jar in module.jars()])
-    except errors.PeerError as error:
+    except maven.PeerError as error:
         return Connector([], str(error))
 
 
