@@ -28,7 +28,7 @@ from raylog.client.config import AdminConfig
 from raylog.client.inspection import log_dirs_of
 from raylog.client.leader_requests import LeaderRequests
 from raylog.client.link import ClusterLink
-from raylog.client.metadata import topic_error, unknown_partition
+from raylog.client.metadata import unknown_partition
 from raylog.errors import ConfigError, RaylogError, error_for
 from raylog.ranges.places import EARLIEST, LATEST, AtTime, Bound, Place, Strategy
 from raylog.ranges.splitting import OffsetRange
@@ -202,7 +202,7 @@ async def _partitions(link: ClusterLink, topics: Topics) -> list[TopicPartition]
     if isinstance(topics, re.Pattern):
         views = matching(topics, await link.metadata.refresh(None))
         if not views:
-            raise topic_error(ErrorCode.unknown_topic_or_partition, topics.pattern)
+            raise error_for(ErrorCode.unknown_topic_or_partition, f"no topic matches {topics.pattern!r} as a whole")
     else:
         views = await link.metadata.refresh(names_of(topics))
     keys = []

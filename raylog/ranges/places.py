@@ -21,6 +21,7 @@ from raylog.types import TopicPartition
 
 EARLIEST = -2
 LATEST = -1
+_MOMENT_MS_MAX = (1 << 63) - 1
 _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 
 Strategy = Literal["error", "latest"]
@@ -109,8 +110,8 @@ def milliseconds(name: str, moment: Any) -> int:
             raise ConfigError(f"{name}={moment!r} has no time zone: give it one, such as tzinfo=datetime.UTC")
         return round(moment.timestamp() * 1000)
     if isinstance(moment, str) and moment.strip().isdecimal():
-        return int(moment)
-    if isinstance(moment, bool) or not isinstance(moment, int) or moment < 0:
+        moment = int(moment)
+    if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment <= _MOMENT_MS_MAX:
         raise ConfigError(f"{name}={moment!r}: give a datetime, or milliseconds since 1970")
     return moment
 

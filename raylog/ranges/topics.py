@@ -20,11 +20,11 @@ Topics = str | re.Pattern[str] | Iterable[str] | Mapping[str, Iterable[int]]
 
 def checked(topics: Any) -> Topics:
     """The same topics, lists sorted and without repetitions. ConfigError for what names none."""
-    if isinstance(topics, str | re.Pattern) and not (
-        isinstance(topics, re.Pattern) and isinstance(topics.pattern, bytes)
-    ):
+    if isinstance(topics, str) and "," in topics:
+        raise ConfigError(f"topics={topics!r}: give several topics as a list")
+    if isinstance(topics, str) or (isinstance(topics, re.Pattern) and isinstance(topics.pattern, str)):
         return topics
-    if isinstance(topics, bytes | re.Pattern) or not isinstance(topics, Iterable):
+    if isinstance(topics, bytes) or not isinstance(topics, Iterable):
         raise _no_topics(topics)
     given = dict(topics) if isinstance(topics, Mapping) else list(topics)
     if not given:

@@ -61,6 +61,7 @@ _BATCH_OTHERS = _KAFKA_OTHERS | {
     "maxtriggerdelay": "that is for streams",
 }
 _STREAM_OTHERS = _KAFKA_OTHERS | {
+    "checkpointlocation": "checkpoint= names the query's checkpoint",
     "kafka.group.id": "group_id",
     "groupidprefix": "group_id= names a group that is committed to; nobody reads as its member",
     "minoffsetspertrigger": "the query's trigger says how long records are gathered",

@@ -47,8 +47,10 @@ def bundles(
 ) -> tuple[list[dict[str, float]], float]:
     """The bundles for brokers on these hosts, in their order, and the Ray CPUs that each executor reserves.
 
-    ``rooms``: by the address of the Ray node. ClusterError says what is missing where.
+    ``rooms``: by the address of the Ray node. ClusterError says what is missing where, ConfigError what can't be.
     """
+    if isinstance(cores, bool) or not isinstance(cores, int) or cores < 1:
+        raise ConfigError(f"executor_cores={cores!r}: a whole number, at least 1")
     if not hosts:
         raise ClusterError("no broker is alive: is the cluster up? `raylog status` says")
     strangers = sorted({host for host in hosts.values() if host not in rooms})

@@ -121,7 +121,7 @@ def columns_of(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _checked(columns: Any) -> tuple[str, ...]:
-    if isinstance(columns, str) or not columns:
+    if isinstance(columns, str) or not isinstance(columns, Iterable) or not (columns := list(columns)):
         raise ConfigError(f"columns={columns!r}: give a list of at least one of {', '.join(_TYPES)}")
     if wrong := [name for name in columns if name not in _TYPES]:
         raise ConfigError(f"no column {wrong[0]!r}: there are {', '.join(_TYPES)}")

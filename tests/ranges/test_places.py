@@ -68,6 +68,7 @@ def test_a_partition_left_out_or_one_too_many_is_named() -> None:
         ("starting", {"offsets": {"t": {"x": 5}}}, "no topic and partition"),
         ("starting", {"timestamp": datetime(2026, 1, 2)}, "no time zone"),
         ("starting", {"timestamp": -5}, "milliseconds since 1970"),
+        ("starting", {"timestamp": 1 << 63}, "milliseconds since 1970"),
         ("starting", {"timestamp": "yesterday"}, "milliseconds since 1970"),
     ],
 )

@@ -29,6 +29,7 @@ def test_topics_are_a_name_several_a_pattern_or_some_partitions() -> None:
         ({}, "no topic was named"),
         (None, "topics=None: give a name, a list of names"),
         (5, "topics=5: give a name"),
+        ("t,u", "topics='t,u': give several topics as a list"),
         (b"t", "topics=b't': give a name"),
         (re.compile(b"t"), "give a name"),
         (["t", re.compile("u")], "give a name"),

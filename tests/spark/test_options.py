@@ -64,6 +64,7 @@ def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], message: str)
         ({"group_id": ""}, "the name of a group"),
         ({"group_id": 5}, "the name of a group"),
         ({"endingOffsets": "latest"}, "a stream has no end"),
+        ({"checkpointLocation": "/c"}, "checkpoint= names"),
         ({"minOffsetsPerTrigger": 5}, "the query's trigger"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from raylog.errors import ClusterError, ConfigError
@@ -40,6 +42,12 @@ def test_executors_share_the_cpus_of_a_node_that_has_too_few() -> None:
 def test_what_is_missing_is_said(hosts: dict[int, str], room: Room, message: str) -> None:
     with pytest.raises(ClusterError, match=message):
         bundles(hosts, {"a": room}, cores=1, memory=GB)
+
+
+@pytest.mark.parametrize("cores", [0, "2", True])
+def test_an_executor_has_a_core(cores: Any) -> None:
+    with pytest.raises(ConfigError, match="executor_cores=.*at least 1"):
+        bundles({0: "a"}, {"a": Room(2, 16 * GB)}, cores=cores, memory=GB)
 
 
 def test_memory_is_written_as_spark_writes_it() -> None:

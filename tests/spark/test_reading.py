@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ from raylog.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPart
 from raylog.ranges.cut import Cut
 from raylog.ranges.splitting import OffsetRange
 from raylog.records.codec import encode
-from raylog.spark.reading import task_bytes
+from raylog.spark.reading import columns_of, task_bytes
 from raylog.testing.kafka import Kafka
 from raylog.types import TopicPartition
 
@@ -184,6 +185,8 @@ def test_an_empty_topic_is_an_empty_frame(spark: Any, kafka: Kafka) -> None:
 def test_a_topic_that_is_not_there_is_refused_at_once(spark: Any, kafka: Kafka) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="topic 'nothing' does not exist"):
         raylog.spark.read(spark, "nothing", cluster=kafka)
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"no topic matches 'nothing\.\*' as a whole"):
+        raylog.spark.read(spark, re.compile("nothing.*"), cluster=kafka)
 
 
 def test_offsets_beyond_the_log_are_refused_or_reported(
@@ -227,3 +230,9 @@ def test_deleted_offsets_are_refused_or_reported(
 def test_an_unknown_option_suggests_the_right_one(spark: Any, kafka: Kafka, topic: str) -> None:
     with pytest.raises(ConfigError, match="did you mean 'starting_offsets'"):
         raylog.spark.read(spark, topic, cluster=kafka, startingOffset="earliest")
+
+
+@pytest.mark.parametrize("columns", ["value", 5, [], ["valeu"], ["value", "value"]])
+def test_columns_that_can_not_be_are_refused(columns: Any) -> None:
+    with pytest.raises(ConfigError, match=r"columns|no column 'valeu'"):
+        columns_of({"columns": columns})
