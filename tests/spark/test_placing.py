@@ -46,7 +46,7 @@ def test_what_is_missing_is_said(hosts: dict[int, str], room: Room, message: str
 
 @pytest.mark.parametrize("cores", [0, "2", True])
 def test_an_executor_has_a_core(cores: Any) -> None:
-    with pytest.raises(ConfigError, match="executor_cores=.*at least 1"):
+    with pytest.raises(ConfigError, match=r"executor_cores=.*at least 1"):
         bundles({0: "a"}, {"a": Room(2, 16 * GB)}, cores=cores, memory=GB)
 
 
