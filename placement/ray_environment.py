@@ -10,6 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Ray's switch for listening beyond the loopback interface
+RAY_STARTUPS = {
+    # Ray warns on the terminal at four times this many processes, and there is one per replica.
+    "RAY_worker_maximum_startup_concurrency": "16",
+    # Ray kills a process that has not come up by then, and starts it anew: with its own 60 s a busy machine on which several start at once
+    # may never get any of them up, and a new topic stays without a leader. One that dies on its way up is missed only then, too.
+    "RAY_worker_register_timeout_seconds": "180",
+}
 
 
 @contextmanager

@@ -54,13 +54,18 @@ from raylog.placement.local_ray import (
     refuses_token,
     running_ray,
 )
-from raylog.placement.ray_environment import RAY_CLUSTERS, added_environment, java_of_the_extra, loopback_only
+from raylog.placement.ray_environment import (
+    RAY_CLUSTERS,
+    RAY_STARTUPS,
+    added_environment,
+    java_of_the_extra,
+    loopback_only,
+)
 from raylog.types import Endpoint
 from raylog.wire.private import ClusterStatus, DescribeQuorum, RegisterDisks, Shutdown
 
 DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"
-STARTUPS_AT_ONCE = "16"  # Ray warns on the terminal at four times this many processes, and there is one per replica
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # raylog keeps nothing there; Ray refuses less than 75 MB
 
 logger = logging.getLogger("raylog")
@@ -481,7 +486,7 @@ def _start_ray(disks: Sequence[Disk], log_to_driver: bool) -> None:
     from raylog.placement.groups import node_resources
 
     quiet = {
-        "RAY_worker_maximum_startup_concurrency": STARTUPS_AT_ONCE,
+        **RAY_STARTUPS,
         "RAY_USAGE_STATS_ENABLED": "0",  # Ray's notice about its reports would not be seen
     }
     with loopback_only(), added_environment(quiet), java_of_the_extra():

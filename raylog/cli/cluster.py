@@ -24,7 +24,7 @@ from raylog.cli.output import AsJson, notice, print_json, print_table, print_tex
 from raylog.cli.recovery import await_recovery, recovery_words
 from raylog.errors import ClusterError, RayError
 from raylog.placement.local_ray import running_ray
-from raylog.placement.ray_environment import RAY_CLUSTERS
+from raylog.placement.ray_environment import RAY_CLUSTERS, RAY_STARTUPS
 
 RAY_NOTE = "ray-started-by-raylog.json"
 RAY_HEAD_PORT = 6379
@@ -269,7 +269,7 @@ def _bootstrap_servers(state: dict[str, Any]) -> str:
 
 def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: int) -> str:
     """Start a Ray on the loopback interface that outlives this command; its address."""
-    from raylog.cluster import OBJECT_STORE_BYTES, STARTUPS_AT_ONCE, prepare_disks
+    from raylog.cluster import OBJECT_STORE_BYTES, prepare_disks
     from raylog.placement.groups import node_resources
 
     disks = prepare_disks(folder, brokers, racks, disks_each)
@@ -282,11 +282,11 @@ def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: 
         *(f"--object-store-memory={OBJECT_STORE_BYTES}",),
         f"--resources={json.dumps(node_resources(disk.path for disk in disks))}",
     ]
-    environment = os.environ | {
-        "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S),
-        "RAY_worker_maximum_startup_concurrency": STARTUPS_AT_ONCE,
-        RAY_CLUSTERS: "0",
-    }
+    environment = (
+        RAY_STARTUPS
+        | os.environ
+        | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S), RAY_CLUSTERS: "0"}
+    )
     done = subprocess.run(command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         _end_with_children(_named_processes(f"127.0.0.1:{port}"))  # what had come up before it failed

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from ray_clusters import eventually, isr_is_whole, kill, partition_of, pid_of
@@ -41,6 +42,13 @@ def values_of(cluster: raylog.Cluster, topic: str, partition: int, count: int) -
             f"{count} records of {topic}-{partition}",
         )
         return found
+
+
+def test_a_process_that_comes_up_slowly_on_a_busy_machine_is_not_killed_after_a_minute(
+    embedded: raylog.Cluster,
+) -> None:
+    (raylet,) = [each for each in psutil.Process().children(recursive=True) if each.name() == "raylet"]
+    assert float(raylet.environ()["RAY_worker_register_timeout_seconds"]) >= 180
 
 
 def test_records_come_back_in_order(embedded: raylog.Cluster, events: str) -> None:

@@ -31,6 +31,7 @@ from driver_scripts import PROLOGUE, facts_of
 from ray_clusters import PATIENCE_S, eventually
 
 from raylog.placement.groups import node_resources
+from raylog.placement.ray_environment import RAY_STARTUPS
 
 MACHINE = "RAYLOG_TEST_MACHINE"
 HEAD = "head"
@@ -117,6 +118,7 @@ class RayMachines:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
+            **RAY_STARTUPS,
             "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S),
             **more,
         }

@@ -24,10 +24,10 @@ from ray_clusters import PATIENCE_S, kept_environment
 import raylog
 from raylog.placement.disks import encode_id, format_disk, new_id
 from raylog.placement.groups import node_resources
+from raylog.placement.ray_environment import RAY_STARTUPS
 
 BROKERS = 3
 HOOKS = Path(__file__).parent / "server_hooks"
-STARTUPS = "RAY_worker_maximum_startup_concurrency"
 EATER = Path(__file__).parent / "memory_eater.py"
 _SMALL: dict[str, Any] = {"object_store_memory": 80 * 1024 * 1024, "num_cpus": 1}
 _WATCHFUL = {"health_check_period_ms": 1_000, "health_check_failure_threshold": 5}
@@ -123,10 +123,10 @@ def with_hooks(faults: Path) -> Iterator[None]:
 @contextmanager
 def ray_nodes(folder: Path, *, controllers: int = 1, faults: Path | None = None) -> Iterator[RayNodes]:
     """Three nodes, with their disks under ``folder``, and one controller or three; ended at the end."""
-    with kept_environment(STARTUPS), with_hooks(faults) if faults is not None else nullcontext():
-        os.environ[STARTUPS] = (
-            "16"  # as in a Ray of raylog's own: a node that comes back starts its servers side by side
-        )
+    with kept_environment(*RAY_STARTUPS), with_hooks(faults) if faults is not None else nullcontext():
+        os.environ.update(
+            RAY_STARTUPS
+        )  # as in a Ray of raylog's own: a node that comes back starts its servers side by side
         nodes = RayNodes(folder, controllers)
         try:
             yield nodes
