@@ -25,6 +25,7 @@ pytestmark = pytest.mark.core
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 IDENTITY = ActorIdentity("cluster-1", 65538, uuid.UUID(int=7), 4711)
 EXPECTED: dict[str, Any] = {"node_id": 65538, "incarnation": 4711, "secret": "s", "cluster_id": "cluster-1"}
+PATIENT: dict[str, Any] = EXPECTED | {"timeout_ms": 60_000}  # where what happens decides, and not the time
 
 
 def listener() -> socket.socket:
@@ -53,7 +54,7 @@ def test_alive_is_only_that_process(run: Run, change: dict[str, Any], outcome: s
     async def work() -> None:
         server = Server({}, identity=IDENTITY, secret="s")
         endpoint = await server.start()
-        assert await dial(endpoint, **EXPECTED | change) == outcome
+        assert await dial(endpoint, **PATIENT | change) == outcome
         await server.stop()
 
     run(work())
@@ -62,7 +63,7 @@ def test_alive_is_only_that_process(run: Run, change: dict[str, Any], outcome: s
 def test_a_port_where_nobody_listens_refuses(run: Run) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        assert run(dial(endpoint_of(unused), **EXPECTED)) == "refused"
+        assert run(dial(endpoint_of(unused), **PATIENT)) == "refused"
 
 
 def test_a_listener_that_accepts_and_closes_is_closed(run: Run) -> None:
@@ -71,7 +72,7 @@ def test_a_listener_that_accepts_and_closes_is_closed(run: Run) -> None:
     async def work(reset: bool) -> None:
         loop = asyncio.get_running_loop()
         with listener() as listening:
-            dialing = asyncio.ensure_future(dial(endpoint_of(listening), **EXPECTED))
+            dialing = asyncio.ensure_future(dial(endpoint_of(listening), **PATIENT))
             accepted, _ = await loop.sock_accept(listening)
             if reset:
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -120,7 +121,7 @@ def test_an_address_without_a_route_is_unreachable(run: Run, monkeypatch: pytest
 
     async def work() -> None:
         monkeypatch.setattr(type(asyncio.get_running_loop()), "create_connection", no_route)
-        assert await dial(Endpoint("127.0.0.1", 9), **EXPECTED) == "unreachable"
+        assert await dial(Endpoint("127.0.0.1", 9), **PATIENT) == "unreachable"
 
     run(work())
 
@@ -133,7 +134,7 @@ def test_garbage_for_an_answer_is_closed(run: Run) -> None:
 
     async def work() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        assert await dial(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1]), **EXPECTED) == "closed"
+        assert await dial(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1]), **PATIENT) == "closed"
         server.close()
 
     run(work())
@@ -158,13 +159,13 @@ def test_a_stopped_process_is_mute_and_a_killed_one_refuses(run: Run) -> None:
         try:
             assert process.stdout is not None
             endpoint = Endpoint("127.0.0.1", int(process.stdout.readline()))
-            assert run(dial(endpoint, timeout_ms=5000, **EXPECTED)) == "alive"
+            assert run(dial(endpoint, **PATIENT)) == "alive"
             os.kill(process.pid, signal.SIGSTOP)
             assert run(dial(endpoint, **EXPECTED)) == "mute"
             os.kill(process.pid, signal.SIGCONT)
-            assert run(dial(endpoint, timeout_ms=5000, **EXPECTED)) == "alive"
+            assert run(dial(endpoint, **PATIENT)) == "alive"
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-            assert run(dial(endpoint, **EXPECTED)) == "refused"
+            assert run(dial(endpoint, **PATIENT)) == "refused"
         finally:
             process.kill()

@@ -45,7 +45,7 @@ class End:
     async def hears(self, count: int) -> None:
         while len(self.messages) + len(self.endings) < count:
             self.news.clear()
-            await asyncio.wait_for(self.news.wait(), 10)
+            await asyncio.wait_for(self.news.wait(), 60)
 
 
 async def linked(one: End, other: End, secret: str = "s") -> tuple[Server, QuorumStream]:

@@ -18,13 +18,14 @@ pytestmark = pytest.mark.core
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 WAIT_S = 0.3
-THROTTLED = dataclasses.replace(EMPTY_REPLY, throttle_time=datetime.timedelta(seconds=WAIT_S))
+LONG_WAIT_S = 1.5
 
 
 class Producing:
     """Answers the first Produce with a delay, the others without one; notes when each was told and when each came."""
 
-    def __init__(self) -> None:
+    def __init__(self, wait_s: float = WAIT_S) -> None:
+        self.throttled = dataclasses.replace(EMPTY_REPLY, throttle_time=datetime.timedelta(seconds=wait_s))
         self.came: list[float] = []
         self.told = 0.0
 
@@ -33,7 +34,7 @@ class Producing:
         self.came.append(now)
         if len(self.came) == 1:
             self.told = now
-        request.reply(THROTTLED if len(self.came) == 1 else EMPTY_REPLY)
+        request.reply(self.throttled if len(self.came) == 1 else EMPTY_REPLY)
 
     @property
     def waited_s(self) -> float:
@@ -48,12 +49,12 @@ async def ends(server: Server, *, obeys: bool) -> Connection:
 
 def test_a_client_waits_as_long_as_it_is_told_to_and_loses_nothing(run: Run) -> None:
     async def work() -> None:
-        producing = Producing()
+        producing = Producing(LONG_WAIT_S)
         server = server_of({0: producing})
         connection = await ends(server, obeys=True)
-        assert (await connection.request(produce())).throttle_time == THROTTLED.throttle_time
-        assert await connection.request(produce(), timeout_ms=WAIT_S * 500) == EMPTY_REPLY, "its time begins then"
-        assert producing.waited_s >= WAIT_S
+        assert (await connection.request(produce())).throttle_time == datetime.timedelta(seconds=LONG_WAIT_S)
+        assert await connection.request(produce(), timeout_ms=LONG_WAIT_S * 950) == EMPTY_REPLY, "its time begins then"
+        assert producing.waited_s >= LONG_WAIT_S
         assert await connection.request(produce()) == EMPTY_REPLY
         connection.close()
         await server.stop()
