@@ -43,7 +43,7 @@ def test_a_topics_configs_are_set_shown_and_deleted_in_the_words_of_kafka_config
 def test_what_is_set_for_all_brokers_holds_in_the_logs_at_once(operator, raylog):
     topic = operator.new_topic((1, 2))
     with Producer(operator.running.address) as producer:
-        producer.send(topic, bytes(5_000)).result(10)
+        producer.send(topic, bytes(5_000)).result(60)
         done = (0, "Completed updating default config for brokers in the cluster.\n")
         assert raylog("configs", "alter", *ALL, "--add-config", "message.max.bytes=1000") == done
         try:
@@ -52,9 +52,9 @@ def test_what_is_set_for_all_brokers_holds_in_the_logs_at_once(operator, raylog)
             assert (entry.value, entry.source) == ("1000", ConfigSource.DYNAMIC_DEFAULT_BROKER)
             assert (entry.type, entry.synonyms[-1].value) == (ConfigType.INT, "1048588")
             with pytest.raises(kafka_error(ErrorCode.message_too_large)):
-                producer.send(topic, bytes(5_000)).result(10)
+                producer.send(topic, bytes(5_000)).result(60)
             assert raylog("configs", "alter", *TOPIC, topic, "--add-config", "max.message.bytes=9000")[0] == 0
-            producer.send(topic, bytes(5_000)).result(10)
+            producer.send(topic, bytes(5_000)).result(60)
         finally:
             assert raylog("configs", "alter", *ALL, "--delete-config", "message.max.bytes") == done
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
-from operating import Load
+from operating import NO_TIMEOUT_MS, Load
 
 from raylog.client.sync import Producer
 from raylog.errors import ConfigError, kafka_error
@@ -51,7 +51,7 @@ def test_a_whole_partition_moves_under_load_and_its_old_folders_go(operator, ray
     part = operator.partition(topic)
     assert part.replicas == (2, 3) and part.leader in (2, 3) and set(part.isr) == {2, 3}
     operator.until(lambda: operator.folders(topic) == [f"2/{topic}-0", f"3/{topic}-0"])
-    assert max(load.pauses_ms) < 1_000, sorted(load.pauses_ms)[-5:]
+    assert max(load.pauses_ms) < NO_TIMEOUT_MS, sorted(load.pauses_ms)[-5:]
 
 
 def test_the_status_words_are_kafkas(operator, raylog, plan):
@@ -155,17 +155,19 @@ def test_a_throttled_move_takes_no_less_than_its_rate_allows_and_leaves_no_throt
             producer.send(topic, os.urandom(10_000))
         producer.flush()
     path = plan({(topic, 0): [2, 3]})
-    began = time.monotonic()
-    code, text = raylog("reassign", "execute", "--reassignment-json-file", path, "--throttle", "1000000")
-    assert code == 0 and "The inter-broker throttle limit was set to 1000000 B/s" in text
-    assert throttles_of(operator, topic, 2) == ("1000000", "1000000", "0:0,0:1", "0:2,0:3")
-    assert throttles_of(operator, topic, 1)[:2] == ("1000000", "1000000")
+    execute = ("reassign", "execute", "--reassignment-json-file", path)
+    code, text = raylog(*execute, "--throttle", "1")
+    assert code == 0 and "The inter-broker throttle limit was set to 1 B/s" in text
+    assert throttles_of(operator, topic, 2) == ("1", "1", "0:0,0:1", "0:2,0:3")
+    assert throttles_of(operator, topic, 1)[:2] == ("1", "1")
     assert not verified(raylog, path), "it cannot be done yet"
-    assert throttles_of(operator, topic, 2)[0] == "1000000", "verify leaves the throttle while something moves"
+    assert throttles_of(operator, topic, 2)[0] == "1", "verify leaves the throttle while something moves"
+    began = time.monotonic()
+    assert raylog(*execute, "--additional", "--throttle", "1000000")[0] == 0
     operator.until(lambda: operator.partition(topic).replicas == (2, 3))
-    # The leader sends two copies at 1 MB/s in all; what one second brings may be saved up, and a batch be overdrawn.
+    # The leader sends two copies at 1 MB/s in all; what one second brings may be saved up, and a batch be overdrawn, before and now.
     took_s = time.monotonic() - began
-    assert took_s > (2 * size - 1_000_000 - 100_000) / 1e6, f"{took_s:.2f} s: copying was not held back"
+    assert took_s > (2 * size - 1_000_000 - 200_000) / 1e6, f"{took_s:.2f} s: copying was not held back"
     code, text = raylog("reassign", "verify", "--reassignment-json-file", path, "--preserve-throttles")
     assert code == 0 and "Clearing" not in text
     assert throttles_of(operator, topic, 2)[0] == "1000000"
@@ -186,7 +188,7 @@ def test_the_throttle_of_a_move_in_progress_can_be_changed(operator, raylog, pla
     with pytest.raises(ConfigError, match="--additional"):
         raylog(*arguments, "--throttle", "100000000")
     assert raylog(*arguments, "--additional", "--throttle", "100000000")[0] == 0
-    operator.until(lambda: verified(raylog, path), timeout_s=10)
+    operator.until(lambda: verified(raylog, path))
 
 
 def test_a_throttle_below_nothing_is_refused(operator, raylog, plan):

@@ -14,6 +14,8 @@ from raylog.errors import RaylogError
 from raylog.testing.in_process import InProcessCluster
 from raylog.types import TopicPartition
 
+NO_TIMEOUT_MS = 8_000  # the shortest that a producer could have waited for is that of a silent session, 9 s
+
 
 class Operator:
     """What a person at a terminal can do, and see."""
@@ -75,7 +77,7 @@ class Load:
             while not self._over.is_set():
                 before = time.monotonic()
                 try:
-                    producer.send(self.topic, str(number).encode()).result(30)
+                    producer.send(self.topic, str(number).encode()).result(60)
                     self.acked.append(number)
                 except RaylogError as error:
                     self.errors.append(error)
@@ -87,7 +89,7 @@ class Load:
             count = consumer.partitions_for(self.topic)
             consumer.assign([TopicPartition(self.topic, number) for number in range(count)])
             found: list[int] = []
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while len(found) < len(self.acked) and time.monotonic() < deadline:
                 found += [int(value) for value in consumer.poll_batch(timeout=1.0)["value"].to_pylist()]
             return found
