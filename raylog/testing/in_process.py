@@ -100,7 +100,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 30) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 60) -> T:
         """Run a coroutine on the loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
 
@@ -115,7 +115,7 @@ class LoopThread:
 
         self.run(cancel())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self.loop.close()
 
 
@@ -154,7 +154,7 @@ class InProcessCluster:
         """The broker whose controller is active; -1 without one."""
         return next((broker for broker, each in self.controllers.items() if each.is_active), -1)
 
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 30) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 60) -> T:
         """Run a coroutine on the servers' loop and wait for it; a sole controller is there, too."""
         return self._servers.run(work, timeout_s)
 
@@ -236,7 +236,7 @@ class InProcessCluster:
         server = self.launcher.servers.pop(node)
         self.run(server.crash())
 
-    def await_true(self, condition: Callable[[], bool], timeout_s: float = 20) -> None:
+    def await_true(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
         """Wait until the condition, evaluated on the cluster's loop, holds."""
 
         async def evaluated() -> bool:
@@ -255,7 +255,7 @@ class InProcessCluster:
             for broker, controller in sorted(self.controllers.items())
         ]  # all at once: else the last would take over what the first leaves
         for stopped in ending:
-            stopped.result(30)
+            stopped.result(60)
         self.run(self.launcher.end())
         for each in {*self._loops.values(), self._servers}:
             each.end()

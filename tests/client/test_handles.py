@@ -37,9 +37,9 @@ def test_an_address_pickles_and_never_shows_its_secret() -> None:
 def test_every_handle_pickles_before_and_after_use(scripted: Any) -> None:
     address = scripted().address
     producer = Producer(address, {"linger.ms": 1}, acks="all")
-    producer.send("t", b"0").result(10)
+    producer.send("t", b"0").result(25)
     other = pickle.loads(pickle.dumps(producer))
-    other.send("t", b"1").result(10)
+    other.send("t", b"1").result(25)
     assert other._config == producer._config
     consumer = Consumer(address, auto_offset_reset="earliest")
     consumer.assign([("t", 0)])
@@ -87,7 +87,7 @@ def test_blocking_handles_work_inside_a_running_loop_as_in_a_notebook(scripted: 
 
     async def cell() -> None:
         with Producer(cluster.address) as producer:
-            assert producer.send("t", b"0").result(10).offset == 0
+            assert producer.send("t", b"0").result(25).offset == 0
             delivery = producer.send("t", b"1")
             assert (await delivery).offset == 1  # a blocking producer's delivery awaited in the notebook's loop
             assert (await producer.send_batch("t", [b"2"])).offsets() == [(0, 2)]
@@ -139,14 +139,14 @@ def test_many_threads_share_a_producer_and_each_keeps_its_order(scripted: Any) -
 def test_a_forked_child_connects_anew_and_sends_nothing_of_its_parents(scripted: Any) -> None:
     cluster = scripted()
     producer = Producer(cluster.address, linger_ms=500)
-    producer.send("t", b"parent").result(10)
+    producer.send("t", b"parent").result(25)
     waiting = producer.send("t", b"parent's own")
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover
         verdict = b"failed"
         try:
-            producer.send("t", b"child").result(10)
+            producer.send("t", b"child").result(25)
             producer.close()
             verdict = b"sent"
         finally:
@@ -156,7 +156,7 @@ def test_a_forked_child_connects_anew_and_sends_nothing_of_its_parents(scripted:
     with os.fdopen(reader, "rb") as pipe:
         assert pipe.read() == b"sent"
     os.waitpid(child, 0)
-    waiting.result(10)
+    waiting.result(25)
     producer.close()
     assert sorted(value for value in cluster.values() if value) == [b"child", b"parent", b"parent's own"]
 
@@ -209,20 +209,26 @@ def test_the_coroutine_faces_do_the_same(scripted: Any, uvloop: bool) -> None:
 
 def test_a_full_buffer_blocks_coroutines_too_and_a_cancelled_one_holds_nothing(scripted: Any) -> None:
     cluster = scripted()
-    cluster.fail_next(0, lambda cluster, request: True)
+    held: list[Any] = []
+    cluster.fail_next(0, lambda cluster, request: held.append(request) or True)
 
     async def work() -> None:
-        async with AsyncProducer(
-            cluster.address, buffer_memory=1000, max_block_ms=100, request_timeout_ms=700, batch_size=1
-        ) as producer:
+        async with AsyncProducer(cluster.address, buffer_memory=1000, batch_size=1) as producer:
             await producer.send("t", bytes(900))
+            assert producer._core is not None
+            producer._core.config = producer._core.config.model_copy(
+                update={"max_block_ms": 100}
+            )  # metadata may take longer
             with pytest.raises(BufferFullError, match=r"max\.block\.ms=100"):
                 await producer.send("t", bytes(900))
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.03):
                     await producer.send("t", bytes(900))
+            while not held:
+                await asyncio.sleep(0.001)
+            cluster.loop.call_soon_threadsafe(cluster._produce, held[0])
             await producer.flush()
-            assert producer._core is not None and producer._core.memory.used_bytes == 0
+            assert producer._core.memory.used_bytes == 0
 
     asyncio.run(work())
 
@@ -230,15 +236,15 @@ def test_a_full_buffer_blocks_coroutines_too_and_a_cancelled_one_holds_nothing(s
 def test_idle_connections_are_closed_and_opened_again(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address, connections_max_idle_ms=50) as producer:
-        producer.send("t", b"0").result(10)
+        producer.send("t", b"0").result(25)
         eventually(lambda: cluster.call(lambda: not cluster.servers[0].connections), "the idle connection is closed")
-        assert producer.send("t", b"1").result(10).offset == 1
+        assert producer.send("t", b"1").result(25).offset == 1
 
 
 def test_metadata_are_refreshed_and_forgotten_in_time(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address, metadata_max_age_ms=100, metadata_max_idle_ms=5_000) as producer:
-        producer.send("t", b"0").result(10)
+        producer.send("t", b"0").result(25)
 
         def asked() -> int:
             return sum(type(body).__name__ == "MetadataRequest" for body in list(cluster.requests))
@@ -252,4 +258,4 @@ def test_metadata_are_refreshed_and_forgotten_in_time(scripted: Any) -> None:
         view.used = False
         view.used_at -= 6
         eventually(lambda: metadata.cached("t") is None, "an idle topic is forgotten")
-        assert producer.send("t", b"1").result(10).offset == 1
+        assert producer.send("t", b"1").result(25).offset == 1

@@ -153,7 +153,7 @@ def test_broken_records_are_an_error_at_their_offset_for_poll_too(scripted: Any)
     with from_start(cluster) as consumer:
         found = []
         while len(found) < 5:
-            found += [record.offset for record in consumer.consume(5, timeout=10)]
+            found += [record.offset for record in consumer.consume(5, timeout=30)]
         for _ in range(2):
             with pytest.raises(CORRUPT, match=r"offsets 5–9 of t-0 is broken .*: seek\(\) to 10"):
                 consumer.poll(10)

@@ -27,7 +27,7 @@ def test_a_lost_answer_is_asked_for_again_and_stored_once(scripted: Any) -> None
     cluster = scripted()
     cluster.lose_answer(2)
     with Producer(cluster.address) as producer:
-        result = producer.send_batch("t", VALUES).result(10)
+        result = producer.send_batch("t", VALUES).result(25)
     assert result.offsets() == [(0, offset) for offset in range(50)]
     assert cluster.values() == VALUES
 
@@ -35,7 +35,7 @@ def test_a_lost_answer_is_asked_for_again_and_stored_once(scripted: Any) -> None
 def test_lost_requests_in_a_full_pipeline_keep_order_and_are_stored_once(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address, batch_size=200) as producer:
-        producer.send("t", b"first").result(10)
+        producer.send("t", b"first").result(25)
         for round_number in range(6):
             (cluster.lose_request if round_number % 2 else cluster.lose_answer)()
             for value in VALUES:
@@ -54,10 +54,10 @@ def a_leader_is_awaited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_moved_leader_is_followed_at_once(scripted: Any) -> None:
     cluster = scripted(nodes=3)
     with Producer(cluster.address) as producer:
-        producer.send("t", b"0").result(10)
+        producer.send("t", b"0").result(25)
         for epoch in range(1, 6):
             cluster.move_leader(("t", 0), epoch % 3)
-            producer.send("t", b"%d" % epoch).result(10)
+            producer.send("t", b"%d" % epoch).result(25)
     assert cluster.values() == [b"%d" % epoch for epoch in range(6)]
 
 
@@ -65,11 +65,11 @@ def test_without_a_controller_a_producer_goes_on_at_the_leader_that_the_old_one_
     cluster = scripted(nodes=3)
     cluster.hints = True
     with Producer(cluster.address, delivery_timeout_ms=5_000, request_timeout_ms=2_000) as producer:
-        producer.send("t", b"0").result(10)
+        producer.send("t", b"0").result(25)
         cluster.stop(-1)
         for epoch in range(1, 4):
             cluster.move_leader(("t", 0), epoch % 3)
-            producer.send("t", b"%d" % epoch).result(10)
+            producer.send("t", b"%d" % epoch).result(25)
     assert cluster.values() == [b"%d" % epoch for epoch in range(4)]
 
 
@@ -77,22 +77,22 @@ def test_without_a_controller_a_producer_goes_on_at_the_leader_that_the_old_one_
 def test_a_dead_leader_is_replaced_as_soon_as_the_controller_says_so(scripted: Any) -> None:
     cluster = scripted(nodes=2)
     with Producer(cluster.address) as producer:
-        producer.send("t", b"0").result(10)
+        producer.send("t", b"0").result(25)
         cluster.stop(0)
         waiting = producer.send("t", b"1")
         with pytest.raises(ClientTimeoutError, match="stays on its way"):
             waiting.result(0.2)
         cluster.move_leader(("t", 0), 1)
-        assert waiting.result(10).offset == 1
+        assert waiting.result(25).offset == 1
 
 
 @pytest.mark.usefixtures("a_leader_is_awaited_for_long")
 def test_a_leader_that_was_only_cut_off_goes_on_without_waiting_for_another(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address) as producer:
-        producer.send("t", b"0").result(10)
+        producer.send("t", b"0").result(25)
         cluster.lose_request()
-        producer.send("t", b"1").result(10)
+        producer.send("t", b"1").result(25)
     assert cluster.logs[("t", 0)].epoch == 0
 
 
@@ -104,7 +104,7 @@ def test_what_time_may_heal_is_tried_again_after_a_pause(scripted: Any, code: Er
     cluster.refuse_produce(code, 2)
     with Producer(cluster.address, retry_backoff_ms=30) as producer:
         started = time.perf_counter()
-        producer.send_batch("t", VALUES).result(10)
+        producer.send_batch("t", VALUES).result(25)
         assert time.perf_counter() - started > 0.05
     assert cluster.values() == VALUES
 
@@ -118,15 +118,15 @@ def test_what_time_cannot_heal_fails_at_once_with_a_remedy(scripted: Any) -> Non
             kafka_error(ErrorCode.invalid_record),
             match=r"t-0 refused 1 records: INVALID_RECORD; the topic does not take",
         ):
-            refused.result(10)
-        assert producer.send("t", b"good").result(10).offset == 0
+            refused.result(25)
+        assert producer.send("t", b"good").result(25).offset == 0
     assert cluster.values() == [b"good"]
 
 
 def test_a_refusal_in_a_full_pipeline_leaves_no_gap(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address, batch_size=1) as producer:
-        producer.send("t", b"first").result(10)
+        producer.send("t", b"first").result(25)
         cluster.refuse_produce(ErrorCode.invalid_record)
         deliveries = [producer.send("t", value) for value in VALUES]
         producer.flush(10)
@@ -158,11 +158,11 @@ def test_a_batch_that_the_leader_finds_too_large_is_split_until_it_fits(scripted
     cluster.fail_next(PRODUCE, refuse_large, 1000)
     with Producer(cluster.address) as producer:
         values = [bytes([number]) * 100 for number in range(50)]
-        result = producer.send_batch("t", values).result(10)
+        result = producer.send_batch("t", values).result(25)
         assert producer._live is not None and producer._live.sender.splits > 3
         with pytest.raises(kafka_error(ErrorCode.message_too_large), match=r"raise the topic's max.message.bytes"):
-            producer.send("t", bytes(1000)).result(10)
-        assert producer.send("t", b"after").result(10).offset == 50
+            producer.send("t", bytes(1000)).result(25)
+        assert producer.send("t", b"after").result(25).offset == 50
     assert result.offsets() == [(0, offset) for offset in range(50)]
     assert cluster.values() == [*values, b"after"]
     assert all(len(batch) <= limit for batch in cluster.logs[("t", 0)].batches)
@@ -171,9 +171,9 @@ def test_a_batch_that_the_leader_finds_too_large_is_split_until_it_fits(scripted
 def test_a_leader_that_lost_its_sequences_gets_the_next_epoch(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address) as producer:
-        producer.send("t", b"0").result(10)
+        producer.send("t", b"0").result(25)
         cluster.call(cluster.logs[("t", 0)].producers.clear)  # as after an unclean election
-        producer.send("t", b"1").result(10)
+        producer.send("t", b"1").result(25)
     epochs = [BatchView(batch).producer_epoch for batch in cluster.logs[("t", 0)].batches]
     assert cluster.values() == [b"0", b"1"] and epochs == [0, 1]
 
@@ -181,9 +181,9 @@ def test_a_leader_that_lost_its_sequences_gets_the_next_epoch(scripted: Any) -> 
 def test_a_fenced_producer_takes_a_new_id_and_goes_on(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address) as producer:
-        producer.send("t", b"0").result(10)
+        producer.send("t", b"0").result(25)
         cluster.refuse_produce(ErrorCode.invalid_producer_epoch)
-        producer.send("t", b"1").result(10)
+        producer.send("t", b"1").result(25)
     assert [BatchView(batch).producer_id for batch in cluster.logs[("t", 0)].batches] == [1, 2]
 
 
@@ -192,7 +192,7 @@ def test_delivery_timeout_ends_the_wait_and_says_why(scripted: Any) -> None:
     cluster.stop(0)
     with Producer(cluster.address, delivery_timeout_ms=400, request_timeout_ms=300) as producer:
         with pytest.raises(ClientTimeoutError, match=r"t-0 were not acknowledged within delivery.timeout.ms=400"):
-            producer.send("t", b"0").result(10)
+            producer.send("t", b"0").result(25)
         assert producer.buffered_bytes == 0
 
 
@@ -200,23 +200,28 @@ def test_a_leader_that_does_not_answer_is_left_after_request_timeout(scripted: A
     cluster = scripted()
     cluster.fail_next(PRODUCE, lambda cluster, request: True)  # swallowed
     with Producer(cluster.address, request_timeout_ms=300) as producer:
-        assert producer.send("t", b"0").result(10).offset == 0
+        assert producer.send("t", b"0").result(25).offset == 0
     assert cluster.values() == [b"0"]
 
 
 def test_a_full_buffer_blocks_and_then_says_what_to_do(scripted: Any) -> None:
     cluster = scripted()
-    cluster.fail_next(PRODUCE, lambda cluster, request: True)
-    with Producer(
-        cluster.address, buffer_memory=1000, max_block_ms=150, request_timeout_ms=600, batch_size=1
-    ) as producer:
+    held: list[Any] = []
+    cluster.fail_next(PRODUCE, lambda cluster, request: held.append(request) or True)
+    with Producer(cluster.address, buffer_memory=1000, batch_size=1) as producer:
         producer.send("t", bytes(900))
+        assert producer._live is not None
+        producer._live.config = producer._live.config.model_copy(
+            update={"max_block_ms": 150}
+        )  # metadata may take longer
         started = time.perf_counter()
         with pytest.raises(BufferFullError, match=r"buffer.memory=1000 stayed full for max.block.ms=150"):
             producer.send("t", bytes(900))
         assert time.perf_counter() - started > 0.14
         with pytest.raises(BufferFullError, match=r"larger than buffer.memory"):
             producer.send("t", bytes(2000))
+        eventually(lambda: held, "the first record was sent")
+        cluster.call(lambda: cluster._produce(held[0]))
     assert len(cluster.values()) == 1
 
 
@@ -234,7 +239,7 @@ def test_close_with_zero_drops_what_waits_and_fails_it(scripted: Any) -> None:
     waiting = producer.send("t", b"0")
     producer.close(0)
     with pytest.raises(ClosedError, match="closed before this was acknowledged"):
-        waiting.result(10)
+        waiting.result(25)
     with pytest.raises(ClosedError, match="make another one"):
         producer.send("t", b"1")
     assert cluster.values() == []
@@ -242,33 +247,31 @@ def test_close_with_zero_drops_what_waits_and_fails_it(scripted: Any) -> None:
 
 def test_linger_gathers_and_a_flush_does_not_wait_for_it(scripted: Any) -> None:
     cluster = scripted()
-    with Producer(cluster.address, linger_ms=10_000) as producer:
+    with Producer(cluster.address, linger_ms=600_000, delivery_timeout_ms=1_200_000) as producer:
         for value in VALUES:
             producer.send("t", value)
-        assert producer.flush(5) == 0
+        assert producer.flush(60) == 0
         assert len(cluster.logs[("t", 0)].batches) == 1
     with Producer(cluster.address, linger_ms=50) as producer:
         started = time.perf_counter()
-        producer.send("t", b"late").result(10)
-        assert 0.045 < time.perf_counter() - started < 5
+        producer.send("t", b"late").result(25)
+        assert time.perf_counter() - started > 0.045
 
 
 def test_without_linger_a_record_leaves_at_once_whatever_the_clocks_say(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address) as producer:
-        producer.send("t", b"0").result(10)
+        producer.send("t", b"0").result(25)
         assert producer._live is not None
-        producer._live.accumulator._clock = lambda: time.monotonic() + 5  # a thread's clock ahead of the loop's
-        started = time.perf_counter()
-        producer.send("t", b"1").result(10)
-        assert time.perf_counter() - started < 4
+        producer._live.accumulator._clock = lambda: time.monotonic() + 100  # a thread's clock ahead of the loop's
+        producer.send("t", b"1").result(60)
 
 
 def test_acks_0_asks_for_no_answer_and_knows_no_offset(scripted: Any) -> None:
     cluster = scripted()
     with Producer(cluster.address, acks=0) as producer:
-        assert producer.send("t", b"0").result(10).offset == -1
-        result = producer.send_batch("t", VALUES).result(10)
+        assert producer.send("t", b"0").result(25).offset == -1
+        result = producer.send_batch("t", VALUES).result(25)
     assert {offset for _, offset in result.offsets()} == {-1}
     eventually(lambda: cluster.values() == [b"0", *VALUES], "all is stored")
     assert produced(cluster)[0].acks == 0
@@ -295,9 +298,9 @@ def test_a_throttled_producer_pauses(scripted: Any) -> None:
 
     cluster.fail_next(PRODUCE, throttle)
     with Producer(cluster.address) as producer:
-        producer.send("t", b"0").result(10)
+        producer.send("t", b"0").result(25)
         started = time.perf_counter()
-        producer.send("t", b"1").result(10)
+        producer.send("t", b"1").result(25)
         assert time.perf_counter() - started > 0.2
 
 
@@ -336,7 +339,7 @@ def test_a_producer_id_is_waited_for_while_the_controller_stumbles(scripted: Any
     cluster = scripted()
     cluster.fail_next(INIT_PRODUCER_ID, lambda cluster, request: request.connection.abort() or True, 2)
     with Producer(cluster.address) as producer:
-        assert producer.send("t", b"x").result(10).offset == 0
+        assert producer.send("t", b"x").result(25).offset == 0
 
 
 def test_callbacks_come_in_send_order_with_exactly_one_of_metadata_and_error(scripted: Any) -> None:
@@ -408,7 +411,7 @@ def test_connections_to_possible_next_leaders_are_open_before_they_are_needed(sc
     cluster = scripted(nodes=3)
     cluster.isr = (0, 1, 2)
     with Producer(cluster.address) as producer:
-        producer.send("t", b"0").result(10)
+        producer.send("t", b"0").result(25)
         eventually(lambda: cluster.call(lambda: connected(cluster)) == [1, 1, 1], "a connection to each")
 
 

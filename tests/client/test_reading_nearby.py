@@ -181,16 +181,16 @@ def test_real_replicas_are_read_in_the_rack_through_the_death_of_one(monkeypatch
             listen(broker)
         with Consumer(running.address, auto_offset_reset="earliest", client_rack="b", fetch_max_wait_ms=50) as consumer:
             consumer.assign([("t", 0)])
-            producer.send("t", b"0").result(20)
+            producer.send("t", b"0").result(60)
             assert next_value(consumer) == b"0"
             eventually(lambda: read_at[-3:] == [1, 1, 1], "the replica in the rack is read")
-            producer.send("t", b"1").result(20)
+            producer.send("t", b"1").result(60)
             assert next_value(consumer) == b"1" and read_at[-1] == 1
             running.crash(nodes[1])
-            producer.send("t", b"2").result(20)
+            producer.send("t", b"2").result(60)
             assert next_value(consumer) == b"2"
             eventually(lambda: isr_is_whole(running, "t"), "it is back")
             listen(1)
             eventually(lambda: read_at[-3:] == [1, 1, 1], "it is read again")
-            producer.send("t", b"3").result(20)
+            producer.send("t", b"3").result(60)
             assert next_value(consumer) == b"3"

@@ -25,7 +25,7 @@ from raylog.testing.in_process import InProcessCluster
 pytestmark = pytest.mark.conformance
 
 NewTopicOf = Callable[..., str]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from raylog.types import BROKER_SLOT, node_id
 pytestmark = pytest.mark.conformance
 
 NewTopicOf = Callable[..., str]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def run(work: Awaitable[Any]) -> Any:

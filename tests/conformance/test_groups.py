@@ -24,7 +24,7 @@ from raylog.testing.in_process import InProcessCluster, cluster
 pytestmark = pytest.mark.conformance
 
 NewTopicOf = Callable[..., str]
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 _groups = itertools.count()
 
 

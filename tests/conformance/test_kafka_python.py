@@ -19,7 +19,7 @@ from raylog.types import BROKER_SLOT, node_id
 pytestmark = [pytest.mark.conformance, pytest.mark.usefixtures("closed_sockets")]
 
 NewTopicOf = Callable[..., str]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def producer(bootstrap: str, **config: Any) -> Any:

@@ -62,7 +62,7 @@ class Polled:
 
     def close(self) -> None:
         self._over.set()
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self.errors, self.errors
 
 

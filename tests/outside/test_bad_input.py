@@ -154,7 +154,7 @@ def test_slow_frames_end(
     running: InProcessCluster, others: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint = listener(running, 0)
-    with socket.create_connection((endpoint.host, endpoint.port), timeout=10) as slow:
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=60) as slow:
         slow.sendall(struct.pack(">i", 1_000) + b"\x00\x03")
         assert slow.recv(1) == b"", "the Broker hangs up"
     assert "did not come within 300 ms" in caplog.text
@@ -165,7 +165,7 @@ def test_no_more_connections_than_allowed(
     running: InProcessCluster, others: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint = listener(running, 0)
-    opened = [socket.create_connection((endpoint.host, endpoint.port), timeout=10) for _ in range(200)]
+    opened = [socket.create_connection((endpoint.host, endpoint.port), timeout=60) for _ in range(200)]
     try:
         for each in opened:
             each.setblocking(False)
@@ -192,7 +192,7 @@ def test_a_thousand_half_open_connections(
     opened = []
     try:
         for _ in range(1_000):
-            opened.append(socket.create_connection((endpoint.host, endpoint.port), timeout=10))
+            opened.append(socket.create_connection((endpoint.host, endpoint.port), timeout=60))
             opened[-1].sendall(struct.pack(">i", 1 << 20) + b"\x00\x00\x00\x0b")
 
         async def held() -> int:

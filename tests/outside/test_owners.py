@@ -45,7 +45,7 @@ class Process:
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await work
 
     asyncio.run(bounded())

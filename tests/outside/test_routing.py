@@ -103,7 +103,7 @@ def ask_raw(running: InProcessCluster, body: bytes) -> bytes:
     async def ask() -> bytes:
         reader, writer = await raw(listener(running, 0))
         writer.write(len(body).to_bytes(4, "big") + body)
-        answer = await asyncio.wait_for(read_frame(reader), 10)
+        answer = await asyncio.wait_for(read_frame(reader), 60)
         writer.close()
         return answer
 

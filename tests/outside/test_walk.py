@@ -80,7 +80,7 @@ class Caller:
 
     def __init__(self, running: InProcessCluster) -> None:
         endpoint = listener(running, 0)
-        self.socket = socket.create_connection((endpoint.host, endpoint.port), timeout=20)
+        self.socket = socket.create_connection((endpoint.host, endpoint.port), timeout=60)
 
     def send(self, *frames: bytes) -> None:
         self.socket.sendall(b"".join(frames))

@@ -64,7 +64,7 @@ def test_an_advertisement_leads_back_to_its_folder(tmp_path: Path, monkeypatch: 
     assert advertised_disks()[disk.directory_id].rack == "r"
 
 
-def eventually(holds: Callable[[], Any], timeout_s: float = 30) -> Any:
+def eventually(holds: Callable[[], Any], timeout_s: float = 90) -> Any:
     """Wait for a condition; its last value when the time is over."""
     deadline = time.monotonic() + timeout_s
     while not (value := holds()) and time.monotonic() < deadline:

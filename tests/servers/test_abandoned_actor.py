@@ -71,7 +71,7 @@ def test_an_actor_that_nobody_starts_ends_its_process(exits: list[int]) -> None:
         while not exits:
             await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(live(), 10))
+    asyncio.run(asyncio.wait_for(live(), 60))
     assert exits == [0]
 
 
@@ -95,7 +95,7 @@ def test_an_actor_that_is_being_started_or_was_stays(exits: list[int], monkeypat
         while len(judged) < 3:
             await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(live(), 10))
+    asyncio.run(asyncio.wait_for(live(), 60))
     assert exits == []
 
 
@@ -111,7 +111,7 @@ def test_a_controller_that_cannot_start_leaves_its_place_to_another_process(
         while not exits:
             await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(live(), 10))
+    asyncio.run(asyncio.wait_for(live(), 60))
     assert exits == [1]
 
 
@@ -131,5 +131,5 @@ def test_a_controller_that_somebody_else_starts_meanwhile_stays(
         await controller.start()
         await controller._serving
 
-    asyncio.run(asyncio.wait_for(live(), 10))
+    asyncio.run(asyncio.wait_for(live(), 60))
     assert exits == []

@@ -32,7 +32,7 @@ class SlowFiles(FaultyFiles):
 
     def load(self, path: str, position: int, size: int) -> None:
         self.loading.set()
-        assert self.may_load.wait(30)
+        assert self.may_load.wait(60)
         super().load(path, position, size)
         self.cold = False
 
@@ -63,13 +63,13 @@ def test_a_produce_is_answered_while_a_cold_fetch_waits_and_then_the_fetch_is_wh
     with ThreadPoolExecutor(1) as threads:
         cold = threads.submit(_whole, faulty.running, node)
         try:
-            assert disk.loading.wait(30)
+            assert disk.loading.wait(60)
             answer = produce(faulty.running, node, "t", batch(b"meanwhile"))
             assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 4)
             assert disk.cold and not cold.done()
         finally:
             disk.may_load.set()
-        assert cold.result(30)[1] == 1 and cold.result(30)[0] >= 1
+        assert cold.result(60)[1] == 1 and cold.result(60)[0] >= 1
 
 
 def _whole(running: Any, node: int) -> tuple[int, int]:

@@ -39,7 +39,7 @@ def test_readers_of_a_compacted_topic_find_the_last_value_of_each_key_while_it_i
                     producer.flush()
             refused = producer.send("accounts", b"of nobody", partition=0)
             with pytest.raises(KafkaError, match="key"):
-                refused.result(30)
+                refused.result(60)
         assert table(kafka, "accounts")[1] == expected
         eventually(lambda: table(kafka, "accounts")[0] < 100, "most records compacted away")
         assert table(kafka, "accounts")[1] == expected

@@ -35,7 +35,7 @@ def test_a_full_disk_under_a_leader_moves_the_lead_and_loses_nothing(faulty: Any
         assert producer.flush(30) == 0
         faulty.files[broker_of(node)].fill_up()
         acked += [producer.send("t", value, partition=0) for value in numbered(100, 200)]
-        assert [delivery.result(30).offset for delivery in acked] == list(range(200))
+        assert [delivery.result(60).offset for delivery in acked] == list(range(200))
     assert faulty.files[broker_of(node)].failed_writes
     assert faulty.leader() != node
     assert faulty.values(200) == numbered(0, 200)
@@ -75,7 +75,7 @@ def test_a_full_disk_without_replicas_stops_writes_until_there_is_room(faulty: A
     ) as producer:
         given_up = producer.send("t", b"given up", partition=0)
         with pytest.raises(RaylogError):
-            given_up.result(30)
+            given_up.result(60)
     disk.mend()
     faulty.running.crash(node)
     eventually(lambda: part(faulty.running, "t")["leader"] >= 0, "a leader again")
@@ -192,17 +192,17 @@ def test_a_metadata_log_that_cannot_be_written_ends_the_controller_and_not_the_d
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with Producer(running.address, acks="all") as producer:
-        producer.send("t", b"0", partition=0).result(30)
+        producer.send("t", b"0", partition=0).result(60)
         epoch = part(running, "t")["leader_epoch"]
         monkeypatch.setattr(type(running.controller._log), "store", lambda self, write: full(write))
         with AdminClient(running.address, default_api_timeout_ms=1000) as admin, pytest.raises(RaylogError):
             admin.create_topics([NewTopic("lost", 1, 3)])
         assert os.strerror(errno.ENOSPC) in running.run(running.controller.ended())
         for value in numbered(1, 20):
-            producer.send("t", value, partition=0).result(30)
+            producer.send("t", value, partition=0).result(60)
         monkeypatch.undo()
         running.start_controller()
-        producer.send("t", b"20", partition=0).result(30)
+        producer.send("t", b"20", partition=0).result(60)
     faulty.await_whole()
     assert part(running, "t")["leader_epoch"] == epoch
     assert "lost" not in {each["name"] for each in status(running)["topics"]}

@@ -162,6 +162,6 @@ def _is_locked(path):
 
 
 async def _until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)

@@ -43,10 +43,10 @@ def test_open_handles_find_a_moved_controller_through_the_servers(faulty: Any) -
     faulty.make_topic()
     with AdminClient(running.address) as admin, Producer(running.address) as producer:
         assert admin.list_topics() == ["t"]
-        producer.send("t", b"0").result(30)
+        producer.send("t", b"0").result(60)
         with moved(running):
             admin.create_topics([NewTopic("u", 1, 3)])
-            assert producer.send("u", b"0").result(30).offset == 0
+            assert producer.send("u", b"0").result(60).offset == 0
 
 
 def test_handles_made_after_the_move_from_an_old_address_find_it(faulty: Any) -> None:

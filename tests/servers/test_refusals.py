@@ -142,7 +142,7 @@ def test_an_unknown_topic_is_named_by_code_and_by_the_clients_words(running: InP
             kafka_error(ErrorCode.unknown_topic_or_partition), match=r"'no-such-topic' does not exist: create"
         ),
     ):
-        producer.send("no-such-topic", b"x").result(20)
+        producer.send("no-such-topic", b"x").result(60)
 
 
 def test_a_partition_that_does_not_exist_is_named(running: InProcessCluster, topic: str) -> None:
@@ -150,7 +150,7 @@ def test_a_partition_that_does_not_exist_is_named(running: InProcessCluster, top
         Producer(running.address) as producer,
         pytest.raises(KafkaError, match=f"{topic!r} has no partition 7: it has 1"),
     ):
-        producer.send(topic, b"x", partition=7).result(20)
+        producer.send(topic, b"x", partition=7).result(60)
 
 
 def test_a_follower_refuses_to_lead_and_hints_at_the_leader(running: InProcessCluster, topic: str) -> None:

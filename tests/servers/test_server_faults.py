@@ -58,11 +58,11 @@ def test_a_leader_that_dies_is_told_about_once_however_many_handles_wait(
     faulty.make_topic()
     producers = [Producer(faulty.running.address, acks="all") for _ in range(4)]
     for producer in producers:
-        producer.send("t", b"before", partition=0).result(30)
+        producer.send("t", b"before", partition=0).result(60)
     node = faulty.leader()
     faulty.running.crash(node)
     for delivery in [producer.send("t", b"after", partition=0) for producer in producers]:
-        delivery.result(30)
+        delivery.result(60)
     for producer in producers:
         producer.close()
     told = [record for record in caplog.records if record.name == "raylog.client"]
@@ -92,7 +92,7 @@ def test_too_few_replicas_refuse_writes_until_they_are_back(faulty: Any, numbere
     ) as producer:
         given_up = producer.send("t", b"given up", partition=0)
         with pytest.raises(RaylogError):
-            given_up.result(30)
+            given_up.result(60)
     assert faulty.values(10) == numbered(0, 10)  # reads go on
     faulty.let_go()
     faulty.await_whole()

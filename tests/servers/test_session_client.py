@@ -118,7 +118,7 @@ def client_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doors: Doors) -> 
 
 
 async def news(doors: Doors) -> None:
-    await asyncio.wait_for(doors.news.wait(), 10)
+    await asyncio.wait_for(doors.news.wait(), 60)
     doors.news.clear()
 
 

@@ -129,7 +129,7 @@ def test_without_a_majority_no_change_is_acknowledged_while_reading_and_writing_
     running = three.running
     three.make_topic()
     with Producer(running.address, acks="all") as producer, three.reader() as read:
-        producer.send("t", b"0", partition=0).result(30)
+        producer.send("t", b"0", partition=0).result(60)
         assert read(1) == [b"0"]
         away = [running.active, others(running)[0]]
         for broker in away:
@@ -137,13 +137,13 @@ def test_without_a_majority_no_change_is_acknowledged_while_reading_and_writing_
         with pytest.raises(RaylogError):
             create(running, "lost", default_api_timeout_ms=1_500)
         for value in numbered(1, 30):
-            producer.send("t", value, partition=0).result(30)
+            producer.send("t", value, partition=0).result(60)
         assert read(29) == numbered(1, 30)
         assert running.active == -1
         running.start_controller(away[0])
         running.await_true(lambda: running.active >= 0)
         create(running, "found")
-        producer.send("t", b"30", partition=0).result(30)
+        producer.send("t", b"30", partition=0).result(60)
     assert "lost" not in {each["name"] for each in status(running)["topics"]}
     running.start_controller(away[1])
     running.await_true(lambda: all_follow(running))
@@ -186,7 +186,7 @@ def test_a_frozen_active_controller_is_replaced_and_can_do_nothing_when_it_wakes
     woken = running.controllers[former]
     with AdminClient(running.address) as admin, Producer(running.address, acks="all") as producer:
         admin.list_topics()
-        producer.send("t", b"0", partition=0).result(30)
+        producer.send("t", b"0", partition=0).result(60)
         with running.frozen_controller(former):
             del running.controllers[former]
             running.await_true(lambda: running.active >= 0)
@@ -197,7 +197,7 @@ def test_a_frozen_active_controller_is_replaced_and_can_do_nothing_when_it_wakes
         running.controllers[former] = woken
         running.await_true(lambda: not woken.is_active and all_follow(running))
         for value in numbered(1, 10):
-            producer.send("t", value, partition=0).result(30)
+            producer.send("t", value, partition=0).result(60)
     after = status(running)
     assert running.active == successor and after["controller"]["epoch"] > before["controller"]["epoch"]
     assert part(running, "t")["leader_epoch"] == 0, "nobody was declared dead"
@@ -239,7 +239,7 @@ def test_one_controller_becomes_three_when_the_cluster_starts_with_them(tmp_path
 def test_a_cluster_of_three_controllers_ends_whole_and_is_not_started_anew(three: Any) -> None:
     running = three.running
     three.make_topic()
-    call(running.address, Shutdown(), timeout_s=30)
+    call(running.address, Shutdown(), timeout_s=60)
     for broker in sorted(running.controllers):
         assert running._loops[broker].run(running.controllers[broker].ended()) == SHUT_DOWN
     servers = list(running.launcher.servers.values())

@@ -128,7 +128,7 @@ def test_the_rows_of_a_key_are_written_in_the_order_that_is_asked_for(
     a, b = topics
     keys = [b"%d" % (number % 5) for number in range(200)]
     with Producer(kafka.address) as producer:
-        producer.send_batch(a, [b"%d" % n for n in range(200)], keys=keys, partition=0).result(30)
+        producer.send_batch(a, [b"%d" % n for n in range(200)], keys=keys, partition=0).result(60)
     frame = stream_of(spark, kafka, a, checkpoint, max_records_per_partition=7)  # in 29 ranges, dealt out to tasks
     run(frame.select("key", "value", "offset"), b, kafka, checkpoint, order_by="offset")
     records = kafka.records(b, count=200)

@@ -42,7 +42,7 @@ def produce(kafka: Kafka) -> Iterator[Callable[..., None]]:
 
         def produced(topic: str, *values: str, partition: int = 0, timestamps: list[int] | None = None) -> None:
             encoded = [value.encode() for value in values]
-            producer.send_batch(topic, encoded, partition=partition, timestamps_ms=timestamps).result(30)
+            producer.send_batch(topic, encoded, partition=partition, timestamps_ms=timestamps).result(60)
 
         yield produced
 

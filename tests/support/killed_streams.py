@@ -77,7 +77,7 @@ class StreamUnderFire:
         numbers = range(self._sent, self._sent + 2 * KEYS)
         with Producer(self._kafka.address) as producer:
             keys = [b"key %d" % (number % KEYS) for number in numbers]
-            producer.send_batch("a", [b"%d" % number for number in numbers], keys=keys).result(30)
+            producer.send_batch("a", [b"%d" % number for number in numbers], keys=keys).result(60)
         self._sent += len(numbers)
 
     def start(self) -> None:

@@ -30,7 +30,7 @@ class Client:
         endpoint = listener(running, broker)
         self.connection: Connection = running.run(Connection.open(endpoint, secret=None, cluster_id=""))
 
-    def send(self, entity: Any, timeout_ms: float = 20_000) -> Pending:
+    def send(self, entity: Any, timeout_ms: float = 60_000) -> Pending:
         """A request, without waiting for its reply."""
 
         async def begin() -> asyncio.Future[Any]:
@@ -38,7 +38,7 @@ class Client:
 
         return Pending(self._running, self._running.run(begin()))
 
-    def ask(self, entity: Any, timeout_ms: float = 20_000) -> Any:
+    def ask(self, entity: Any, timeout_ms: float = 60_000) -> Any:
         """A request's reply."""
         return self.send(entity, timeout_ms).result()
 
@@ -59,7 +59,7 @@ class Pending:
     def done(self) -> bool:
         return self._future.done()
 
-    def result(self, timeout_s: float = 30) -> Any:
+    def result(self, timeout_s: float = 90) -> Any:
         async def wait() -> Any:
             return await self._future
 

@@ -28,7 +28,7 @@ def batch(*values: bytes, producer_id: int = -1, sequence: int = -1) -> bytes:
 
 def status(running: InProcessCluster) -> dict[str, Any]:
     """What the controller knows."""
-    found: dict[str, Any] = call(running.address, ClusterStatus(), timeout_s=20).status
+    found: dict[str, Any] = call(running.address, ClusterStatus(), timeout_s=60).status
     return found
 
 
@@ -70,7 +70,7 @@ def endpoint_of(running: InProcessCluster, node: int) -> Endpoint:
     return Endpoint(host, int(port))
 
 
-def ask(running: InProcessCluster, endpoint: Endpoint, entity: Any, timeout_ms: float = 20_000) -> Any:
+def ask(running: InProcessCluster, endpoint: Endpoint, entity: Any, timeout_ms: float = 60_000) -> Any:
     """One request to one server."""
 
     async def work() -> Any:
@@ -113,7 +113,7 @@ def end_of(running: InProcessCluster, topic: str) -> int:
 
 def throw(endpoint: Endpoint, data: bytes, *, finish: bool = True) -> bytes:
     """Bytes to a listener as a stranger would send them, and whatever comes back until it closes."""
-    with socket.create_connection((endpoint.host, endpoint.port), timeout=10) as stranger:
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=60) as stranger:
         try:
             stranger.sendall(data)
             if not finish:
@@ -127,7 +127,7 @@ def throw(endpoint: Endpoint, data: bytes, *, finish: bool = True) -> bytes:
         return answer
 
 
-def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
+def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
     """What the condition returns once it is true; an assertion error that says what never came true."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

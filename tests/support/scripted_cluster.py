@@ -105,7 +105,7 @@ class ScriptedCluster:
 
     def on(self, work: Any) -> Any:
         """Run a coroutine on the cluster's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Run a function on the cluster's loop."""

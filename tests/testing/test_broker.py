@@ -514,7 +514,7 @@ with raylog.testing.broker(topics={"orders": 2}, brokers=3, configs={"log.cleane
     kafka.create_topic("compacted", configs={"cleanup.policy": "compact", "segment.bytes": 500})
     with Producer(kafka.address) as producer:
         for number in range(12):
-            producer.send("compacted", b"x" * 100, key=b"k").result(30)
+            producer.send("compacted", b"x" * 100, key=b"k").result(60)
         producer.send("orders", b"two books")
     kafka.crash_leader("orders")
     assert len(kafka.records("orders", count=1)) == 1
