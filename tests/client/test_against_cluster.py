@@ -266,7 +266,7 @@ def test_a_leaders_death_is_survived_by_producer_and_consumer() -> None:
             finally:
                 stop.set()
                 sender.join()
-            assert producer.flush(20) == 0
+            assert producer.flush(60) == 0
             offsets = [delivery.result(0).offset for delivery in deliveries]
             assert offsets == sorted(set(offsets))
             while len(seen) < len(deliveries) + 1:
