@@ -49,7 +49,7 @@ def read_all(running: InProcessCluster, topic: str, partitions: int, count: int,
     with Consumer(running.address, auto_offset_reset="earliest", **options) as consumer:
         consumer.assign([(topic, index) for index in range(partitions)])
         records: list[Any] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(records) < count and time.monotonic() < deadline:
             records += consumer.consume(count, timeout=0.5)
         return records

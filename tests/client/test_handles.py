@@ -43,10 +43,10 @@ def test_every_handle_pickles_before_and_after_use(scripted: Any) -> None:
     assert other._config == producer._config
     consumer = Consumer(address, auto_offset_reset="earliest")
     consumer.assign([("t", 0)])
-    first = consumer.poll(5)
+    first = consumer.poll(25)
     assert first is not None and first.value == b"0"
     twin = pickle.loads(pickle.dumps(consumer))
-    second = twin.poll(5)
+    second = twin.poll(25)
     assert second is not None and second.value == b"1"
     admin = pickle.loads(pickle.dumps(AdminClient(address)))
     assert admin.list_topics() == ["t"]
@@ -110,7 +110,7 @@ def test_a_blocking_call_inside_a_callback_is_refused_instead_of_hanging(scripte
                 caught.append(raised)
 
         producer.send("t", b"0", on_delivery=callback)
-        producer.flush(5)
+        producer.flush(60)
     assert len(caught) == 1 and isinstance(caught[0], (ClosedError, BufferFullError))
 
 
@@ -191,7 +191,7 @@ def test_the_coroutine_faces_do_the_same(scripted: Any, uvloop: bool) -> None:
             assert seen == [(b"0", None), (b"1", None), (b"2", None), (b"3", b"k")]
             assert await consumer.position(("t", 0)) == 4 and await consumer.poll(0.05) is None
             consumer.seek_to_beginning()
-            assert (await consumer.poll_batch(5)).column("value").to_pylist()[:1] == [b"0"]
+            assert (await consumer.poll_batch(25)).column("value").to_pylist()[:1] == [b"0"]
             assert await consumer.consume(timeout=0.2) is not None
             assert await consumer.end_offsets([("t", 0)]) == {("t", 0): 4}
         async with AsyncAdminClient(cluster.address) as admin:

@@ -156,9 +156,9 @@ def test_broken_records_are_an_error_at_their_offset_for_poll_too(scripted: Any)
             found += [record.offset for record in consumer.consume(5, timeout=30)]
         for _ in range(2):
             with pytest.raises(CORRUPT, match=r"offsets 5–9 of t-0 is broken .*: seek\(\) to 10"):
-                consumer.poll(10)
+                consumer.poll(30)
         consumer.seek(("t", 0), 10)
-        record = consumer.poll(10)
+        record = consumer.poll(30)
         assert record is not None and record.offset == 10
 
 
@@ -181,7 +181,7 @@ def test_a_poll_that_has_begun_a_batch_leaves_the_rest_of_it_to_the_table(script
     cluster = scripted()
     fill(cluster, 0, 2)
     with from_start(cluster) as consumer:
-        record = consumer.poll(10)
+        record = consumer.poll(30)
         assert record is not None and record.offset == 0
         table = consumer.poll_batch(10, max_bytes=1)
         assert places(table) == [(0, n) for n in range(1, 5)] and consumer.position(("t", 0)) == 5

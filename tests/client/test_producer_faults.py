@@ -40,7 +40,7 @@ def test_lost_requests_in_a_full_pipeline_keep_order_and_are_stored_once(scripte
             (cluster.lose_request if round_number % 2 else cluster.lose_answer)()
             for value in VALUES:
                 producer.send("t", value)
-        assert producer.flush(20) == 0
+        assert producer.flush(25) == 0
     assert cluster.values() == [b"first"] + VALUES * 6
 
 
@@ -129,7 +129,7 @@ def test_a_refusal_in_a_full_pipeline_leaves_no_gap(scripted: Any) -> None:
         producer.send("t", b"first").result(25)
         cluster.refuse_produce(ErrorCode.invalid_record)
         deliveries = [producer.send("t", value) for value in VALUES]
-        producer.flush(10)
+        producer.flush(25)
     failed = [delivery for delivery in deliveries if _fails(delivery)]
     assert len(failed) == 1
     lost = deliveries.index(failed[0])

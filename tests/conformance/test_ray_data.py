@@ -87,15 +87,20 @@ def test_read_kafka_reads_the_offsets_that_it_is_asked_for(servers: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["leader", "broker"])
-def test_a_killed_process_costs_ray_data_nothing(embedded: raylog.Cluster, servers: str, kind: str) -> None:
+def test_a_killed_process_costs_ray_data_nothing(
+    embedded: raylog.Cluster, servers: str, kind: str, tmp_path: Path
+) -> None:
     """It has no groups, so no coordinator either."""
     topic = f"killed-{kind}"
     with embedded.admin() as admin:
         admin.create_topics([NewTopic(topic, 1, 3, configs={"min.insync.replicas": "2"})])
     eventually(lambda: isr_is_whole(embedded, topic), "all replicas in sync")
 
-    def slowly(row: dict[str, Any]) -> dict[str, Any]:  # in here, or workers would import this module
-        time.sleep(0.005)  # the rows take a while to come, as they do in life
+    struck = str(tmp_path / "struck")
+
+    def half_waits(row: dict[str, Any]) -> dict[str, Any]:  # in here, or workers would import this module
+        while row["id"] == ROWS // 2 and not os.path.exists(struck):
+            time.sleep(0.01)
         return row
 
     def strike() -> None:
@@ -107,14 +112,16 @@ def test_a_killed_process_costs_ray_data_nothing(embedded: raylog.Cluster, serve
         with embedded.consumer() as consumer:
             return int(consumer.end_offsets([(topic, 0)])[(topic, 0)])
 
-    rows = ray.data.range(ROWS, override_num_blocks=10).map(slowly)
+    rows = ray.data.range(ROWS, override_num_blocks=10).map(half_waits)
     with ThreadPoolExecutor(1) as threads:
         writing = threads.submit(
             rows.write_kafka, topic, servers, producer_config={"enable.idempotence": True}, concurrency=1
         )
-        eventually(lambda: written() > 0 or writing.done(), "some rows are there")
-        assert not writing.done(), "too quick to be struck"
-        strike()
+        try:
+            eventually(lambda: written() > 0 or writing.done(), "some rows are there")
+            strike()
+        finally:
+            Path(struck).touch()
         writing.result(120)
     assert written() == ROWS, "each once"
     eventually(lambda: isr_is_whole(embedded, topic), "all replicas in sync again")

@@ -195,7 +195,7 @@ with cluster.producer(acks="all") as producer:
     assert first.facts == {"same": True, "offsets": list(range(20))}
     assert first.stderr == ""
     manager.signal_kernel(signal.SIGKILL)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while manager.is_alive():
         assert time.monotonic() < deadline
         time.sleep(0.01)

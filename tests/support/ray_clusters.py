@@ -12,6 +12,7 @@ from typing import Any
 import raylog
 
 PATIENCE_S = 120.0
+STATUS_S = 60.0  # where a controller is there to answer
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def eventually(condition: Callable[[], Any], what: str, timeout_s: float = PATIE
 
 def partition_of(cluster: raylog.Cluster, topic: str, partition: int = 0) -> dict[str, Any]:
     """One partition as the controller describes it."""
-    topics = cluster.status()["topics"]
+    topics = cluster.status(STATUS_S)["topics"]
     return next(
         part
         for each in topics
@@ -53,7 +54,9 @@ def partition_of(cluster: raylog.Cluster, topic: str, partition: int = 0) -> dic
 
 def isr_is_whole(cluster: raylog.Cluster, topic: str) -> bool:
     """Whether every partition of the topic has a leader and all its replicas alive and in the ISR."""
-    parts = [part for each in cluster.status()["topics"] if each["name"] == topic for part in each["partitions"]]
+    parts = [
+        part for each in cluster.status(STATUS_S)["topics"] if each["name"] == topic for part in each["partitions"]
+    ]
     return bool(parts) and all(
         part["leader"] >= 0 and not part["offline"] and sorted(part["isr"]) == sorted(part["replicas"])
         for part in parts
@@ -62,7 +65,7 @@ def isr_is_whole(cluster: raylog.Cluster, topic: str) -> bool:
 
 def pid_of(cluster: raylog.Cluster, node_id: int) -> int:
     """The process of a live server actor."""
-    return next(actor["pid"] for actor in cluster.status()["actors"] if actor["node_id"] == node_id)
+    return next(actor["pid"] for actor in cluster.status(STATUS_S)["actors"] if actor["node_id"] == node_id)
 
 
 def kill(pid: int) -> None:

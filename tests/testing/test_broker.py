@@ -70,7 +70,7 @@ def sent(kafka: Kafka, *messages: bytes, **config: Any) -> list[Any]:
     errors: list[Any] = []
     for message in messages:
         producer.produce("t", message, on_delivery=lambda error, _: errors.append(error))
-        producer.flush(20)
+        producer.flush(60)
     return errors
 
 
@@ -230,7 +230,7 @@ def test_records_of_compressed_batches_come_one_by_one(kafka: Kafka) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "compression.type": "zstd", "linger.ms": 50})
     for number in range(500):
         producer.produce("t", b"%d" % number, key=b"k", headers={"h": b"v"})
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     found = kafka.records("t")
     assert [(each.offset, each.value) for each in found] == [(number, b"%d" % number) for number in range(500)]
     assert (found[0].key, list(found[0].headers)) == (b"k", [("h", b"v")])
@@ -401,7 +401,7 @@ def test_a_crashed_leader_is_followed_by_another(three: Kafka) -> None:
         producer.produce("t", b"%d" % number)
         if number == 50:
             assert three.crash_leader("t") != before
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     assert values(three) == [b"%d" % number for number in range(100)]
 
 
