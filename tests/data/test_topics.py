@@ -17,7 +17,7 @@ from raylog.records.arrow_columns import ALL_COLUMNS
 from raylog.types import TopicPartition
 
 pytestmark = [
-    pytest.mark.ray,
+    pytest.mark.conformance,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]  # Ray Data warns of its own options
 

@@ -13,6 +13,7 @@ from wire_ends import EMPTY_REPLY, IDENTITY, client_of, produce, raw, read_frame
 from raylog.errors import ClientTimeoutError, DisconnectedError, error_for
 from raylog.types import BROKER_SLOT, Endpoint, node_id
 from raylog.wire import private
+from raylog.wire import server as server_module
 from raylog.wire.connection import Connection
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.handshake import Peer
@@ -147,7 +148,10 @@ def test_a_connection_has_no_more_fetches_in_flight_than_allowed(run: Run) -> No
     run(work())
 
 
-def test_an_idle_connection_is_closed(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_idle_connection_is_closed(
+    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "SWEEP_INTERVAL_S", 0.02)
     caplog.set_level("INFO")
 
     async def work() -> None:
