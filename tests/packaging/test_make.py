@@ -106,6 +106,34 @@ def test_every_test_belongs_to_exactly_one_lane(lanes: types.ModuleType) -> None
         assert holding == ([] if mark == "slow" else [mark or "fast"])
 
 
+def test_a_lane_leaves_out_the_files_that_have_no_test_of_it(
+    lanes: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = {
+        "fast": "def test_a(): ...",
+        "mixed": "@pytest.mark.core\ndef test_a(): ...\ndef test_b(): ...",
+        "skipped": "pytestmark = pytest.mark.skipif(True, reason='')\n@pytest.mark.ray\ndef test_a(): ...",
+        "core": "pytestmark = pytest.mark.core\ndef test_a(): ...",
+        "ray": "pytestmark = [pytest.mark.timeout(9), pytest.mark.ray]\nX = [\n]\ndef test_a(): ...",
+        "spark": "pytestmark = [\n    pytest.mark.timeout(9),\n    pytest.mark.spark,\n]\ndef test_a(): ...",
+        "listed": "pytestmark = [pytest.mark.timeout(9)]\nX = [\n    pytest.mark.core,\n]\ndef test_a(): ...",
+    }
+    (tmp_path / "tests").mkdir()
+    for name, text in files.items():
+        (tmp_path / "tests" / f"test_{name}.py").write_text(text)
+    monkeypatch.setattr(lanes, "ROOT", tmp_path)
+    read = {
+        lane: files.keys() - {path.stem.removeprefix("test_") for path in lanes.without_tests_of(lane)}
+        for lane in ("fast", "core", "ray", "spark")
+    }
+    assert read == {
+        "fast": {"fast", "mixed", "skipped", "listed"},
+        "core": {"mixed", "core", "listed"},
+        "ray": {"skipped", "ray"},
+        "spark": {"spark"},
+    }
+
+
 def test_totals_are_read_from_the_report(lanes: types.ModuleType, tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(
