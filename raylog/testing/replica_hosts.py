@@ -22,6 +22,7 @@ from raylog.replication.context import HostConfig
 from raylog.replication.events import (
     Assigned,
     Clean,
+    CleaningEnded,
     CloseLog,
     Effect,
     Event,
@@ -242,10 +243,8 @@ class Hosts:
                     self.finish_loads()
             case RunHousekeeping():
                 self.housekept.append(effect)
-            case Clean(cleaning=cleaning):
-                while cleaning.step() is not None:
-                    pass
-                self.handle(broker, ended(effect))
+            case Clean():
+                self.handle(broker, _cleaned(effect))
 
     def _open(self, process: Process, assignment: Assignment) -> None:
         log = Log.open(
@@ -423,6 +422,16 @@ class Hosts:
         reply = self.replies[token]
         assert isinstance(reply, ListOffsetsReply)
         return reply.partitions[0]
+
+
+def _cleaned(order: Clean) -> CleaningEnded:
+    """Compact a log at one go."""
+    try:
+        while order.cleaning.step() is not None:
+            pass
+    except OSError as error:
+        return ended(order, error)
+    return ended(order)
 
 
 def batch(

@@ -63,6 +63,7 @@ def test_a_topic_that_is_gone_is_a_loss_and_another_of_its_name_is_new() -> None
 
 
 def test_a_limit_is_shared_out_by_what_waits() -> None:
+    assert shared({T0: 1, T1: 99}, 1) == {T0: 0, T1: 1}, "what is left over goes to who has most of it waiting"
     assert shared({T0: 30, T1: 60, T2: 10}, 10) == {T0: 3, T1: 6, T2: 1}
     assert shared({T0: 1, T1: 1, T2: 1}, 2) == {T0: 1, T1: 1, T2: 0}
     assert shared({T0: 3}, 10) == {T0: 3}

@@ -65,3 +65,15 @@ def test_holes_make_steps_smaller_and_shift_nothing(scripted: Scripted) -> None:
     assert steps(cluster, whole, 2, 10, 18, 21, 23, 30, 40) == [
         [b"v0"], [b"v3"], [], [b"v20"], [b"v21", b"v22"], [], []
     ]  # fmt: skip
+
+
+def test_a_step_does_not_wait_for_what_comes_after_it(scripted: Scripted) -> None:
+    cluster = scripted()
+    log = cluster.logs[("t", 0)]
+    put(log, *range(5))
+    put(log, 0)
+    reader = LaneReader(cluster.address, (OffsetRange("t", 0, 0, 10),), ReadOptions(("value",), arrow_bytes=1), print)
+    assert reader.table((OffsetRange("t", 0, 0, 5),)).num_rows == 5
+    put(log, *range(4))  # the rest of the lane
+    assert reader.table((OffsetRange("t", 0, 5, 10),)).num_rows == 5
+    reader.close()

@@ -72,6 +72,9 @@ def test_a_range_is_split_by_its_bytes() -> None:
 
 def test_no_more_parts_than_offsets() -> None:
     assert len(split(ranges([3, 0, 2]), parts_min=50)) == 5
+    assert [len(part) for part in split(ranges([3]), bytes_max=1, bytes_per_offset={TopicPartition("t", 0): 9.0})] == [
+        1
+    ] * 3
 
 
 @pytest.mark.parametrize("option", ["parts_min", "records_max", "bytes_max"])
