@@ -18,10 +18,8 @@ import argparse
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from bisect import bisect_left
 from collections.abc import Callable
@@ -35,12 +33,13 @@ from flights_proof import Table, differences, recomputed
 from flights_stream import DELAYS, FLIGHTS, MARKER_DAYS, RAY, WEATHER, Order, drive
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table as Grid
 
 import raylog
+from raylog.cli import acts
 from raylog.cli.flights import Feed, read_flights, read_table, read_weather
-from raylog.errors import ClusterError, RaylogError
+from raylog.errors import ClusterError
 
 PARTITIONS = {FLIGHTS: 3, WEATHER: 1, DELAYS: 2}
 DAYS = 365
@@ -48,7 +47,6 @@ DAY_MS = 24 * 3_600_000
 FIRST_DAY_MS = 1_357_016_400_000  # 2013-01-01T05:00Z, midnight in New York
 SECONDS_A_DAY = 0.08
 CHART = Path("build/flights.png")
-WIDTH_MAX = 80
 ROWS_SHOWN = 8
 START_TIMEOUT_S = 180
 KILL_TIMEOUT_S = 60
@@ -289,27 +287,16 @@ def main() -> int:
     parser.add_argument("--master", default=RAY, help='"local[2]": plain PySpark instead of RayDP')
     parser.add_argument("--days", type=int, default=DAYS, help="play back only the first days of the year")
     given = parser.parse_args()
-    console = Console(width=min(WIDTH_MAX, Console().width))
+    console = acts.console()
     console.print("[bold]raylog and Spark[/]: flights joined with their weather, while both come in")
     console.print(
         "A Spark stream reads two topics and writes each day's delays by origin and\n"
         "carrier to a third. Its driver is killed midway and starts again.",
         highlight=False,
     )
-    folder = Path(tempfile.mkdtemp(prefix="raylog-flights-"))
     began = time.perf_counter()
-    try:
-        with _progress(console) as progress:
-            story, table, expected = _on_a_cluster(folder, given, progress, console)
-    except RaylogError as error:
-        console.print(f"[red]The pipeline failed:[/] {error}", highlight=False)
-        console.print("raylog doctor says whether this machine lacks something.")
-        return 1
-    except KeyboardInterrupt:
-        console.print("Interrupted.")
-        return 130
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with acts.stage(console, "pipeline") as (folder, progress):
+        story, table, expected = _on_a_cluster(folder, given, progress, console)
     given.chart.parent.mkdir(parents=True, exist_ok=True)
     draw(table, given.chart)
     story.took_s = time.perf_counter() - began
@@ -334,17 +321,6 @@ def _on_a_cluster(
     return playback.story, table, expected
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description:<28}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-    )
-
-
 def _report(console: Console, story: Story, table: Table, expected: Table, chart: Path) -> bool:
     """Tell what came out; whether it is right."""
     console.print(_worst(table), highlight=False)
@@ -367,12 +343,7 @@ def _report(console: Console, story: Story, table: Table, expected: Table, chart
             f"{story.took_s:.0f} s: " + ", ".join(f"{name} {spent:.0f}" for name, spent in story.phases_s.items()),
         ),
     ]
-    grid = Grid(box=None, show_header=False, pad_edge=False)
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column()
-    for row in rows:
-        grid.add_row(*row)
-    console.print(grid, highlight=False)
+    acts.print_figures(console, rows)
     for key in [*found.missing, *found.unexpected, *found.different][:3]:
         console.print(f"  {key}: {table.get(key)}, must be {expected.get(key)}", highlight=False)
     if len(found) or not table:

@@ -11,10 +11,8 @@ Brokers here are processes of one machine under a folder that is removed at the 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter, deque
@@ -24,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import Progress
 
+from raylog.cli import acts
 from raylog.cli.flights import Feed, read_flights
 from raylog.cli.proof import Ledger, ReadRecord, Verdict, verify
 from raylog.errors import ClusterError, RaylogError
@@ -45,7 +43,6 @@ FLIGHTS_PER_BATCH = 500
 BATCHES_IN_FLIGHT = 20
 START_TIMEOUT_S = 60
 HEAL_TIMEOUT_S = 40
-WIDTH_MAX = 80
 
 
 @dataclass(slots=True)
@@ -94,21 +91,10 @@ class Story:
 
 def main() -> int:
     """Run the demo; the process's exit code."""
-    console = Console(width=min(WIDTH_MAX, Console().width))
+    console = acts.console()
     console.print("[bold]raylog demo[/]: three brokers, a killed leader, and every flight accounted for")
-    folder = Path(tempfile.mkdtemp(prefix="raylog-demo-"))
-    try:
-        with _progress(console) as progress:
-            story, verdict = _run(folder, progress, console)
-    except RaylogError as error:
-        console.print(f"[red]The demo failed:[/] {error}", highlight=False)
-        console.print("raylog doctor says whether this machine lacks something.")
-        return 1
-    except KeyboardInterrupt:
-        console.print("Interrupted.")
-        return 130
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with acts.stage(console, "demo") as (folder, progress):
+        story, verdict = _run(folder, progress, console)
     _report(console, story, verdict)
     return 0 if verdict.holds and story.killing is not None and story.killing.healed_isr else 1
 
@@ -261,17 +247,6 @@ def _watched(records: Iterator[ReadRecord], progress: Progress, task: Any) -> It
     progress.update(task, completed=count)
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description:<28}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-    )
-
-
 def _report(console: Console, story: Story, verdict: Verdict) -> None:
     killing = story.killing
     assert killing is not None
@@ -290,12 +265,7 @@ def _report(console: Console, story: Story, verdict: Verdict) -> None:
         ("lost / unexpected", f"{verdict.lost} / {verdict.unexpected}"),
         ("altered / out of order", f"{verdict.altered} / {verdict.out_of_order}"),
     ]
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for row in rows:
-        table.add_row(*row)
-    console.print(table, highlight=False)
+    acts.print_figures(console, rows)
     for example in verdict.examples:
         console.print(f"  {example}", highlight=False)
     if verdict.holds and killing.healed_isr:

