@@ -17,13 +17,13 @@ from raylog.types import TopicIdPartition
 
 P1 = TopicIdPartition(TOPIC_ID, 1)
 BACKOFF_MS = 10
-CONFIG = {"cleanup.policy": "compact", "segment.bytes": "1000", "min.cleanable.dirty.ratio": "0.01"}
+CONFIG = {"cleanup.policy": "compact", "segment.bytes": "400", "min.cleanable.dirty.ratio": "0.01"}
 
 
 def put(hosts: Hosts, id: TopicIdPartition, count: int, *, keys: int) -> None:
     """Some segments of records, each a batch of its own."""
     for number in range(count):
-        records = encode([(WALL_MS, b"k%d" % (number % keys), b"v" * 100, ())])
+        records = encode([(WALL_MS, b"k%d" % (number % keys), b"v" * 40, ())])
         hosts.handle(1, ProduceReceived(hosts.token(), 1, 30_000, (ProducePartition(id, bytes(records)),)))
     hosts.run()
 
@@ -52,12 +52,12 @@ def hosts() -> Hosts:
 
 
 def test_the_log_with_the_largest_dirty_share_is_compacted_first_and_then_the_next_one(hosts: Hosts) -> None:
-    put(hosts, P0, 60, keys=60)
+    put(hosts, P0, 20, keys=20)
     hosts.advance(2 * BACKOFF_MS)
     clean = compacted(hosts, P0)
     assert clean > 0, "its keys are all different: it is as large as before"
-    put(hosts, P0, 30, keys=30)
-    put(hosts, P1, 30, keys=30)
+    put(hosts, P0, 10, keys=10)
+    put(hosts, P1, 10, keys=10)
     while not compacted(hosts, P1):
         assert compacted(hosts, P0) == clean, "a third of it is dirty, all of the other"
         assert hosts.now_ms < 10 * BACKOFF_MS
@@ -68,18 +68,18 @@ def test_the_log_with_the_largest_dirty_share_is_compacted_first_and_then_the_ne
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_tried_again_and_its_log_serves_on(hosts: Hosts, code: int) -> None:
-    put(hosts, P0, 30, keys=5)
+    put(hosts, P0, 12, keys=3)
     hosts.disks[1].fault = refusing(code)
     hosts.advance(3 * BACKOFF_MS)
     assert hosts.replica(1).role is Role.LEADER and compacted(hosts, P0) == 0
-    assert len(hosts.read(1)) == 30
+    assert len(hosts.read(1)) == 12
     hosts.disks[1].fault = None
     hosts.advance(BACKOFF_MS)
     assert compacted(hosts, P0) > 0
 
 
 def test_a_disk_that_fails_takes_the_replica_offline_and_no_other(hosts: Hosts) -> None:
-    put(hosts, P0, 30, keys=5)
+    put(hosts, P0, 12, keys=3)
     hosts.disks[1].fault = refusing(errno.EIO)
     hosts.advance(2 * BACKOFF_MS)
     assert hosts.replica(1).role is Role.OFFLINE and "compaction" in (hosts.replica(1).reason or "")
