@@ -224,6 +224,42 @@ def test_a_headers_key_is_text_exactly_where_python_says_so(name: bytes) -> None
         assert broken is not None and "UTF-8" in broken.error.reason
 
 
+def ranges_of(compiled: kernel.Kernel | None, *wanted: tuple[int, int]) -> list[int]:
+    """The offsets of neighbouring batches of five, of each of which another range is wanted."""
+    log = b"".join(value_batch(5 * number, b"v", count=5) for number in range(len(wanted)))
+    made = RecordColumns(("offset",), compiled=compiled)
+    for view, (start, end) in zip(batches(log), wanted, strict=True):
+        made.add(view, start_offset=start, offset_end=end)
+    offsets: list[int] = made.take()[0].column("offset").to_pylist()
+    return offsets
+
+
+@pytest.mark.parametrize("compiled", BOTH)
+def test_neighbours_are_read_in_one_run_only_if_the_same_is_wanted_of_them(compiled: kernel.Kernel | None) -> None:
+    assert ranges_of(compiled, (0, 3), (0, 8)) == [0, 1, 2, 5, 6, 7]
+    assert ranges_of(compiled, (2, 99), (7, 99)) == [2, 3, 4, 7, 8, 9]
+    assert ranges_of(compiled, (7, 99), (0, 99)) == [5, 6, 7, 8, 9]
+    assert ranges_of(compiled, (2, 99), (5, 99)) == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("compiled", BOTH)
+def test_a_compressed_batch_that_is_broken_is_named_by_where_it_was(compiled: kernel.Kernel | None) -> None:
+    bad = assemble(
+        compress(Compression.ZSTD, b"\x00"),
+        record_count=1,
+        last_offset_delta=3,
+        base_timestamp=0,
+        max_timestamp=0,
+        attributes=Compression.ZSTD,
+        base_offset=2,
+    )
+    log = value_batch(0, b"x") + bad
+    table, broken = collected(log, compiled)
+    assert len(table) == 2 and broken is not None
+    assert (broken.base_offset, broken.next_offset) == (2, 6)
+    assert broken.error.position == len(log) - len(bad), "in what was fetched, not in what it was inflated to"
+
+
 # ------------------------------------------------------------------ a consumer's rules
 
 
