@@ -1,0 +1,85 @@
+"""A follower's links to leaders: one to each process that leads, and every fetch is heard of."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import replace
+
+import pytest
+from wire_ends import CLUSTER, IDENTITY, SECRET, server_of, until
+
+from raylog.actors.apis import fetch
+from raylog.actors.leader_links import LeaderLinks
+from raylog.metadata.session import ActorIdentity
+from raylog.replication.events import FetchAnswered, FetchFailed, FetchPartition, SendFetch
+from raylog.types import Endpoint, TopicIdPartition
+from raylog.wire.handshake import Peer
+from raylog.wire.server import Request
+
+pytestmark = pytest.mark.core
+
+PARTITION = FetchPartition(TopicIdPartition(uuid.UUID(int=7), 0), 0, 1 << 20)
+
+
+class Leader:
+    """One incarnation of a process, which parks what it is asked."""
+
+    def __init__(self, identity: ActorIdentity) -> None:
+        self.identity = identity
+        self.parked: list[Request] = []
+        self.gone = 0
+        self.server = server_of({fetch.KEY: self._fetch}, identity=identity, versions={fetch.KEY: fetch.VERSIONS})
+
+    def _fetch(self, request: Request) -> None:
+        self.parked.append(request)
+        request.on_close(self._closed)
+
+    def _closed(self, _: object) -> None:
+        self.gone += 1
+
+
+def order(leader: Leader, endpoint: Endpoint, fetch_id: int) -> SendFetch:
+    who = leader.identity
+    return SendFetch(who.node_id, who.incarnation, endpoint, fetch_id, 1, 1, 60_000, 1, 1 << 20, (PARTITION,))
+
+
+def test_a_link_to_an_earlier_incarnation_is_closed_when_a_later_one_is_fetched_from() -> None:
+    heard: list[FetchAnswered | FetchFailed] = []
+
+    async def work() -> None:
+        links = LeaderLinks(Peer(1, 1), secret=SECRET.encode(), cluster_id=CLUSTER, on_event=heard.append)
+        old, new = Leader(IDENTITY), Leader(replace(IDENTITY, incarnation=IDENTITY.incarnation + 1))
+        try:
+            async with asyncio.timeout(30):
+                links.send(order(old, await old.server.start(), 1))
+                await until(lambda: len(old.parked) == 1)
+                links.send(order(new, await new.server.start(), 2))
+                await until(lambda: old.gone == 1 and len(new.parked) == 1)
+                links.close()
+                await until(lambda: new.gone == 1)
+        finally:
+            for each in (old, new):
+                await each.server.stop(grace_s=0)
+
+    asyncio.run(work())
+    assert FetchFailed(IDENTITY.node_id, IDENTITY.incarnation, 1) in heard
+
+
+def test_a_fetch_from_a_process_that_is_another_one_now_has_failed() -> None:
+    heard: list[FetchAnswered | FetchFailed] = []
+
+    async def work() -> None:
+        links = LeaderLinks(Peer(1, 1), secret=SECRET.encode(), cluster_id=CLUSTER, on_event=heard.append)
+        there = Leader(replace(IDENTITY, incarnation=IDENTITY.incarnation + 1))
+        try:
+            async with asyncio.timeout(30):
+                links.send(order(Leader(IDENTITY), await there.server.start(), 5))
+                await until(lambda: bool(heard))
+                assert there.parked == []
+                links.close()
+        finally:
+            await there.server.stop(grace_s=0)
+
+    asyncio.run(work())
+    assert heard == [FetchFailed(IDENTITY.node_id, IDENTITY.incarnation, 5)]
