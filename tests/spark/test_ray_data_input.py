@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from compacted_topics import Cleaning, await_compacted, create, eager_cleaner, fill
 from ray_clusters import eventually
 from scripted_cluster import ScriptedCluster
 
@@ -85,6 +86,21 @@ def test_what_tasks_found_to_be_lost_is_a_warning_on_the_driver(
     with caplog.at_level(logging.WARNING, "raylog.data"):
         assert len(lenient.take_all()) == 6
         eventually(lambda: "of vanishing-0 were deleted before they were read" in caplog.text, "the driver is told")
+
+
+def test_a_compacted_topic_is_a_dataset_of_what_the_cleaner_left(ray: Any) -> None:
+    with eager_cleaner() as kafka:
+        create(kafka, "accounts")
+        latest = fill(kafka, "accounts", 0, 120)
+        await_compacted(kafka, "accounts", below=100)
+        cleaning = Cleaning(kafka, "accounts")
+        ds = raylog.data.read_topic("accounts", cluster=kafka.address, min_tasks=7)
+        assert 3 <= ds.count() < 21, "nobody takes offsets for records"
+        rows = sorted(ds.take_all(), key=lambda row: row["offset"])
+        assert cleaning.allows([row["offset"] for row in rows])
+        assert {row["key"]: row["value"] for row in rows} == latest
+        hole = raylog.data.read_topic("accounts", cluster=kafka.address, ending_offsets={"accounts": {0: 90}})
+        assert hole.count() == 0 and hole.take_all() == []
 
 
 @pytest.mark.parametrize(
