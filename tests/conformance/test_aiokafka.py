@@ -342,7 +342,7 @@ def test_a_topic_that_may_not_be_created_is_unknown(bootstrap: str, running: InP
     from raylog.client.sync import AdminClient
 
     async def work() -> None:
-        async with producer(bootstrap, request_timeout_ms=1_000) as writer:
+        async with producer(bootstrap, request_timeout_ms=3_000) as writer:
             with pytest.raises(UnknownTopicOrPartitionError):
                 await writer.send_and_wait("not-allowed", b"v")
 

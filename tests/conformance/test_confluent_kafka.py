@@ -392,7 +392,7 @@ def test_a_topic_that_may_not_be_created_is_unknown(
         own.alter_configs(broker="all", set={"auto.create.topics.enable": "false"})
         try:
             errors = produce(
-                bootstrap, "not-allowed", [b"v"], message_timeout_ms=1_500, topic_metadata_propagation_max_ms=500
+                bootstrap, "not-allowed", [b"v"], message_timeout_ms=60_000, topic_metadata_propagation_max_ms=500
             ).errors
         finally:
             own.alter_configs(broker="all", delete=["auto.create.topics.enable"])
