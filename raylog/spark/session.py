@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raylog.errors import ClusterError
+from raylog.errors import ClusterError, ConfigError
 from raylog.spark.installed import EXTRA, require_pyspark
 from raylog.spark.java import OPTIONS, use_java
 from raylog.spark.placing import Room, broker_hosts, bundles, memory_bytes
@@ -55,7 +55,8 @@ def init(
     """A Spark session whose executors run beside the brokers of a cluster, one each, all of them ready.
 
     ``cluster``: what ``raylog.init()`` or ``raylog.connect()`` returned; None connects. ``configs``: Spark's own, which win over those
-    set here. ClusterError says what is missing: Java, memory, the extra, executors that did not start within ``timeout_s``.
+    set here. ClusterError says what is missing: Java, memory, the extra, executors that did not start within ``timeout_s``;
+    ConfigError what can't be.
     """
     global _group, _logged, _session
     require_pyspark()
@@ -67,6 +68,10 @@ def init(
         if _session is not None:
             raise ClusterError("this process has a Spark session: raylog.spark.stop() ends it")
         memory = memory_bytes(executor_memory)
+        if cluster is not None and not hasattr(cluster, "status"):
+            raise ConfigError(
+                f"cluster={cluster!r} is no cluster: give what raylog.init() or raylog.connect() returned"
+            )
         use_java()
         if cluster is None:
             from raylog.cluster import connect

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import raylog.spark
 from raylog.errors import ClusterError, ConfigError
 from raylog.spark.placing import NODE_SHARE, Room, broker_hosts, bundles, memory_bytes
 
@@ -69,3 +70,15 @@ def test_the_hosts_of_brokers_are_those_of_their_live_servers() -> None:
         actor(3 << 16, None),
     ]
     assert broker_hosts(actors) == {0: "a", 1: "b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cluster": "127.0.0.1:9092"}, "is no cluster: give what raylog"),
+        ({"executor_memory": "1x"}, "write it as 1g"),
+    ],
+)
+def test_a_session_that_can_not_be_is_refused_before_anything_starts(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        raylog.spark.init("none", **options)
