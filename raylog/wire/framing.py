@@ -8,9 +8,12 @@ Reading. Small frames are read many at a time into a scratch buffer that all con
 the parsing of what it brought are one synchronous step, so nothing of one connection ever lies there while another one
 reads). A frame that is not complete in the scratch buffer gets a buffer of its own, taken from a pool, and the rest of
 it is read straight into that. After such a frame the next read asks for little, so that a train of large frames is
-copied hardly at all. A body announced as larger than ``GROWTH_STEP`` gets its memory as bytes arrive: announcing costs
-the announcer nothing, so it must cost us nothing. While the frames that are incomplete hold more than ``LENT_BYTES_MAX``, any further one
-begins with twice what has arrived of it: ten thousand connections that announce a frame and stop cost some kilobytes each.
+copied hardly at all. While the rest of a large frame is awaited on a plain socket, the kernel is told to wake us for
+``RECEIVE_STEP`` of it and not for every packet (SO_RCVLOWAT); the end of the connection wakes us all the same, and
+``take_what_comes`` asks for every byte again, for whoever watches that there is progress. A body announced as larger than
+``GROWTH_STEP`` gets its memory as bytes arrive: announcing costs the announcer nothing, so it must cost us nothing. While
+the frames that are incomplete hold more than ``LENT_BYTES_MAX``, any further one begins with twice what has arrived of it:
+ten thousand connections that announce a frame and stop cost some kilobytes each.
 
 Writing. Buffers are queued and handed to the transport together, at the end of the read that caused them or of the
 loop's turn: many small replies are one system call. Large buffers go uncopied. The kernel sizes the socket's buffers
@@ -41,6 +44,7 @@ Buffer = bytes | bytearray | memoryview
 SCRATCH_BYTES: Final = 256 * 1024
 LARGE_FRAME_BYTES: Final = 64 * 1024  # from here on a frame counts as large
 HEADER_WINDOW_BYTES: Final = 256  # what is asked for where a large frame is expected
+RECEIVE_STEP: Final = 256 * 1024
 GROWTH_STEP: Final = 2 * 1024 * 1024
 SMALLEST_BODY: Final = 4 * 1024
 LENT_BYTES_MAX: Final = (
@@ -139,6 +143,8 @@ class FramedProtocol(asyncio.BufferedProtocol):
         self._body_view: memoryview | None = None
         self._body_size = 0
         self._body_filled = 0  # 0 <= filled < size while there is a body
+        self._plain_socket: socket.socket | None = None  # whose bytes are our bytes: none with TLS
+        self._low_water = 1  # of the socket; never above what the peer still owes of the body
         self._reading_held = False
         self._parsing = False
         self._out: list[Buffer] = []
@@ -198,6 +204,10 @@ class FramedProtocol(asyncio.BufferedProtocol):
             if self.transport is not None and not self.lost:
                 self.transport.pause_reading()
 
+    def take_what_comes(self) -> None:
+        """Reads the rest of an incomplete frame byte by byte if need be: its bytes come so slowly that progress is hard to see."""
+        self._wake_for(1)
+
     def release_reading(self) -> None:
         if not self._reading_held or self.lost:
             return
@@ -243,6 +253,8 @@ class FramedProtocol(asyncio.BufferedProtocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            if transport.get_extra_info("ssl_object") is None:
+                self._plain_socket = sock
         if self.shut:
             transport.abort()
         else:
@@ -288,7 +300,10 @@ class FramedProtocol(asyncio.BufferedProtocol):
         self._body_filled += count
         if self._body_filled == self._body_size:
             self._body_complete()
-        elif self._body_filled == len(self._body):
+            return
+        if self._body_size - self._body_filled < self._low_water:
+            self._wake_for(self._body_size - self._body_filled)
+        if self._body_filled == len(self._body):
             self._grow_body()
 
     # -------------------------------------------------------------- reading
@@ -341,6 +356,14 @@ class FramedProtocol(asyncio.BufferedProtocol):
         self._body_size = size
         self._body_filled = len(start)
         self._body_view[: len(start)] = start
+        if size - len(start) > LARGE_FRAME_BYTES:
+            self._wake_for(min(size - len(start), RECEIVE_STEP))
+
+    def _wake_for(self, count: int) -> None:
+        """Let the kernel report what has arrived once it is so many bytes."""
+        if count != self._low_water and self._plain_socket is not None and not self.lost:
+            self._low_water = count
+            self._plain_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def _grow_body(self) -> None:
         assert self._body is not None and self._body_view is not None
@@ -361,6 +384,7 @@ class FramedProtocol(asyncio.BufferedProtocol):
         assert self._body is not None and self._body_view is not None
         body, view = self._body, self._body_view
         self._body = self._body_view = None
+        self._wake_for(1)
         self._window = HEADER_WINDOW_BYTES if self._body_size >= LARGE_FRAME_BYTES else LARGE_FRAME_BYTES
         self._parsing = True
         try:

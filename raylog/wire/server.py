@@ -396,7 +396,9 @@ class ServerConnection(FramedProtocol):
         elif self._progress_mark != self.bytes_received:
             self._progress_mark = self.bytes_received
             self._progress_at = now
-        elif now - self._progress_at > limits.frame_timeout_ms / 1000:
+        elif now - self._progress_at <= limits.frame_timeout_ms / 1000:
+            self.take_what_comes()
+        else:
             self.refused(ProtocolError(f"the rest of a frame did not come within {limits.frame_timeout_ms} ms"))
 
 

@@ -163,6 +163,27 @@ def test_a_client_that_sends_byte_by_byte_is_served(run: Run) -> None:
     run(work())
 
 
+def test_a_large_frame_that_comes_slowly_is_taken_before_it_counts_as_stopped(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raylog.wire.server.SWEEP_INTERVAL_S", 0.01)
+
+    async def work() -> None:
+        server, endpoint = await listening(None)
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        data = b"".join(encode_request(produce(b"x" * 1_000_000), 1, client_id_field("c")))
+        for start in (0, 1_000, 2_000):  # less than what the server would like to read at once
+            writer.write(data[start : start + 1_000])
+            while not (found := list(server.connections)) or found[0].bytes_received < start + 1_000:
+                await asyncio.sleep(0.01)
+        writer.write(data[3_000:])
+        assert len(await reader.readexactly(4)) == 4
+        writer.close()
+        await server.stop()
+
+    run(work())
+
+
 def test_a_client_that_stops_within_a_frame_is_closed_after_a_while(
     run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

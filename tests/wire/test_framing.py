@@ -1,6 +1,7 @@
 """Frames in and out of a byte stream, with a transport made of lists."""
 
 import asyncio
+import socket
 import struct
 from typing import Any
 
@@ -70,8 +71,26 @@ class Collector(FramedProtocol):
         self.reason = reason
 
 
-def connected(protocol: FramedProtocol) -> Wire:
-    wire = Wire()
+class SocketWire(Wire):
+    """A wire over a TCP socket, which remembers how many bytes have to be there before its reader is woken."""
+
+    family = socket.AF_INET
+
+    def __init__(self, *, is_encrypted: bool = False) -> None:
+        super().__init__()
+        self.is_encrypted = is_encrypted
+        self.low_water = 1
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"socket": self, "ssl_object": self if self.is_encrypted else None}.get(name, default)
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_RCVLOWAT):
+            self.low_water = value
+
+
+def connected(protocol: FramedProtocol, wire: Wire | None = None) -> Wire:
+    wire = wire or Wire()
 
     async def connect() -> None:
         protocol.connection_made(wire)
@@ -242,6 +261,31 @@ def test_what_is_kept_of_a_large_frame_stays_as_it_was() -> None:
     for body in bodies:
         feed(protocol, framed(body))
     assert [bytes(each) for each in kept] == [body[-70_000:] for body in bodies]
+
+
+def test_the_rest_of_a_large_frame_is_read_in_large_pieces() -> None:
+    protocol, wire = Collector(), SocketWire()
+    connected(protocol, wire)
+    data = framed(b"x" * 1_000_000)
+    feed(protocol, data[:100])
+    assert wire.low_water == framing.RECEIVE_STEP
+    feed(protocol, data[100:900_000])
+    assert wire.low_water == 100_004, "more than the peer owes never comes"
+    feed(protocol, data[900_000:])
+    assert wire.low_water == 1
+    feed(protocol, data[:100])
+    protocol.take_what_comes()
+    feed(protocol, data[100:500_000])
+    assert wire.low_water == 1, "who asked for every byte gets the rest of the frame so"
+    feed(protocol, data[500_000:] + framed(b"small")[:6])
+    assert wire.low_water == 1 and len(protocol.frames) == 2
+
+
+def test_the_bytes_below_an_encrypted_stream_are_not_counted_on() -> None:
+    protocol, wire = Collector(), SocketWire(is_encrypted=True)
+    connected(protocol, wire)
+    feed(protocol, framed(b"x" * 1_000_000)[:100])
+    assert wire.low_water == 1
 
 
 def test_replies_to_frames_of_one_read_leave_in_one_write() -> None:
