@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from raylog.client.address import ClusterAddress
 from raylog.ranges.sending import send_tables
-from raylog.spark.lasting_workers import make_lasting
+from raylog.spark.lasting_workers import make_lasting, reuse_memory
 from raylog.spark.write_fence import Turn
 
 RESULT = "attempt int, records bigint"
@@ -29,6 +29,7 @@ class WriteTasks:
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
+        reuse_memory()
         context: Any = TaskContext.get()
         attempt, task = (context.attemptNumber(), context.partitionId()) if context is not None else (0, 0)
         try:

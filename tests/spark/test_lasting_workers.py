@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import types
 import zipfile
@@ -54,3 +55,31 @@ def test_nothing_is_changed_outside_of_a_python_worker(
     frozen = gc.get_freeze_count()
     lasting_workers.make_lasting()
     assert len(left(importers)) == 4 and gc.get_freeze_count() == frozen
+
+
+PROGRAM = """
+import resource, sys, types
+from raylog.spark.lasting_workers import reuse_memory
+if sys.argv[1] == "worker":
+    sys.modules["pyspark.worker"] = types.ModuleType("pyspark.worker")
+reuse_memory()
+def work():
+    for _ in range(200):
+        batches = [b"x" * 1_000_000 for _ in range(5)]
+        del batches
+work()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+work()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def page_faults(process: str) -> int:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, process], capture_output=True, text=True, check=True, timeout=60
+    )
+    return int(run.stdout)
+
+
+def test_batches_that_come_and_go_cost_a_worker_no_page_faults() -> None:
+    assert page_faults("worker") < 2_000 < 100_000 < page_faults("driver")
