@@ -298,7 +298,7 @@ def test_log_behaves_like_a_list_through_crashes_and_losses_of_power() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.core
+@pytest.mark.sim
 def test_log_behaves_like_a_list_in_many_more_histories() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         LogAgainstList,
