@@ -277,8 +277,8 @@ def test_the_rest_of_a_large_frame_is_read_in_large_pieces() -> None:
     protocol.take_what_comes()
     feed(protocol, data[100:500_000])
     assert wire.low_water == 1, "who asked for every byte gets the rest of the frame so"
-    feed(protocol, data[500_000:] + framed(b"small")[:6])
-    assert wire.low_water == 1 and len(protocol.frames) == 2
+    feed(protocol, data[500_000:] + framed(b"x" * 100_000)[:6])
+    assert wire.low_water == 1 and len(protocol.frames) == 2, "a frame of this size is read as it comes"
 
 
 def test_the_bytes_below_an_encrypted_stream_are_not_counted_on() -> None:
