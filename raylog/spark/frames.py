@@ -20,13 +20,20 @@ def tasks_frame(spark: Any, tasks: Sequence[str], hosts: Sequence[Sequence[str]]
     jvm, gateway, context = spark._jvm, spark.sparkContext._gateway, spark.sparkContext
     if not tasks:
         return spark.createDataFrame([], "task string")
+    # Each of these names is looked up among all jars, package by package: once, not once for each task.
+    pair, row, cell, as_seq = (
+        jvm.scala.Tuple2,
+        jvm.org.apache.spark.sql.RowFactory,
+        jvm.java.lang.Object,
+        jvm.PythonUtils.toSeq,
+    )
+    preferences = {tuple(each): as_seq(list(each)) for each in hosts}
     pairs = jvm.java.util.ArrayList()
     for task, preferred in zip(tasks, hosts, strict=True):
-        cells = gateway.new_array(jvm.java.lang.Object, 1)
+        cells = gateway.new_array(cell, 1)
         cells[0] = task
-        row = jvm.org.apache.spark.sql.RowFactory.create(cells)
-        pairs.add(jvm.scala.Tuple2(row, jvm.PythonUtils.toSeq(list(preferred))))
+        pairs.add(pair(row.create(cells), preferences[tuple(preferred)]))
     kind = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("org.apache.spark.sql.Row"))
-    rows = context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), kind).toJavaRDD()
+    rows = context._jsc.sc().makeRDD(as_seq(pairs), kind).toJavaRDD()
     schema = spark._jsparkSession.parseDataType(json.dumps(_ROW))
     return DataFrame(spark._jsparkSession.createDataFrame(rows, schema), spark)
