@@ -1,65 +1,82 @@
 """What tasks of Ray Data found to be lost, told to the program that planned them: a warning there for each, as soon as it is met.
 
 With ``fail_on_data_loss=False`` a task goes on after a loss, and nobody reads its own log (a Ray that raylog has started or
-connected to does not pass it on). So there is one small actor per program, a ``LossBoard``, on which tasks write before they go on, and a
-thread here that waits for what is written. It is made with the first read that may lose something and ends with the program.
+connected to does not pass it on). So the program listens, with the first read that may lose something, on a port of its node's
+address, and a task tells it before it goes on: one line of JSON with the program's token, and one that says it was heard.
+
+It is a port and not an actor: a thread of the program that waits for an actor still holds references when ``ray.shutdown()`` is called,
+and Ray ends the whole process when one is given back after that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
+import json
 import logging
-import threading
+import os
+import secrets
+import socket
+from dataclasses import dataclass
 from typing import Any
 
-import ray
+import ray.util
+
+from raylog.client.background import background
 
 logger = logging.getLogger("raylog.data")
 
-_lock = threading.Lock()
-_board: tuple[str, Any] | None = None  # of the job that this process is
+PATIENCE_S = 10.0
+_LINE_BYTES_MAX = 64 << 10
+_HEARD = b"heard\n"
 
 
-class LossBoard:
-    """An async actor."""
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a program listens, for its tasks to tell it."""
 
-    def __init__(self) -> None:
-        self._losses: list[str] = []
-        self._news = asyncio.Condition()
+    host: str
+    port: int
+    token: str
 
-    async def add(self, loss: str) -> None:
-        async with self._news:
-            self._losses.append(loss)
-            self._news.notify_all()
-
-    async def after(self, count: int) -> list[str]:
-        """The losses after the first ``count``, when there are any."""
-        async with self._news:
-            await self._news.wait_for(lambda: len(self._losses) > count)
-            return self._losses[count:]
-
-
-def board() -> Any:
-    """This program's board, for tasks to write on."""
-    global _board
-    context = ray.get_runtime_context()
-    job = f"{context.gcs_address} {context.get_job_id()}"
-    with _lock:
-        if _board is None or _board[0] != job:
-            actor = ray.remote(LossBoard).options(num_cpus=0, max_concurrency=1000).remote()
-            threading.Thread(target=_follow, args=(actor,), name="raylog-losses", daemon=True).start()
-            _board = job, actor
-        return _board[1]
-
-
-def _follow(actor: Any) -> None:
-    count = 0
-    while True:
+    def tell(self, loss: str) -> None:
+        """Returns when the program has been told, or can't be: then the task's own log says so, and the task goes on."""
+        line = json.dumps({"token": self.token, "loss": loss}).encode() + b"\n"
         try:
-            news = ray.get(actor.after.remote(count))
-        except (Exception, SystemExit) as error:  # Ray has ended: who waits in get then is told by either
-            logger.debug("losses are not followed any more: %r", error)
-            return
-        for loss in news:
-            logger.warning("%s", loss)
-        count += len(news)
+            with socket.create_connection((self.host, self.port), PATIENCE_S) as connection:
+                connection.sendall(line)
+                if connection.recv(len(_HEARD), socket.MSG_WAITALL) != _HEARD:
+                    raise ConnectionError("it did not say that it heard")
+        except OSError as error:
+            logger.warning("%s:%d, which planned this read, can't be told of a loss: %s", self.host, self.port, error)
+
+
+_listening: tuple[int, asyncio.Server, Listener] | None = None  # in the process of this number
+
+
+def listener() -> Listener:
+    """This program's, listening."""
+    global _listening
+    if _listening is None or _listening[0] != os.getpid():
+        untyped: Any = ray.util
+        _listening = os.getpid(), *background().run(_listen(untyped.get_node_ip_address()))
+    return _listening[2]
+
+
+async def _listen(host: str) -> tuple[asyncio.Server, Listener]:
+    token = secrets.token_hex(16)
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            said = json.loads(await asyncio.wait_for(reader.readline(), PATIENCE_S))
+            if hmac.compare_digest(said["token"].encode(), token.encode()):
+                logger.warning("%s", said["loss"])
+                writer.write(_HEARD)
+                await writer.drain()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, TimeoutError) as error:
+            logger.debug("what came where losses are told is none: %r", error)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(hear, host, 0, limit=_LINE_BYTES_MAX)
+    return server, Listener(host, server.sockets[0].getsockname()[1], token)

@@ -17,7 +17,7 @@ from ray.data.datasource import Datasource, ReadTask
 
 from raylog.client.address import ClusterAddress
 from raylog.client.sync import AdminClient
-from raylog.data.loss_reports import board
+from raylog.data.loss_reports import Listener, listener
 from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import Cut, take
@@ -158,9 +158,9 @@ class TopicSource(Datasource):
         address = self._address
         size = round(len(part) * self._cut.bytes_per_offset.get(part.key, 0.0)) or None
         rows = len(part) if self._is_exact else None
-        told = None if options.fail_on_data_loss else board()
+        program = None if options.fail_on_data_loss else listener()
         return ReadTask(
-            lambda: _blocks(address, part, options, row_limit, told),
+            lambda: _blocks(address, part, options, row_limit, program),
             BlockMetadata(num_rows=rows, size_bytes=size, exec_stats=None, input_files=None),
             schema=schema_of(options.columns),
             per_task_row_limit=row_limit,
@@ -168,14 +168,14 @@ class TopicSource(Datasource):
 
 
 def _blocks(
-    address: ClusterAddress, part: OffsetRange, options: ReadOptions, row_limit: int | None, told: Any
+    address: ClusterAddress, part: OffsetRange, options: ReadOptions, row_limit: int | None, program: Listener | None
 ) -> Iterator[Any]:
     import pyarrow as pa
 
     def on_loss(loss: str) -> None:
         report_loss(loss)
-        if told is not None:
-            ray.get(told.add.remote(loss))
+        if program is not None:
+            program.tell(loss)
 
     left = row_limit
     for batch in read_range(address, part, options, on_loss=on_loss):
