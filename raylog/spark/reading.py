@@ -10,7 +10,7 @@ action on the DataFrame reads the same offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from raylog.errors import ConfigError
@@ -41,6 +41,7 @@ _TYPES = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
+_TRAVELS_AS = {"binary": "string"}
 KAFKA_COLUMNS = tuple(name for name in _TYPES if name != "headers")
 
 
@@ -93,7 +94,7 @@ def read(spark: Any, topics: Topics, *, cluster: Any = None, **options: Any) -> 
     losses = None if lossless else accumulated(spark, cut.losses)
     read_options = ReadOptions(arrow_names(names), fail_on_data_loss=lossless, read_committed=committed)
     frame = tasks_frame(spark, [encoded(part) for part in parts], [part.hosts for part in parts])
-    return told_of(frame.mapInArrow(RangeTasks(address, read_options, losses), schema_of(names)), losses)
+    return told_of(records_frame(frame, RangeTasks(address, read_options, losses), names), losses)
 
 
 def task_bytes(cut: Cut, cores: int) -> int:
@@ -107,9 +108,18 @@ def arrow_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(ARROW_NAMES.get(name, name) for name in names)
 
 
-def schema_of(names: Iterable[str]) -> str:
-    """The columns with their types, as Spark writes them."""
-    return ", ".join(f"{name} {_TYPES[name]}" for name in names)
+def records_frame(frame: Any, tasks: Any, names: Sequence[str]) -> Any:
+    """These columns of the records that tasks make of the rows of ``frame``.
+
+    Bytes come from them as strings (``range_tasks``), and are bytes again behind Spark's cast, which changes none.
+    """
+    schema = ", ".join(f"{name} {_TRAVELS_AS.get(_TYPES[name], _TYPES[name])}" for name in names)
+    records = frame.mapInArrow(tasks, schema)
+    if _TRAVELS_AS.keys().isdisjoint(_TYPES[name] for name in names):
+        return records
+    return records.selectExpr(
+        *(f"CAST({name} AS {_TYPES[name]}) AS {name}" if _TYPES[name] in _TRAVELS_AS else f"`{name}`" for name in names)
+    )
 
 
 def columns_of(given: Mapping[str, Any]) -> tuple[str, ...]:

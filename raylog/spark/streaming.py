@@ -34,7 +34,7 @@ from raylog.spark.checkpoint import CheckpointProgress, has_begun
 from raylog.spark.installed import require_pyspark
 from raylog.spark.loss_reports import accumulated, told_of
 from raylog.spark.options import stream_options
-from raylog.spark.reading import arrow_names, columns_of, schema_of
+from raylog.spark.reading import arrow_names, columns_of, records_frame
 from raylog.spark.stream_planner import FILE_AGE_MAX, Ends, StreamPlanner
 from raylog.spark.stream_tasks import StreamTasks
 
@@ -216,5 +216,5 @@ def _frame(spark: Any, folder: Path, given: Mapping[str, Any], address: ClusterA
     )
     tasks = given.get("min_partitions") or spark.sparkContext.defaultParallelism
     losses = None if options.fail_on_data_loss else accumulated(spark)
-    frame = lines.repartition(tasks).mapInArrow(StreamTasks(address, options, losses), schema_of(names))
+    frame = records_frame(lines.repartition(tasks), StreamTasks(address, options, losses), names)
     return told_of(frame, losses)

@@ -89,6 +89,20 @@ def test_only_the_columns_asked_for_reach_spark(spark: Any, kafka: Kafka, topic:
         raylog.spark.read(spark, topic, cluster=kafka, columns=["vlaue"])
 
 
+def test_bytes_that_are_no_text_arrive_as_they_were_written(spark: Any, kafka: Kafka) -> None:
+    name = f"read-{next(_numbers)}"
+    kafka.create_topic(name)
+    written = [(b"\xff\x00\xc3(", b"\x80"), (b"", None), (None, b""), ("\ud7ff".encode(), bytes(range(256)))]
+    records = [(NOON_MS, key, value, ()) for key, value in written]
+    kafka._run(kafka._inside.write(TopicPartition(name, 0), encode(records), len(records)))
+    frame = raylog.spark.read(spark, name, cluster=kafka)
+    rows = frame.orderBy("offset").collect()
+    assert [tuple(each if each is None else bytes(each) for each in (row.key, row.value)) for row in rows] == written
+    assert frame.where("key = X'FF00C328' and value = X'80'").count() == 1
+    assert frame.where("value is null").count() == frame.where("key is null").count() == 1
+    assert frame.selectExpr("sum(length(value))").collect()[0][0] == 257
+
+
 # ---------------------------------------------------------------------- tasks
 
 
