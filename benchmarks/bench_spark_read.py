@@ -22,8 +22,8 @@ from typing import Any
 
 from apache_kafka import VERSION, ApacheKafka
 from embedded import EmbeddedCluster
-from harness import Benchmark, arguments, cpu_seconds
-from local_spark import MASTER, SETTINGS, processes, session
+from harness import Benchmark, arguments
+from local_spark import MASTER, SETTINGS, cpu_since, cpu_used, session
 from producers import ConfluentKafka, RaylogProducer, random_values
 from spark_connector import VERSION as CONNECTOR
 from task_memory import growths
@@ -98,16 +98,15 @@ class Case:
         return rates[RAYLOG].median / rates[KAFKA].median
 
     def rate(self, side: str, query: str) -> float:
-        pids = [*processes(), *(self.ours.replica_pids() if side == RAYLOG else self.theirs.pids.values())]
-        started, used = time.perf_counter(), cpu_seconds(*pids)
+        servers = [*(self.ours.replica_pids() if side == RAYLOG else self.theirs.pids.values())]
+        started, used = time.perf_counter(), cpu_used(servers)
         frame = self.frame(side)
         assert dict(frame.dtypes)["value"] == "binary"
         frame.createOrReplaceTempView("records")
         (answer,) = self.spark.sql(QUERIES[query]).collect()
         took = time.perf_counter() - started
         self.answers.setdefault(query, set()).add((answer.rows, answer.told))
-        later = {pid for pid in processes() if pid not in pids}  # Python workers that this query started
-        cost = cpu_seconds(*pids) - used + cpu_seconds(*later)
+        cost = cpu_since(used, servers)
         self.costs.setdefault((side, query), []).append(cost / (self.count * self.size / 1e9))
         return float(answer.rows / took / 1e6)
 

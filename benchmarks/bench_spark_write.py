@@ -24,8 +24,8 @@ from apache_kafka import VERSION, ApacheKafka
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import TopicPartition as KafkaPartition
 from embedded import EmbeddedCluster
-from harness import Benchmark, arguments, cpu_seconds
-from local_spark import MASTER, SETTINGS, processes, session
+from harness import Benchmark, arguments
+from local_spark import MASTER, SETTINGS, cpu_since, cpu_used, session
 from spark_connector import VERSION as CONNECTOR
 
 import raylog.spark
@@ -85,8 +85,8 @@ class Case:
         is_ours = side == RAYLOG
         before = self.end(is_ours)
         settle([self.ours.folder / "data", self.theirs.folder], self.count * self.size)
-        pids = [*processes(), *(self.ours.replica_pids() if is_ours else self.theirs.pids.values())]
-        started, used = time.perf_counter(), cpu_seconds(*pids)
+        servers = [*(self.ours.replica_pids() if is_ours else self.theirs.pids.values())]
+        started, used = time.perf_counter(), cpu_used(servers)
         if is_ours:
             summary = raylog.spark.write(self.frame, self.topic, cluster=self.ours.cluster)
             assert (summary.records, summary.reruns) == (self.count, 0), summary
@@ -95,8 +95,7 @@ class Case:
             tuning = TUNING if side == TUNED else {}
             self.frame.write.format("kafka").options(**options, **tuning).save()
         took = time.perf_counter() - started
-        later = {pid for pid in processes() if pid not in pids}
-        cost = cpu_seconds(*pids) - used + cpu_seconds(*later)
+        cost = cpu_since(used, servers)
         self.costs.setdefault(side, []).append(cost / (self.count * self.size / 1e9))
         written = self.end(is_ours) - before
         assert written == self.count, f"{written} records have come, of {self.count}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import psutil
+from harness import cpu_seconds
 from spark_connector import jars
 
 from raylog.spark.java import OPTIONS, use_java
@@ -46,3 +47,19 @@ def processes() -> list[int]:
     me = psutil.Process()
     jvms = [each for each in me.children() if each.name() == "java"]
     return [me.pid, *(each.pid for jvm in jvms for each in [jvm, *jvm.children(recursive=True)])]
+
+
+def cpu_used(servers: Iterable[int]) -> dict[int, float]:
+    """CPU seconds so far of each of Spark's processes and of these servers; who ends meanwhile, as Spark ends idle workers, is left out."""
+    used = {}
+    for pid in (*processes(), *servers):
+        try:
+            used[pid] = cpu_seconds(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return used
+
+
+def cpu_since(before: Mapping[int, float], servers: Iterable[int]) -> float:
+    """CPU seconds since ``cpu_used`` said that; of processes that have started since, all."""
+    return sum(now - before.get(pid, 0.0) for pid, now in cpu_used(servers).items())
