@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from raylog.data.writing import TopicWriteSummary as TopicWriteSummary
     from raylog.data.writing import write_topic as write_topic
     from raylog.ranges.dealing import StreamState as StreamState
+    from raylog.spark.datasets import from_spark as from_spark
+    from raylog.spark.datasets import release as release
+    from raylog.spark.datasets import to_spark as to_spark
 
 _HOMES = {
     "StreamState": "raylog.ranges.dealing",
@@ -38,9 +41,12 @@ _HOMES = {
     "TopicStream": "raylog.data.streaming",
     "TopicWriteSummary": "raylog.data.writing",
     "decode_json": "raylog.data.json_values",
+    "from_spark": "raylog.spark.datasets",
     "load_state": "raylog.data.streaming",
     "read_topic": "raylog.data.reading",
+    "release": "raylog.spark.datasets",
     "stream_topic": "raylog.data.streaming",
+    "to_spark": "raylog.spark.datasets",
     "write_topic": "raylog.data.writing",
 }
 __all__ = sorted(_HOMES)
