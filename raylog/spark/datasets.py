@@ -60,8 +60,9 @@ def from_spark(df: Any) -> Any:
             )
         parts = [Part(row.token, row.records, row.bytes, node_of(row.token)) for row in rows]
         source = ShelfSource(shelves, parts, schema)
-        # No CPUs: Spark's executors may have reserved all there are.
-        ds = ray.data.read_datasource(source, num_cpus=0, override_num_blocks=len(source.tasks))
+        # No CPUs, as Spark's executors may have reserved all there are: something else has to limit how many tasks run.
+        count = len(source.tasks)
+        ds = ray.data.read_datasource(source, num_cpus=0, concurrency=min(count, _cpus()), override_num_blocks=count)
     except BaseException:
         shelves.end()
         raise
@@ -134,6 +135,12 @@ def _check_ray() -> None:
         )
     if untyped.util.client.ray.is_connected():
         raise ClusterError("not by Ray client (ray://): run this program on a node of the cluster, as a job")
+
+
+def _cpus() -> int:
+    """How many CPUs Ray has in all."""
+    untyped: Any = ray
+    return max(1, int(untyped.cluster_resources().get("CPU", 1)))
 
 
 def _addresses() -> dict[str, str]:

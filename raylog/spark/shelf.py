@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ TABLE_BYTES = 32 << 20
 
 BATCH_BYTES = 16 << 20
 _BATCH_ROWS = 10_000
+_CONNECTING_S = 10
 STORED = "token string, records bigint, bytes bigint"
 
 
@@ -101,6 +103,12 @@ class ShelfPlace:
         ray._raylet.Config.initialize("")  # reads the environment again: ray may have been imported before
         ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
         try:
+            if not ray._private.services.find_node_ids():
+                raise OSError(
+                    "no node of a Ray is on this machine"
+                )  # ray.init would wait a minute for one, and minutes for its head
+            host, _, port = self.address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECTING_S).close()
             ray.init(self.address, namespace=self.namespace, logging_level=logging.ERROR, log_to_driver=False)
         except Exception as error:
             raise ConnectionError(

@@ -14,7 +14,7 @@ from ray_clusters import eventually
 import raylog
 from raylog.errors import ClusterError, ConfigError
 from raylog.spark import datasets
-from raylog.spark.shelf import Shelves
+from raylog.spark.shelf import STORED, ShelfPlace, Shelves, Store
 
 pytestmark = [
     pytest.mark.spark,
@@ -30,6 +30,14 @@ MOMENT = datetime.datetime(2024, 2, 29, 12, 34, 56, 789012, tzinfo=datetime.UTC)
 def test_without_a_ray_it_is_said(spark: Any) -> None:
     with pytest.raises(ClusterError, match="not connected to a Ray"):
         raylog.data.from_spark(spark.range(3))
+
+
+def test_a_task_that_does_not_reach_the_ray_says_so_and_what_to_do(spark: Any) -> None:
+    nowhere = ShelfPlace("127.0.0.1:9", "namespace", "shelf", ("node",), ())
+    with pytest.raises(
+        Exception, match=r"does not reach the Ray at 127.0.0.1:9, .*raylog.spark.init\(\), or go by files"
+    ):
+        spark.range(1).mapInArrow(Store(nowhere), STORED).collect()
 
 
 def shelves(ray: Any) -> set[str]:

@@ -25,6 +25,18 @@ def refused(**options):
     except ClusterError as error:
         return str(error)
 
+def exchange(spark):
+    # there and back, and once more after an executor was killed
+    topic = raylog.data.read_topic("t", cluster=cluster, columns=["key", "value", "timestamp"], num_cpus=0)
+    there = raylog.data.to_spark(topic, spark)
+    back = raylog.data.from_spark(there.repartition(4))
+    ray.kill(ray.get_actor("raydp-executor-1"))
+    again = raylog.data.from_spark(there.where("value like 'v1%'"))
+    note(types=[str(each) for each in back.schema().types], exchanged=[back.count(), again.count()])
+    note(whole={row["value"] for row in back.take_all()} == {b"v%d" % n for n in range(3000)})
+    for made in (there, back, again):
+        raylog.data.release(made)
+
 def main():
     global cluster
     cluster = raylog.init("data", ray_address="local", timeout_s=120)
@@ -51,6 +63,7 @@ def main():
     note(groups=[group["state"] for group in groups])
     spark = raylog.spark.init("second", cluster=cluster, configs={"spark.sql.shuffle.partitions": "3"}, **small)
     note(leaked=spark.conf.get("spark.of.the.first", "nothing"), again=raylog.spark.read(spark, "t", cluster=cluster).count())
+    exchange(spark)
     raylog.spark.stop()
     cluster.shutdown()
 
@@ -85,6 +98,8 @@ def test_a_session_runs_beside_the_brokers_with_the_java_of_the_extra(short_fold
     assert "stack size specified is too small" in facts["hopeless"]
     assert set(facts["groups"]) == {"REMOVED"}
     assert (facts["leaked"], facts["again"]) == ("nothing", 3000)
+    assert facts["types"] == ["binary", "binary", "timestamp[us, tz=UTC]"]
+    assert facts["exchanged"] == [3000, 1111] and facts["whole"]
     assert "WARN" not in run.stdout + run.stderr
 
 
