@@ -6,7 +6,8 @@
     ds = raylog.data.read_topic("events", cluster=cluster)         # key, value, topic, partition, offset, timestamp, …
     raylog.data.write_topic(ds.select_columns(["key", "value"]), "copies", cluster=cluster)
 
-The same cut and the same splits as ``raylog.spark`` has (``raylog.ranges``).
+The same cut and the same splits as ``raylog.spark`` has (``raylog.ranges``). ``to_spark`` makes a DataFrame of a Dataset, ``from_spark`` a
+Dataset of a DataFrame, and ``release`` frees what Ray keeps for either.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from raylog.data.writing import write_topic as write_topic
     from raylog.ranges.dealing import StreamState as StreamState
     from raylog.spark.datasets import from_spark as from_spark
-    from raylog.spark.datasets import release as release
     from raylog.spark.datasets import to_spark as to_spark
+    from raylog.spark.shelf import release as release
 
 _HOMES = {
     "StreamState": "raylog.ranges.dealing",
@@ -44,7 +45,7 @@ _HOMES = {
     "from_spark": "raylog.spark.datasets",
     "load_state": "raylog.data.streaming",
     "read_topic": "raylog.data.reading",
-    "release": "raylog.spark.datasets",
+    "release": "raylog.spark.shelf",
     "stream_topic": "raylog.data.streaming",
     "to_spark": "raylog.spark.datasets",
     "write_topic": "raylog.data.writing",

@@ -5,31 +5,53 @@ handed over and fails for good once an executor was replaced (here Spark's tasks
 again like any); and it takes Datasets through pandas, which changes integers that have nulls. A session of RayDP is not needed, only
 that Spark's tasks reach the Ray of this process.
 
-The driver sees names and sizes, no rows. A task holds one table of ``TABLE_BYTES`` at a time, or one block of the Dataset where Ray has
-mapped it.
+The driver sees names and sizes, no rows. A task holds one table of ``TABLE_BYTES`` at a time; or the other way one batch, cut from a
+block of the Dataset where Ray has mapped it. Every column may have nulls in Spark, whatever the Dataset says: its blocks may differ, and
+Spark would take a null for a zero where it expects none.
 """
 
 from __future__ import annotations
 
+import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.data.block import BlockMetadata
+from ray.data.block import BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from raylog.errors import ClusterError, ConfigError
 from raylog.spark.frames import tasks_frame
 from raylog.spark.installed import require_pyspark
-from raylog.spark.shelf import STORED, TABLE_BYTES, Fetch, Shelves, Store, node_of
+from raylog.spark.shelf import (
+    STORED,
+    TABLE_BYTES,
+    Fetch,
+    Shelves,
+    Store,
+    keep_for,
+    node_of,
+    release_of_ended_sessions,
+)
 
 FRAME_TASK_BYTES_MIN, FRAME_TASK_BYTES_MAX = 1 << 20, 256 << 20
 _TASKS_PER_CORE = 2
-_held: dict[int, tuple[Any, Shelves]] = {}  # by the identity of a DataFrame or Dataset, which is kept, too
-_WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+_WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.float16(): pa.float32()}
+_DECIMAL_DIGITS_MAX = 38
 _GONE = "rows of this Dataset are no more in Ray: it was released (raylog.data.release), or their node has ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of a Dataset as Arrow; ``schema``: its own."""
+
+    ref: Any
+    records: int
+    bytes: int
+    schema: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +67,13 @@ class Part:
 def from_spark(df: Any) -> Any:
     """The rows of a DataFrame as a ``ray.data.Dataset``; Spark computes them now.
 
-    They stay in Ray's object store until ``release`` of the Dataset or the end of this program. ConfigError names a column whose type
-    Arrow has not. ClusterError without a Ray, and where a node of Ray ended meanwhile with rows that it held.
+    They stay in Ray's object store until ``release`` of the Dataset or the end of this program; they do not need the session of Spark any
+    more. ConfigError names a column whose type Arrow has not. ClusterError without a Ray, and where a node of Ray ended meanwhile with rows
+    that it held. What fails in Spark is Spark's error.
     """
-    require_pyspark(df.sparkSession)
+    _check_frame(df)
     _check_ray()
+    release_of_ended_sessions()
     schema = _arrows_schema(df)
     shelves = Shelves(_nodes(df.sparkSession))
     try:
@@ -66,43 +90,36 @@ def from_spark(df: Any) -> Any:
     except BaseException:
         shelves.end()
         raise
-    _held[id(ds)] = (ds, shelves)
+    keep_for(ds, shelves)
     return ds
 
 
 def to_spark(ds: Any, spark: Any) -> Any:
     """The rows of a Dataset as a DataFrame; Ray Data computes them now.
 
-    They stay in Ray's object store until ``release`` of the DataFrame or the end of this program. ConfigError names a column whose type
-    Spark has not.
+    They stay in Ray's object store until ``release`` of the DataFrame, or the end of its session or of this program. ConfigError names a
+    column whose type Spark has not. ClusterError without a Ray. What fails in Ray Data is its own error.
     """
-    require_pyspark(spark)
+    _check_session(spark)
     _check_ray()
+    if not isinstance(ds, ray.data.Dataset):
+        raise ConfigError(f"to_spark takes a ray.data.Dataset, not a {type(ds).__name__}: ray.data.from_… makes one")
+    release_of_ended_sessions()
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-    blocks = _in_arrow(ds)
-    found = blocks.schema()
-    if found is None:
-        raise ConfigError("a Dataset without blocks has no columns: Spark needs a schema")
-    wanted = pa.schema(
-        [pa.field(each.name, _sparks(each.type, each.name), each.nullable) for each in found.base_schema]
-    )
+    blocks = _blocks(ds)
+    wanted = _united([block.schema for block in blocks])
     structure = from_arrow_schema(wanted, prefer_timestamp_ntz=True)
     own = ray.get_runtime_context().get_node_id()
-    entries = [
-        entry
-        for bundle in blocks.iter_internal_ref_bundles()
-        for entry in bundle.blocks
-        if entry.metadata.num_rows != 0
-    ]
-    places = _hosts([entry.ref for entry in entries])
+    blocks = [block for block in blocks if block.records]
+    places = _hosts([block.ref for block in blocks])
     parts = [
-        Part(f"{own}/{number}", entry.metadata.num_rows or 0, entry.metadata.size_bytes or 0, places[number])
-        for number, entry in enumerate(entries)
+        Part(f"{own}/{number}", block.records, block.bytes, place)
+        for number, (block, place) in enumerate(zip(blocks, places, strict=True))
     ]
     shelves = Shelves([own])
     try:
-        held = {part.token: entry.ref for part, entry in zip(parts, entries, strict=True)}
+        held = {part.token: block.ref for part, block in zip(parts, blocks, strict=True)}
         ray.get(shelves.handles[own].hold.remote(held))
         share = sum(part.bytes for part in parts) // (_TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
         runs = _runs(parts, min(FRAME_TASK_BYTES_MAX, max(FRAME_TASK_BYTES_MIN, share)))
@@ -115,16 +132,41 @@ def to_spark(ds: Any, spark: Any) -> Any:
     except BaseException:
         shelves.end()
         raise
-    _held[id(frame)] = (frame, shelves)
+    keep_for(frame, shelves, spark)
     return frame
 
 
-def release(made: Any) -> None:
-    """Free what Ray's object store keeps for a DataFrame of ``to_spark`` or a Dataset of ``from_spark``: what is made of them can't be
-    computed any more, what was computed stays. ConfigError for anything else."""
-    if (held := _held.pop(id(made), None)) is None:
-        raise ConfigError("this is nothing that to_spark or from_spark has returned, or it was released before")
-    held[1].end()
+def _check_frame(df: Any) -> None:
+    require_pyspark()
+    from pyspark.sql import DataFrame
+
+    if not isinstance(df, DataFrame):
+        raise ConfigError(f"from_spark takes a DataFrame of PySpark, not a {type(df).__name__}")
+    if df.isStreaming:
+        raise ConfigError(
+            "from_spark takes a DataFrame of a batch: this one is a stream, whose foreachBatch can call from_spark for each batch"
+        )
+    _check_session(df.sparkSession)
+
+
+def _check_session(spark: Any) -> None:
+    require_pyspark()
+    from pyspark.sql import SparkSession
+
+    if not isinstance(spark, SparkSession):
+        raise ConfigError(
+            f"a session of Spark is needed, not a {type(spark).__name__}: raylog.spark.init() or SparkSession.builder makes one"
+        )
+    if spark.sparkContext._jsc is None:
+        raise ConfigError("this session of Spark has ended: raylog.spark.init() starts another one")
+    require_pyspark(spark)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if not names:
+        raise ConfigError("there are no columns, and rows without any can't be handed over")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"two columns are called {next(name for name in names if names.count(name) > 1)!r}")
 
 
 def _check_ray() -> None:
@@ -153,11 +195,20 @@ def _nodes(spark: Any) -> list[str]:
     """The Ray nodes that Spark's executors run on, and this process's own."""
     nodes = {address: node for node, address in _addresses().items()}
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().keySet().iterator()
-    hosts = set()
+    found = {str(ray.get_runtime_context().get_node_id())}
     while executors.hasNext():
-        hosts.add(str(executors.next()).rpartition(":")[0])
-    own = str(ray.get_runtime_context().get_node_id())
-    return sorted({nodes[host] for host in hosts if host in nodes} | {own})
+        host = str(executors.next()).rpartition(":")[0]
+        if node := nodes.get(host) or nodes.get(_address(host)):
+            found.add(node)
+    return sorted(found)
+
+
+def _address(host: str) -> str:
+    """The address of a host by its name; "" where it has none."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return ""
 
 
 def _hosts(refs: Sequence[Any]) -> list[str]:
@@ -181,6 +232,46 @@ def _runs(parts: Iterable[Part], bytes_max: int) -> list[list[Part]]:
     return runs
 
 
+# ------------------------------------------------------------------ blocks
+
+
+def _blocks(ds: Any) -> list[Block]:
+    """The blocks of a Dataset that have rows, computed now; if there are none, perhaps an empty one that has columns."""
+    bundles = [(bundle.blocks, bundle.schema) for bundle in ds.iter_internal_ref_bundles()]
+    entries = [(entry, schema) for blocks, schema in bundles for entry in blocks]
+    # Where blocks differ Ray gives all of them the schema object of the first one, and to blocks that it holds already in any case.
+    sharing = Counter(id(schema) for _, schema in entries)
+    with_rows = [each for each in entries if each[0].metadata.num_rows != 0]
+    entries = with_rows or [each for each in entries if each[1] is not None][:1]
+    found: list[Block | None] = []
+    for entry, schema in entries:
+        rows, size = entry.metadata.num_rows, entry.metadata.size_bytes
+        is_known = sharing[id(schema)] == 1 and isinstance(schema, pa.Schema) and rows is not None
+        found.append(Block(entry.ref, rows, size or 0, schema) if is_known else None)
+    unknown = [entry.ref for (entry, _), block in zip(entries, found, strict=True) if block is None]
+    looked_at = _looked_at(unknown)
+    return [block or next(looked_at) for block in found]
+
+
+def _looked_at(refs: Sequence[Any]) -> Iterator[Block]:
+    """Blocks as they are, or made Arrow. The tasks take no CPUs, as Spark's executors may have reserved all there are."""
+    look: Any = ray.remote(_look_at).options(num_cpus=0, num_returns=2)
+    at_once = _cpus()
+    for first in range(0, len(refs), at_once):
+        some = refs[first : first + at_once]
+        answers = [look.remote(ref) for ref in some]
+        told = ray.get([answer[0] for answer in answers])
+        for ref, answer, (is_arrow, records, size, schema) in zip(some, answers, told, strict=True):
+            yield Block(ref if is_arrow else answer[1], records, size, schema)
+
+
+def _look_at(block: Any) -> tuple[tuple[bool, int, int, Any], Any]:
+    if isinstance(block, pa.Table):
+        return (True, block.num_rows, block.nbytes, block.schema), None
+    table = BlockAccessor.for_block(block).to_arrow()
+    return (False, table.num_rows, table.nbytes, table.schema), table
+
+
 # ------------------------------------------------------------------ types
 
 
@@ -189,9 +280,7 @@ def _arrows_schema(df: Any) -> Any:
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import to_arrow_type
 
-    names = [each.name for each in df.schema]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"two columns are called {next(name for name in names if names.count(name) > 1)!r}")
+    _check_names([each.name for each in df.schema])
     fields = []
     for each in df.schema:
         try:
@@ -204,17 +293,24 @@ def _arrows_schema(df: Any) -> Any:
     return pa.schema(fields)
 
 
-def _in_arrow(ds: Any) -> Any:
-    """The Dataset, computed, its blocks tables of Arrow."""
-    computed = ds.materialize()
-    found = computed.schema()
-    if found is None or isinstance(found.base_schema, pa.Schema):
-        return computed
-    return computed.map_batches(_unchanged, batch_size=None, batch_format="pyarrow", num_cpus=0).materialize()
+def _united(schemas: Sequence[Any]) -> Any:
+    """The columns that blocks have together, in types that Spark has."""
+    if not schemas:
+        raise ConfigError(
+            "this Dataset has no rows and no schema, which Spark needs: spark.createDataFrame([], schema) makes such a DataFrame"
+        )
+    different = dict.fromkeys(schema.remove_metadata() for schema in schemas)
+    for schema in different:
+        _check_names(schema.names)
+    try:
+        united = pa.unify_schemas([_sparks_schema(schema) for schema in different], promote_options="permissive")
+    except pa.ArrowException as error:
+        raise ConfigError(f"blocks of this Dataset do not fit together: {error}; cast them (map_batches)") from error
+    return _sparks_schema(united)
 
 
-def _unchanged(table: Any) -> Any:
-    return table
+def _sparks_schema(schema: Any) -> Any:
+    return pa.schema([pa.field(each.name, _sparks(each.type, each.name)) for each in schema])
 
 
 def _sparks(kind: Any, name: str) -> Any:
@@ -240,8 +336,10 @@ def _sparks(kind: Any, name: str) -> Any:
         return pa.map_(_sparks(kind.key_type, name), _sparks(kind.item_type, name))
     if of.is_struct(kind):
         fields = (kind.field(index) for index in range(kind.num_fields))
-        return pa.struct([pa.field(each.name, _sparks(each.type, name), each.nullable) for each in fields])
-    plain = (of.is_boolean, of.is_signed_integer, of.is_float32, of.is_float64, of.is_decimal128, of.is_string)
+        return pa.struct([pa.field(each.name, _sparks(each.type, name)) for each in fields])
+    if of.is_decimal(kind) and kind.precision <= _DECIMAL_DIGITS_MAX and 0 <= kind.scale <= kind.precision:
+        return pa.decimal128(kind.precision, kind.scale)
+    plain = (of.is_boolean, of.is_signed_integer, of.is_float32, of.is_float64, of.is_string)
     if any(is_it(kind) for is_it in (*plain, of.is_binary, of.is_date32, of.is_null)):
         return kind
     raise ConfigError(f"column {name!r} is {kind}, which Spark has not: cast it or leave it out")

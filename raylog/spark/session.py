@@ -28,6 +28,7 @@ from raylog.errors import ClusterError, ConfigError
 from raylog.spark.installed import EXTRA, require_pyspark
 from raylog.spark.java import OPTIONS, use_java
 from raylog.spark.placing import Room, broker_hosts, bundles, memory_bytes
+from raylog.spark.shelf import release_of_ended_sessions
 
 logger = logging.getLogger("raylog.spark")
 
@@ -123,6 +124,7 @@ def _stop_all() -> None:
     for what, end in (
         ("RayDP", raydp.stop_spark),
         ("Spark", lambda: SparkContext._active_spark_context and SparkContext._active_spark_context.stop()),
+        ("what Ray keeps for DataFrames of Datasets", release_of_ended_sessions),
         ("the driver's JVM", _end_jvm),
         ("RayDP's actors", _await_names_free),
         ("the executors' placement group", lambda: _remove(group)),

@@ -5,8 +5,9 @@ which owns them from then on. The other way a shelf holds references to a Datase
 shelf of their own node if there is one. They leave Ray when they are done: Spark keeps their processes for later tasks, which may be
 of another Ray or of none.
 
-``Shelves`` are the driver's, who ends them, and with them what lies on them, by ``end``; they do not outlive its program. (Ray Data and
-Spark keep what refers to a shelf for longer than anybody can tell, so nothing here ends by itself.)
+``Shelves`` are the driver's, who ends them, and with them what lies on them, by ``end``; they do not outlive its program. What was made of
+them, a DataFrame or a Dataset, is known here with them (``keep_for``) until ``release``, or until the session of that DataFrame has ended.
+(Ray Data and Spark keep what refers to a shelf for longer than anybody can tell, so nothing ends because it is no more used.)
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from raylog.errors import ConfigError
 
 TABLE_BYTES = 32 << 20
 """A table is twice in the object store for a moment, when a shelf takes it: both fit into the smallest that raylog starts."""
@@ -28,6 +32,10 @@ TABLE_BYTES = 32 << 20
 BATCH_BYTES = 16 << 20
 _BATCH_ROWS = 10_000
 _CONNECTING_S = 10
+_OF_A_TASK = {"RAY_enable_open_telemetry": "0"}  # which would leave a thread behind each time
+_RELEASED = (
+    "what this is made of is no more in Ray: it was released (raylog.data.release), or its node or program has ended"
+)
 STORED = "token string, records bigint, bytes bigint"
 
 
@@ -77,31 +85,46 @@ class ShelfPlace:
         try:
             return ray.get_actor(f"{self.name}-{node}", namespace=self.namespace)
         except ValueError as error:
-            raise LookupError(
-                "what this is made of is no more in Ray: it was released (raylog.data.release), or its node or program has ended"
-            ) from error
+            raise LookupError(_RELEASED) from error
+
+    def block(self, token: str, ray: Any) -> Any:
+        """What lies under a token."""
+        shelf = self.at(node_of(token), ray)
+        try:
+            [ref] = ray.get(shelf.ref.remote(token))
+        except ray.exceptions.RayActorError as error:
+            raise LookupError(_RELEASED) from error
+        return ray.get(ref)
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
-        """Ray, for as long as a task needs it. ConnectionError where it is not to be reached."""
+        """Ray, for as long as a task needs it. ConnectionError where it is not to be reached.
+
+        Afterwards nothing of it is left in the process, which Spark keeps for others: no connection, no token.
+        """
         import ray
 
         untyped: Any = ray
         if ray.is_initialized() and untyped.get_runtime_context().gcs_address == self.address:
             yield ray
             return
-        self._connect(untyped)
+        before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", *_OF_A_TASK)}
         try:
+            self._connect(untyped)
             yield ray
         finally:
             untyped.shutdown()
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+            _read_environment(untyped)
 
     def _connect(self, ray: Any) -> None:
         if ray.is_initialized():
             ray.shutdown()
-        os.environ.update(self.authentication)
-        ray._raylet.Config.initialize("")  # reads the environment again: ray may have been imported before
-        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+        os.environ.update({**_OF_A_TASK, **dict(self.authentication)})
+        _read_environment(ray)
         try:
             if not ray._private.services.find_node_ids():
                 raise OSError(
@@ -117,6 +140,12 @@ class ShelfPlace:
             ) from error
 
 
+def _read_environment(ray: Any) -> None:
+    """Let Ray see what the environment says now: it has read it when it was imported."""
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
 class Shelves:
     """The driver's handles of shelves on these nodes."""
 
@@ -125,6 +154,7 @@ class Shelves:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         context = ray.get_runtime_context()
+        self._job = (context.gcs_address, context.get_job_id())
         name = f"raylog-shelf-{uuid.uuid4().hex[:12]}"
         self.handles: dict[str, Any] = {
             node: ray.remote(Shelf)
@@ -150,17 +180,43 @@ class Shelves:
         for answer in [self.handles[node].only.remote(of_node) for node, of_node in by_node.items()]:
             try:
                 count += ray.get(answer)
-            except ray.exceptions.RayActorError:
+            except ray.exceptions.RayError:
                 continue
         return count
 
     def end(self) -> None:
-        """End the shelves; what lies on them is freed. Nothing if Ray has ended, and they with it."""
+        """End the shelves; what lies on them is freed. Nothing if this program has left their Ray, and they ended with that."""
         import ray
 
-        if ray.is_initialized():
+        if not ray.is_initialized():
+            return
+        context = ray.get_runtime_context()
+        if (context.gcs_address, context.get_job_id()) == self._job:
             for handle in self.handles.values():
                 ray.kill(handle)
+
+
+_kept: dict[int, tuple[Any, Shelves, Any]] = {}  # by the identity of a DataFrame or Dataset, which is kept, too
+
+
+def keep_for(made: Any, shelves: Shelves, session: Any = None) -> None:
+    """Keep the shelves that something is made of; with a session, until that has ended."""
+    _kept[id(made)] = (made, shelves, session)
+
+
+def release(made: Any) -> None:
+    """Free what Ray's object store keeps for a DataFrame of ``to_spark`` or a Dataset of ``from_spark``: what is made of them can't be
+    computed any more, what was computed stays. ConfigError for anything else."""
+    if (kept := _kept.pop(id(made), None)) is None:
+        raise ConfigError("this is nothing that to_spark or from_spark has returned, or it was released before")
+    kept[1].end()
+
+
+def release_of_ended_sessions() -> None:
+    """Free what is kept for DataFrames whose session of Spark has ended: nothing can be computed of them."""
+    for made, _, session in list(_kept.values()):
+        if session is not None and session.sparkContext._jsc is None:
+            release(made)
 
 
 def node_of(token: str) -> str:
@@ -205,18 +261,24 @@ class Store:
 
 
 def _tables(batches: Iterable[Any]) -> Iterator[Any]:
-    """Tables of some size, none of them empty."""
+    """Tables of ``TABLE_BYTES`` at most, but for a row that is larger, and none of them empty."""
     waiting: list[Any] = []
     size = 0
     for batch in batches:
-        if batch.num_rows:
-            waiting.append(batch)
-            size += batch.nbytes
-        if size >= TABLE_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, size = [], 0
+        for piece in _pieces(batch):
+            if waiting and size + piece.nbytes > TABLE_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, size = [], 0
+            waiting.append(piece)
+            size += piece.nbytes
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def _pieces(batch: Any) -> Iterator[Any]:
+    rows = max(1, batch.num_rows * TABLE_BYTES // max(1, batch.nbytes))
+    for first in range(0, batch.num_rows, rows):
+        yield batch.slice(first, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +293,7 @@ class Fetch:
             for batch in batches:
                 for tokens in batch.column(0).to_pylist():
                     for token in tokens.split():
-                        [ref] = ray.get(self.place.at(node_of(token), ray).ref.remote(token))
-                        table = conformed(ray.get(ref), self.schema)
-                        yield from table.to_batches(max_chunksize=_batch_rows(table))
+                        yield from conformed(self.place.block(token, ray), self.schema)
 
 
 def _batch_rows(table: Any) -> int:
@@ -241,12 +301,19 @@ def _batch_rows(table: Any) -> int:
     return max(1, min(_BATCH_ROWS, int(table.num_rows * BATCH_BYTES // max(1, table.nbytes))))
 
 
-def conformed(table: Any, schema: Any) -> Any:
-    """The table with the columns and types of a schema; what it has not is null."""
-    columns = [
-        table.column(field.name).cast(field.type)
-        if field.name in table.schema.names
-        else pa.nulls(table.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+def conformed(table: Any, schema: Any) -> Iterator[Any]:
+    """The rows of a table in batches with the columns and types of a schema: what it has not is null, nanoseconds are cut off."""
+    assert set(table.schema.names) <= set(schema.names), f"{table.schema.names} and {schema.names}"
+    for batch in table.to_batches(max_chunksize=_batch_rows(table)):
+        columns = [_column(batch, field) for field in schema]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(batch: Any, field: Any) -> Any:
+    if field.name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, field.type)
+    options = pc.CastOptions(target_type=field.type, allow_time_truncate=True)
+    try:
+        return pc.cast(batch.column(field.name), options=options)
+    except pa.ArrowException as error:
+        raise ValueError(f"column {field.name!r} does not go into {field.type}: {error}") from error

@@ -16,8 +16,10 @@ from raylog.spark.session import _causes
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 
 SESSION = """
+from pathlib import Path
 import ray
 from raylog.errors import ClusterError
+from raylog.spark.shelf import _authentication
 
 def refused(**options):
     try:
@@ -33,9 +35,14 @@ def exchange(spark):
     ray.kill(ray.get_actor("raydp-executor-1"))
     again = raylog.data.from_spark(there.where("value like 'v1%'"))
     note(types=[str(each) for each in back.schema().types], exchanged=[back.count(), again.count()])
-    note(whole={row["value"] for row in back.take_all()} == {b"v%d" % n for n in range(3000)})
-    for made in (there, back, again):
-        raylog.data.release(made)
+    return back
+
+def shelves():
+    return [each for each in ray.util.list_named_actors() if each.startswith("raylog-shelf")]
+
+def whose_logs_tell(token):
+    folder = Path(ray._private.worker._global_node.get_logs_dir_path())
+    return [log.name for log in folder.glob("*") if log.is_file() and token.encode() in log.read_bytes()]
 
 def main():
     global cluster
@@ -63,8 +70,14 @@ def main():
     note(groups=[group["state"] for group in groups])
     spark = raylog.spark.init("second", cluster=cluster, configs={"spark.sql.shuffle.partitions": "3"}, **small)
     note(leaked=spark.conf.get("spark.of.the.first", "nothing"), again=raylog.spark.read(spark, "t", cluster=cluster).count())
-    exchange(spark)
+    back = exchange(spark)
+    before = shelves()
     raylog.spark.stop()
+    eventually(lambda: len(shelves()) == 2)
+    note(shelves=[len(before), len(shelves())])
+    note(whole={row["value"] for row in back.take_all()} == {b"v%d" % n for n in range(3000)})
+    token = dict(_authentication())["RAY_AUTH_TOKEN"]
+    note(tellers=whose_logs_tell(token))
     cluster.shutdown()
 
 main()
@@ -100,6 +113,7 @@ def test_a_session_runs_beside_the_brokers_with_the_java_of_the_extra(short_fold
     assert (facts["leaked"], facts["again"]) == ("nothing", 3000)
     assert facts["types"] == ["binary", "binary", "timestamp[us, tz=UTC]"]
     assert facts["exchanged"] == [3000, 1111] and facts["whole"]
+    assert facts["shelves"] == [3, 2] and facts["tellers"] == []
     assert "somebody thinks so" not in run.stdout + run.stderr
 
 
