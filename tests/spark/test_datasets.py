@@ -165,10 +165,17 @@ def test_every_type_is_the_same_there_and_back(spark: Any, ray: Any, rows: pa.Ta
         raylog.data.release(made)
         with pytest.raises(ConfigError, match="released before"):
             raylog.data.release(made)
-    with pytest.raises(Exception, match="it was released"):
-        frame.count()
-    with pytest.raises(Exception, match="it was released"):
-        back.take_all()
+    eventually(lambda: fails(frame.count, "it was released"), "what the DataFrame is made of is gone")
+    eventually(lambda: fails(back.take_all, "it was released"), "what the Dataset is made of is gone")
+
+
+def fails(compute: Any, why: str) -> bool:
+    """Whether it fails and says that; shelves go on for a moment after they were ended."""
+    try:
+        compute()
+    except Exception as error:
+        return why in str(error)
+    return False
 
 
 def test_blocks_that_differ_go_together_where_they_can(spark: Any, ray: Any) -> None:
@@ -210,7 +217,7 @@ def test_rows_lie_in_ray_until_they_are_released_and_no_attempt_counts_twice(
     assert ds.count() == 3000 and sorted(row["id"] for row in ds.take_all()) == list(range(3000))
     assert len(shelves(ray) - before) == 1
     raylog.data.release(ds)
-    eventually(lambda: shelves(ray) == before, "the shelf ends")
+    eventually(lambda: shelves(ray) <= before, "the shelf ends")
 
 
 def test_nothing_of_ray_is_left_in_sparks_processes_when_their_tasks_are_done(spark: Any, ray: Any) -> None:
@@ -243,13 +250,15 @@ def test_rows_that_a_shelf_took_along_are_missed_and_nothing_stays(
     class Dying(Shelves):
         def kept(self, tokens: Any) -> int:
             self.end()
+            [handle] = self.handles.values()
+            eventually(lambda: fails(lambda: ray.get(handle.ref.remote("none")), "killed"), "the shelf is gone")
             return super().kept(tokens)
 
     monkeypatch.setattr(datasets, "Shelves", Dying)
     before = shelves(ray)
     with pytest.raises(ClusterError, match="2 of 2 parts of the DataFrame were lost"):
         raylog.data.from_spark(spark.range(0, 10, numPartitions=2))
-    eventually(lambda: shelves(ray) == before, "the shelf ends")
+    eventually(lambda: shelves(ray) <= before, "the shelf ends")
 
 
 def test_frames_and_datasets_without_rows_keep_their_columns(spark: Any, ray: Any, rows: pa.Table) -> None:
@@ -291,7 +300,7 @@ def test_what_can_not_go_over_is_refused_by_its_name(spark: Any, ray: Any, monke
     monkeypatch.setattr(ray.util.client.ray, "is_connected", lambda: True)
     with pytest.raises(ClusterError, match="not by Ray client"):
         raylog.data.to_spark(ds, spark)
-    assert shelves(ray) == before
+    assert shelves(ray) <= before
 
 
 def test_what_fails_while_it_is_computed_is_told_and_nothing_stays(spark: Any, ray: Any) -> None:
@@ -304,16 +313,16 @@ def test_what_fails_while_it_is_computed_is_told_and_nothing_stays(spark: Any, r
         raylog.data.to_spark(ray.data.range(2, override_num_blocks=1).map(fails), spark)
     with pytest.raises(Exception, match="a row of the DataFrame fails"):
         raylog.data.from_spark(spark.sql("SELECT raise_error('a row of the DataFrame fails') AS id"))
-    eventually(lambda: shelves(ray) == before, "the shelf ends")
+    eventually(lambda: shelves(ray) <= before, "the shelf ends")
 
 
 def test_a_shelf_of_a_ray_that_was_left_is_let_be(ray: Any) -> None:
+    before = shelves(ray)
     found = Shelves([ray.get_runtime_context().get_node_id()])
     of_this, found._job = found._job, ("127.0.0.1:9", found._job[1])
     found.end()
     [handle] = found.handles.values()
-    assert ray.get(handle.only.remote([])) == 0
+    assert ray.get([handle.only.remote([]) for _ in range(2)]) == [0, 0]
     found._job = of_this
     found.end()
-    with pytest.raises(ray.exceptions.RayActorError):
-        ray.get(handle.only.remote([]))
+    eventually(lambda: shelves(ray) <= before, "the shelf ends")
