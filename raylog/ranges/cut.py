@@ -51,11 +51,15 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """The first offset of a partition and the one after its last, and where moments are in it (``NONE_SO_LATE``: beyond its end)."""
+    """The first offset of a partition and the one after its last, and where moments are in it (``NONE_SO_LATE``: beyond its end).
+
+    ``hosts``: of its replicas in sync, for ranges that are made of it.
+    """
 
     earliest: int
     latest: int
     at_times: Mapping[int, int]
+    hosts: tuple[str, ...] = ()
 
 
 # ------------------------------------------------------------------ arithmetic
@@ -192,7 +196,7 @@ async def _take(
         earliest, latest = await ask(dict.fromkeys(keys, EARLIEST)), await ask(dict.fromkeys(keys, LATEST))
         logs = {key: LogEnds(earliest[key], latest[key], at_times[key]) for key in keys}
         found, losses = resolve(logs, starting, ending, fail_on_data_loss=fail_on_data_loss, strategy=strategy)
-        ranges = tuple(OffsetRange(*key, start, end, _hosts(link, key)) for key, (start, end) in found.items())
+        ranges = tuple(OffsetRange(*key, start, end, hosts_of(link, key)) for key, (start, end) in found.items())
         return Cut(ranges, await _densities(link, logs), tuple(losses))
     finally:
         await link.close()
@@ -216,10 +220,11 @@ async def _partitions(link: ClusterLink, topics: Topics) -> list[TopicPartition]
     return keys
 
 
-def _hosts(link: ClusterLink, key: TopicPartition) -> tuple[str, ...]:
+def hosts_of(link: ClusterLink, key: TopicPartition) -> tuple[str, ...]:
     """Where replicas in sync are, the leader's host first: a consumer there reads from the one beside it."""
     view = link.metadata.cached(key.topic)
-    assert view is not None
+    if view is None or key.partition >= len(view.partitions):
+        return ()
     part = view.partitions[key.partition]
     nodes = [part.leader.node, *(node for node in part.isr if node not in part.offline)]
     endpoints = [link.metadata.nodes[node] for node in nodes if node in link.metadata.nodes]

@@ -75,7 +75,9 @@ def following(
         if log.latest > start:
             waiting[key] = log.latest - start
     share = shared(waiting, offsets_max)
-    ranges = tuple(OffsetRange(*key, ends[key], ends[key] + count) for key, count in share.items() if count)
+    ranges = tuple(
+        OffsetRange(*key, ends[key], ends[key] + count, logs[key].hosts) for key, count in share.items() if count
+    )
     if not ranges and not losses:
         return None
     ends |= {each.key: each.end for each in ranges}

@@ -1,20 +1,19 @@
-"""The ledger of a stream: a directory with one immutable file for each entry, which Spark's file source tails.
+"""The ledger of a stream: a directory with one immutable file for each entry, from which Spark's batches are made (``stream_source``).
 
-    .stream.json                what the stream reads, written once; another stream is refused
+    .stream.json                the version of this format and what the stream reads, written once; another of either is refused
     .lock                       held by the one process that may write entries
-    .00000000000000000000.jsonl entry 0, with which the stream begins and which reads nothing
+    00000000000000000000.jsonl  entry 0, with which the stream begins and which reads nothing
     00000000000000000007.jsonl  entry 7
 
-The first line of an entry's file is its head, each further line one range that one task reads:
+The first line of an entry's file is its head, each further line one range, with the hosts of its replicas:
 
     {"entry": 7, "topic_ids": {"flights": "f3…"}, "ends": {"flights": {"0": 117}}, "losses": []}
-    {"topic": "flights", "partition": 0, "start": 100, "end": 117, "losses": []}
+    {"topic": "flights", "partition": 0, "start": 100, "end": 117, "hosts": ["10.0.0.7"], "losses": []}
 
-A file is written under a name that Spark does not look at, flushed to the disk, given its time of change and then renamed: it is
-there whole or not at all. Times of change (ms) strictly increase, whatever the clock does, because Spark's file source orders by them.
-Files whose entries Spark has committed may be forgotten; the newest never is, for it says where the stream goes on.
+A file is written under another name, flushed to the disk and then renamed: it is there whole or not at all. Files whose entries Spark has
+committed may be forgotten; the newest never is, for it says where the stream goes on.
 
-The directory has to be one that every node of the Spark cluster sees under the same path, as Spark demands of a checkpoint.
+Only the driver reads and writes here; the next driver has to see the directory, too.
 """
 
 from __future__ import annotations
@@ -33,15 +32,14 @@ from raylog.ranges.entries import Entry
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
 
-HEAD_BEGINS = '{"entry"'
-"""How the first line of a file begins, and no other one."""
-
 _SUFFIX = ".jsonl"
-_NAME = re.compile(rf"\.?(\d{{20}}){re.escape(_SUFFIX)}")
+_NAME = re.compile(rf"(\d{{20}}){re.escape(_SUFFIX)}")
 STREAM_FILE = ".stream.json"
 """By which a directory is known as a ledger."""
 
 _LOCK_FILE = ".lock"
+_VERSION = 2
+"""Version 1, which named none, was read by Spark's file source, whose places in a checkpoint say nothing here."""
 
 
 def lines_of(entry: Entry, parts: list[OffsetRange]) -> str:
@@ -63,6 +61,7 @@ def lines_of(entry: Entry, parts: list[OffsetRange]) -> str:
             "partition": part.partition,
             "start": part.start,
             "end": part.end,
+            "hosts": list(part.hosts),
             "losses": list(entry.losses),
         }
         for part in parts
@@ -86,7 +85,7 @@ def entry_of(text: str) -> Entry:
 
 def range_of(line: Mapping[str, Any]) -> OffsetRange:
     """The range of one of the further lines, parsed."""
-    return OffsetRange(line["topic"], line["partition"], line["start"], line["end"])
+    return OffsetRange(line["topic"], line["partition"], line["start"], line["end"], tuple(line["hosts"]))
 
 
 def number_of(name: str) -> int | None:
@@ -112,7 +111,6 @@ class Ledger:
             numbers = self.numbers()
             self.last = self._read(numbers[-1]) if numbers else None
             """The newest entry; None in a new ledger."""
-            self._last_change_ms = self.change_ms(numbers[-1]) if numbers else 0
         except BaseException:
             self.close()
             raise
@@ -129,9 +127,14 @@ class Ledger:
     def _claim(self, stream: dict[str, Any]) -> None:
         path = self.directory / STREAM_FILE
         if not path.exists():
-            self._write(path, json.dumps(stream))
+            self._write(path, json.dumps({"version": _VERSION, **stream}))
             return
         found = json.loads(path.read_text())
+        if (version := found.pop("version", 1)) != _VERSION:
+            raise ConfigError(
+                f"{self.directory} belongs to the checkpoint of another raylog: the ledger in it has version {version}, this raylog reads "
+                f"version {_VERSION}. Go on with that raylog, or give the stream a new checkpoint, where it begins anew"
+            )
         if found != stream:
             what = ", ".join(
                 f"{name}={found.get(name)!r}" for name in {**found, **stream} if found.get(name) != stream.get(name)
@@ -140,21 +143,26 @@ class Ledger:
                 f"{self.directory} belongs to a stream with {what}: give this one a checkpoint of its own"
             )
 
-    def append(self, entry: Entry, parts: list[OffsetRange], *, now_ms: int) -> None:
-        """Write the next entry; it is on the disk, and Spark may read it, when this returns."""
+    @property
+    def name(self) -> str:
+        """By which a query tells its streams apart."""
+        return self.directory.name
+
+    def append(self, entry: Entry, parts: list[OffsetRange]) -> None:
+        """Write the next entry; it is on the disk, and a batch may read it, when this returns."""
         expected = 0 if self.last is None else self.last.number + 1
         assert entry.number == expected, f"entry {entry.number} after {expected - 1}"
-        change_ms = max(now_ms, self._last_change_ms + 1)
-        self._write(self._path(entry.number), lines_of(entry, parts), change_ms)
-        self.last, self._last_change_ms = entry, change_ms
+        self._write(self._path(entry.number), lines_of(entry, parts))
+        self.last = entry
 
     def entry(self, number: int) -> Entry:
         """An entry whose file is there; its ranges in the parts that were written."""
         return self._read(number)
 
-    def change_ms(self, number: int) -> int:
-        """The time of change that an entry's file was given."""
-        return self._path(number).stat().st_mtime_ns // 1_000_000
+    def parts(self, number: int) -> list[tuple[OffsetRange, str]]:
+        """What tasks read of an entry: each range, and its line. FileNotFoundError if it is forgotten."""
+        lines = self._path(number).read_text().splitlines()[1:]
+        return [(range_of(json.loads(line)), line) for line in lines]
 
     def forget_below(self, number: int) -> None:
         """Remove the files of entries below ``number``, but never the newest."""
@@ -172,7 +180,7 @@ class Ledger:
         os.close(self._lock)
 
     def _path(self, number: int) -> Path:
-        return self.directory / f"{'' if number else '.'}{number:020d}{_SUFFIX}"
+        return self.directory / f"{number:020d}{_SUFFIX}"
 
     def _read(self, number: int) -> Entry:
         path = self._path(number)
@@ -181,14 +189,12 @@ class Ledger:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path} is not an entry of a stream's ledger: {error!r}") from None
 
-    def _write(self, path: Path, text: str, change_ms: int | None = None) -> None:
+    def _write(self, path: Path, text: str) -> None:
         unfinished = path.with_name(f".{path.name}.unfinished")
         with open(unfinished, "w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        if change_ms is not None:
-            os.utime(unfinished, ns=(change_ms * 1_000_000, change_ms * 1_000_000))
         os.rename(unfinished, path)
         folder = os.open(self.directory, os.O_RDONLY)
         try:

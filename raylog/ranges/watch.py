@@ -21,7 +21,7 @@ from raylog.client.leader_requests import LeaderRequests
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import TopicView
 from raylog.errors import RaylogError, kafka_error
-from raylog.ranges.cut import LogEnds
+from raylog.ranges.cut import LogEnds, hosts_of
 from raylog.ranges.topics import Topics, checked, matching, names_of
 from raylog.types import TopicPartition
 
@@ -44,7 +44,10 @@ class TopicWatch:
         self._refreshed_at: float | None = None
 
     async def look(self) -> tuple[dict[str, str], dict[TopicPartition, LogEnds]]:
-        """The ids (hex) of the topics by name, and the first offset and the end of each partition. RaylogError without an answer."""
+        """The ids (hex) of the topics by name, and of each partition the first offset, the end and the hosts.
+
+        RaylogError without an answer.
+        """
         now = asyncio.get_running_loop().time()
         if self._refreshed_at is None or now - self._refreshed_at >= REFRESH_S:
             await self._refresh()
@@ -55,7 +58,9 @@ class TopicWatch:
         except RaylogError:
             self._refreshed_at = None  # perhaps a topic was deleted
             raise
-        return dict(self._ids), {key: LogEnds(earliest[key], latest[key], {}) for key in self._keys}
+        return dict(self._ids), {
+            key: LogEnds(earliest[key], latest[key], {}, hosts_of(self._link, key)) for key in self._keys
+        }
 
     async def close(self) -> None:
         await self._link.close()

@@ -1,34 +1,36 @@
 """How far a query is, read from the files that Spark 3.5 writes into its checkpoint.
 
-Spark's file source lists, for each of its log offsets, the files that it took (``sources/<i>/<log offset>``, some compacted into one);
-a batch names the log offset that each source ends at (``offsets/<batch>``) and is done when ``commits/<batch>`` is there. So the ledger's
-entries that are *taken* are in a batch that has begun, and will be in no other one; those that are *committed* are in a batch that is
-done and is never run again. Both only grow.
+A batch that begins names the place that each of its sources is read up to (``offsets/<batch>``), and is done when ``commits/<batch>`` is
+there. So the ledger's entries that are *taken* are in a batch that has begun, and will be in no other one; those that are *committed* are
+in a batch that is done and is never run again. Both only grow.
 
-Formats: Spark's ``CompactibleFileStreamLog``, ``OffsetSeqLog``, ``CommitLog``, each a line ``v1`` and then JSON.
+A place in a stream of raylog's is the number of a ledger's entry, with the offsets at which it ends for people to read::
+
+    {"stream": "flights", "entry": 7, "ends": {"flights": {"0": 117}}}
+
+Formats of Spark's: ``OffsetSeqLog``, ``CommitLog``, each a line ``v1``, one of JSON, and in the first a line for each source (a place, or
+``-``); ``StreamMetadata``, which holds the query's id.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from urllib.parse import unquote, urlparse
 
-from raylog.ranges.ledger import number_of
+from raylog.ranges.entries import Entry
 
 _NONE = 0
 """Entry 0 is in no batch."""
 
 
 class CheckpointProgress:
-    """Of the source that tails one ledger. ``taken`` and ``committed`` are numbers of entries; everything up to them is."""
+    """Of one stream of the query. ``taken`` and ``committed`` are numbers of entries; everything up to them is."""
 
-    def __init__(self, checkpoint: Path, ledger: Path) -> None:
+    def __init__(self, checkpoint: Path, stream: str) -> None:
         self._checkpoint = checkpoint
-        self._ledger = ledger
-        self._source: Path | None = None
-        self._ends: dict[int, int] = {}  # by log offset, the last entry that is taken there
-        self._batch = -1
+        self._stream = stream
+        self._begun = -1
+        self._done = -1
         self.taken = _NONE
         self.committed = _NONE
 
@@ -37,62 +39,54 @@ class CheckpointProgress:
 
     def refresh(self) -> None:
         """Look at what Spark has written since."""
-        source = self._find_source()
-        if source is None:
-            return
-        for log_offset, path in sorted(_numbered(source).items()):
-            if log_offset not in self._ends:
-                self._ends[log_offset] = max(_entries(path), default=_NONE)
-        self.taken = max(self._ends.values(), default=_NONE)
-        self._look_at_commits(int(source.name))
+        begun, done = (max(_numbers(self._checkpoint / name), default=-1) for name in ("offsets", "commits"))
+        if begun > self._begun and (taken := self._entry_at(begun)) is not None:
+            self._begun, self.taken = begun, taken
+        if done > self._done and (committed := self._entry_at(done)) is not None:
+            self._done, self.committed = done, committed
 
-    def _look_at_commits(self, source: int) -> None:
-        batch = max(_numbered(self._checkpoint / "commits"), default=-1)
-        if batch <= self._batch:
-            return
+    def _entry_at(self, batch: int) -> int | None:
+        """The entry that a batch is read up to; None where that is not there, or not yet."""
         try:
-            ended = (self._checkpoint / "offsets" / str(batch)).read_text().splitlines()[2 + source]
-        except (FileNotFoundError, IndexError):
-            return  # purged, or being written
-        self._batch = batch
-        log_offset = -1 if ended == "-" else json.loads(ended)["logOffset"]
-        self.committed = max((end for at, end in self._ends.items() if at <= log_offset), default=self.committed)
-
-    def _find_source(self) -> Path | None:
-        if self._source is None:
-            for _, folder in sorted(_numbered(self._checkpoint / "sources").items()):
-                logs = sorted(_numbered(folder).items())
-                if any(_paths(path, self._ledger) for _, path in logs[:1]):
-                    self._source = folder
-                    break
-        return self._source
+            lines = (self._checkpoint / "offsets" / str(batch)).read_text().splitlines()
+        except FileNotFoundError:
+            return None
+        return next((number for line in lines if (number := entry_number(line, self._stream)) is not None), None)
 
 
 def has_begun(checkpoint: Path) -> bool:
     """Whether a query with this checkpoint has planned a batch."""
-    return bool(_numbered(checkpoint / "offsets"))
+    return bool(_numbers(checkpoint / "offsets"))
 
 
-def _numbered(folder: Path) -> dict[int, Path]:
-    """The files or folders whose names are numbers; a compacted log's ends in ``.compact``."""
+def query_of(checkpoint: Path) -> str | None:
+    """The id of the query whose checkpoint this is; None where no query has it yet."""
     try:
-        found = list(folder.iterdir())
-    except FileNotFoundError:
-        return {}
-    return {int(name): path for path in found if (name := path.name.removesuffix(".compact")).isdecimal()}
+        return str(json.loads((checkpoint / "metadata").read_text())["id"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
-def _lines(path: Path) -> list[str]:
+def place(stream: str, entry: Entry) -> str:
+    """The place after an entry, as it is in Spark's checkpoint; always the same text."""
+    ends: dict[str, dict[str, int]] = {}
+    for key, end in sorted(entry.ends.items()):
+        ends.setdefault(key.topic, {})[str(key.partition)] = end
+    return json.dumps({"stream": stream, "entry": entry.number, "ends": ends})
+
+
+def entry_number(text: str, stream: str) -> int | None:
+    """Of a place in that stream; None for whatever else is in a checkpoint."""
     try:
-        return path.read_text().splitlines()[1:]
+        found = json.loads(text)
+        return int(found["entry"]) if found["stream"] == stream else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The names of files that are numbers."""
+    try:
+        return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
     except FileNotFoundError:
         return []
-
-
-def _entries(path: Path) -> list[int]:
-    names = (Path(unquote(urlparse(json.loads(line)["path"]).path)).name for line in _lines(path))
-    return [number for name in names if (number := number_of(name)) is not None]
-
-
-def _paths(path: Path, ledger: Path) -> bool:
-    return any(Path(unquote(urlparse(json.loads(line)["path"]).path)).parent == ledger for line in _lines(path))

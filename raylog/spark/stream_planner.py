@@ -8,8 +8,11 @@ for people who look at its lag. When the next entry is due, and how much goes in
   so a query that waits for its trigger finds all there is, in few files, and one that has ended is not written for.
 - Untaken entries together hold at most ``offsets_max``, and a trigger takes all that are there: so no trigger exceeds it.
 
-Nothing is lost by a failure here: what is not written now is written later, from the same place. A ledger has one planner at a time; in
-one process the newest takes over, another process is refused by the ledger's lock.
+Nothing is lost by a failure here: what is not written now is written later, from the same place. That goes for a cluster that does not
+answer and a disk that is full; any other error ends the planning, and by ``check`` the query. A ledger has one planner at a time; in one
+process the newest takes over, another process is refused by the ledger's lock.
+
+``round`` is called on the planner's thread, ``plan_all`` and ``check`` on any: a lock keeps them apart.
 """
 
 from __future__ import annotations
@@ -35,12 +38,6 @@ UNTAKEN_PAUSE_S = 1.0
 UNTAKEN_SHARE = 0.1
 FAILED_PAUSE_S = 1.0
 REMINDER_S = 60.0
-AGE_MS_MAX = 30 * 60 * 1000
-"""Files that Spark has not taken differ by no more in their times of change, for it leaves out what is much older than the newest."""
-
-FILE_AGE_MAX = "2h"
-"""What the file source is told of that: how long it remembers the files that it has seen."""
-
 Logs = tuple[dict[str, str], dict[TopicPartition, LogEnds]]
 Ends = Mapping[TopicPartition, int]
 
@@ -92,6 +89,9 @@ class StreamPlanner:
         self._tell_s = 0.0  # not before
         self._said: dict[str, float] = {}
         self._plans = True
+        self._error: BaseException | None = None  # that ended it
+        self._is_closed = False  # the ledger is another planner's
+        self._lock = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"raylog-stream-{ledger.directory.name}", daemon=True)
 
@@ -105,14 +105,35 @@ class StreamPlanner:
         self._ending.set()
         self._thread.join()
 
+    def check(self) -> None:
+        """RaylogError for an error that ended the planning."""
+        if self._error is not None:
+            raise RaylogError(
+                f"the stream of {self._ledger.directory} is not planned any more, since: {self._error!r}"
+            ) from self._error
+
+    def fail(self, error: BaseException) -> None:
+        """Let the queries of a planner that is stopped end with this error: none has come in its place."""
+        self._error = error
+
     def plan_all(self) -> None:
-        """Write entries, each of at most ``offsets_max`` offsets, until all that the logs hold now is in one."""
-        ids, logs = self._look()
-        while (entry := following(self._last, ids, logs, offsets_max=self._offsets_max)) is not None:
-            self._write(entry)
+        """Write entries, each of at most ``offsets_max`` offsets, until all that the logs hold now is in one.
+
+        Nothing where the ledger is another planner's by now, or this one does not plan.
+        """
+        with self._lock:
+            if self._is_closed or not self._plans:
+                return
+            ids, logs = self._look()
+            while (entry := following(self._last, ids, logs, offsets_max=self._offsets_max)) is not None:
+                self._write(entry)
 
     def round(self) -> None:
         """One look at everything; what the thread does every ``POLL_S``."""
+        with self._lock:
+            self._round()
+
+    def _round(self) -> None:
         self._follow()
         now_s = self._clock()
         untaken = [number for number in self._open if number > self._progress.taken]
@@ -127,21 +148,17 @@ class StreamPlanner:
                 return
         entry = following(self._last, *self._look(), offsets_max=offsets_max)
         if entry is not None:
-            self._write(entry, untaken)
+            self._write(entry)
 
     @property
     def _last(self) -> Entry:
         assert self._ledger.last is not None, "entry 0 was written when the stream was made"
         return self._ledger.last
 
-    def _write(self, entry: Entry, untaken: list[int] | None = None) -> None:
-        now_s = self._clock()
-        now_ms = int(now_s * 1000)
-        if untaken:
-            now_ms = min(now_ms, self._ledger.change_ms(min(untaken)) + AGE_MS_MAX)
-        self._ledger.append(entry, self._parts(entry), now_ms=now_ms)
+    def _write(self, entry: Entry) -> None:
+        self._ledger.append(entry, self._parts(entry))
         self._open[entry.number] = entry
-        self._written[entry.number] = self._written_s = now_s
+        self._written[entry.number] = self._written_s = self._clock()
 
     def _follow(self) -> None:
         """Take note of what was committed since."""
@@ -186,8 +203,13 @@ class StreamPlanner:
                         f"the stream of {self._ledger.directory} is not planned at the moment, and goes on later: {error}"
                     )
                     self._ending.wait(FAILED_PAUSE_S)
+        except Exception as error:
+            logger.exception("the stream of %s is not planned any more", self._ledger.directory)
+            self._error = error
         finally:
-            self._ledger.close()
+            with self._lock:
+                self._is_closed = True
+                self._ledger.close()
             self._on_end()
 
     def _say(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""What runs in a task of a stream: lines of the ledger's files in, Arrow batches of records out.
+"""What runs in a task of a stream: rows that are some lines of the ledger's files in, Arrow batches of records out.
 
 Imported by Spark's Python workers, so it imports no pyspark and little else.
 """
@@ -33,7 +33,7 @@ class StreamTasks:
         tell = on_loss(self.losses)
         try:
             for row in rows:
-                for text in row.column(0).to_pylist():
+                for text in "\n".join(row.column(0).to_pylist()).splitlines():
                     line = json.loads(text)
                     self._check(line["losses"], tell)
                     part = range_of(line)

@@ -1,9 +1,9 @@
 """Topics as streaming DataFrames of Spark's Structured Streaming.
 
-Spark 3.5 lets nobody write a source in Python, so a stream is a ledger (``raylog.ranges.ledger``): a planner in the driver writes small
-immutable files that name ranges of offsets, Spark's own file source tails them, and each range is read by a task (``mapInArrow``), as
-in a batch read. Which files belong to which batch is in Spark's checkpoint, so a batch that is repeated reads the same offsets, and
-watermarks, windows, joins, sinks and triggers are Spark's own.
+A stream is a ledger (``raylog.ranges.ledger``): a planner in the driver writes small immutable files that name ranges of offsets, Spark's
+batches are made of them by a source (``stream_source``), and each range is read by a task (``mapInArrow``) that prefers the hosts of its
+replicas, as in a batch read. Which entries belong to which batch is in Spark's checkpoint, so a batch that is repeated reads the same
+offsets, and watermarks, windows, joins, sinks and triggers are Spark's own.
 
 The ledger lies in the query's checkpoint directory, in a folder that Spark does not look at: one lives as long as the other.
 """
@@ -24,18 +24,20 @@ from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import take
 from raylog.ranges.entries import Entry, first
-from raylog.ranges.ledger import HEAD_BEGINS, STREAM_FILE, Ledger, local_path
+from raylog.ranges.ledger import STREAM_FILE, Ledger, local_path
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.splitting import OffsetRange, split
 from raylog.ranges.topics import Topics, checked, names_of
 from raylog.ranges.watch import TopicWatch, topic_ids
 from raylog.spark.checkpoint import CheckpointProgress, has_begun
+from raylog.spark.frames import streaming_frame
 from raylog.spark.installed import require_pyspark
 from raylog.spark.loss_reports import accumulated, told_of
 from raylog.spark.options import stream_options
 from raylog.spark.reading import arrow_names, columns_of, records_frame
-from raylog.spark.stream_planner import FILE_AGE_MAX, Ends, StreamPlanner
+from raylog.spark.stream_planner import Ends, StreamPlanner
+from raylog.spark.stream_source import LedgerSource
 from raylog.spark.stream_tasks import StreamTasks
 
 FOLDER = "raylog"
@@ -67,7 +69,8 @@ def read_stream(
       deleted before they were read, a log was cut, or a topic deleted;
     - ``columns``, ``include_headers``, ``isolation_level``, ``min_partitions``, ``max_records_per_partition`` as in ``read``.
 
-    Raises ConfigError for a checkpoint of another stream. The query's progress counts ranges, not records, as its input rows.
+    Raises ConfigError for a checkpoint of another stream, or of an earlier format. The query with that checkpoint reads it; another one
+    fails, and needs a stream of its own.
     """
     require_pyspark(spark)
     given = stream_options(options)
@@ -77,37 +80,56 @@ def read_stream(
     folder = home / FOLDER / _folder_of(name, topics)
     committed = given.get("isolation_level") == "read_committed"
     with _planners_lock:
+        _refuse_another_checkpoint(home, folder)
         if (before := _planners.pop(folder, None)) is not None:
             before.stop()
-        _refuse_another_checkpoint(home, folder)
-        ledger = Ledger(str(folder), _identity(address.cluster_id, topics))
-        connections = ExitStack()
         try:
-            progress = CheckpointProgress(home, folder)
-            _refuse_half_a_checkpoint(ledger, progress)
-            if ledger.last is None:
-                ledger.append(_beginning(address, topics, given, committed), [], now_ms=0)
-            watch = background().run(_watch(address, topics, committed))
-            connections.callback(lambda: background().run(watch.close()))
-            planner = StreamPlanner(
-                ledger,
-                progress,
-                look=lambda: background().run(watch.look()),
-                parts=_splitter(given),
-                offsets_max=given.get("max_offsets_per_trigger"),
-                commit=_committer(address, given.get("group_id"), connections),
-                is_over=lambda: spark.sparkContext._jsc is None,
-                on_end=connections.close,
-            )
-            if available_now := given.get("available_now", False):
-                planner.plan_all()
-        except BaseException:
-            ledger.close()
-            connections.close()
+            ledger, planner = _opened(spark, home, folder, topics, given, address, committed)
+        except BaseException as error:
+            if before is not None:
+                before.fail(error)
             raise
-        planner.start(plans=not available_now)
+        planner.start(plans=not given.get("available_now", False))
         _planners[folder] = planner
-    return _frame(spark, folder, given, address, committed)
+    return _frame(spark, home, ledger, planner, given, address, committed)
+
+
+def _opened(
+    spark: Any,
+    home: Path,
+    folder: Path,
+    topics: Topics,
+    given: Mapping[str, Any],
+    address: ClusterAddress,
+    read_committed: bool,
+) -> tuple[Ledger, StreamPlanner]:
+    """The ledger of a stream, begun or gone on with, and who writes it from now on."""
+    ledger = Ledger(str(folder), _identity(address.cluster_id, topics))
+    connections = ExitStack()
+    try:
+        progress = CheckpointProgress(home, ledger.name)
+        _refuse_half_a_checkpoint(ledger, progress)
+        if ledger.last is None:
+            ledger.append(_beginning(address, topics, given, read_committed), [])
+        watch = background().run(_watch(address, topics, read_committed))
+        connections.callback(lambda: background().run(watch.close()))
+        planner = StreamPlanner(
+            ledger,
+            progress,
+            look=lambda: background().run(watch.look()),
+            parts=_splitter(given),
+            offsets_max=given.get("max_offsets_per_trigger"),
+            commit=_committer(address, given.get("group_id"), connections),
+            is_over=lambda: spark.sparkContext._jsc is None,
+            on_end=connections.close,
+        )
+        if given.get("available_now", False):
+            planner.plan_all()
+    except BaseException:
+        ledger.close()
+        connections.close()
+        raise
+    return ledger, planner
 
 
 def _folder_of(name: str | None, topics: Topics) -> str:
@@ -203,18 +225,28 @@ def _committer(address: ClusterAddress, group_id: str | None, connections: ExitS
     return commit
 
 
-def _frame(spark: Any, folder: Path, given: Mapping[str, Any], address: ClusterAddress, read_committed: bool) -> Any:
-    from pyspark.sql.functions import col
-
-    source = spark.readStream.format("text").option("maxFileAge", FILE_AGE_MAX).option("latestFirst", "false")
-    if given.get("available_now") and given.get("max_offsets_per_trigger") is not None:
-        source = source.option("maxFilesPerTrigger", 1)
-    lines = source.load(str(folder)).where(~col("value").startswith(HEAD_BEGINS))
+def _frame(
+    spark: Any,
+    home: Path,
+    ledger: Ledger,
+    planner: StreamPlanner,
+    given: Mapping[str, Any],
+    address: ClusterAddress,
+    read_committed: bool,
+) -> Any:
     names = columns_of(given)
     options = ReadOptions(
         arrow_names(names), fail_on_data_loss=given.get("fail_on_data_loss", True), read_committed=read_committed
     )
-    tasks = given.get("min_partitions") or spark.sparkContext.defaultParallelism
     losses = None if options.fail_on_data_loss else accumulated(spark)
-    frame = records_frame(lines.repartition(tasks), StreamTasks(address, options, losses), names)
-    return told_of(frame, losses)
+    source = LedgerSource(
+        spark,
+        ledger,
+        home,
+        planner,
+        records=lambda frame: records_frame(frame, StreamTasks(address, options, losses), names),
+        tasks=given.get("min_partitions") or spark.sparkContext.defaultParallelism,
+        task_offsets_max=given.get("max_records_per_partition"),
+        offsets_max=given.get("max_offsets_per_trigger"),
+    )
+    return told_of(streaming_frame(spark, source, source.schema()), losses)

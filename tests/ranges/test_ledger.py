@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from raylog.errors import ConfigError
 from raylog.ranges.entries import Entry, first
-from raylog.ranges.ledger import HEAD_BEGINS, Ledger, entry_of, lines_of, local_path
+from raylog.ranges.ledger import STREAM_FILE, Ledger, entry_of, lines_of, local_path
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
 
@@ -29,49 +29,36 @@ NEXT = Entry(1, {"t": "id"}, {T0: 9, T1: 0}, (OffsetRange("t", 0, 5, 9),))
 def test_a_stream_goes_on_after_its_newest_entry(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path / "new" / "ledger"), STREAM)
     assert ledger.last is None
-    ledger.append(START, [], now_ms=1_000)
-    ledger.append(NEXT, list(NEXT.ranges), now_ms=1_001)
+    ledger.append(START, [])
+    ledger.append(NEXT, list(NEXT.ranges))
     ledger.close()
     again = Ledger(str(tmp_path / "new" / "ledger"), STREAM)
     assert again.last == NEXT and again.numbers() == [0, 1]
     again.close()
 
 
-def test_times_of_change_increase_though_the_clock_goes_back(tmp_path: Path) -> None:
+def test_only_whole_entries_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(str(tmp_path), STREAM)
-    ledger.append(START, [], now_ms=5_000)
-    ledger.append(NEXT, [], now_ms=4_000)
-    ledger.close()
-    again = Ledger(str(tmp_path), STREAM)
-    again.append(Entry(2, {}, {}), [], now_ms=3)
-    again.close()
-    times = [path.stat().st_mtime_ns // 1_000_000 for path in sorted(tmp_path.glob("0*"))]
-    assert times == [5_001, 5_002], "after entry 0, which Spark does not see"
-
-
-def test_only_whole_entries_have_names_that_spark_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger(str(tmp_path), STREAM)
-    ledger.append(START, [], now_ms=1)
+    ledger.append(START, [])
 
     def crash(*names: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "rename", crash)
     with pytest.raises(KeyboardInterrupt):
-        ledger.append(NEXT, [], now_ms=2)
+        ledger.append(NEXT, [])
     monkeypatch.undo()
     ledger.close()
-    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith((".", "_"))] == []
     again = Ledger(str(tmp_path), STREAM)
-    assert again.last == START
-    again.append(NEXT, [], now_ms=2)
+    assert again.last == START and again.numbers() == [0]
+    again.append(NEXT, [])
     again.close()
 
 
 def test_entries_are_forgotten_but_for_the_newest(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path), STREAM)
     for number in range(4):
-        ledger.append(Entry(number, {}, {T0: number}), [], now_ms=number)
+        ledger.append(Entry(number, {}, {T0: number}), [])
     ledger.forget_below(2)
     assert ledger.numbers() == [2, 3]
     ledger.forget_below(100)
@@ -88,8 +75,19 @@ def test_the_ledger_of_another_stream_is_refused(tmp_path: Path) -> None:
     Ledger(str(tmp_path), STREAM).close()
 
 
+def test_the_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
+    Ledger(str(tmp_path), STREAM).close()
+    path = tmp_path / STREAM_FILE
+    assert json.loads(path.read_text()) == {"version": 2, **STREAM}
+    path.write_text(json.dumps(STREAM))
+    with pytest.raises(
+        ConfigError, match=r"has version 1, this raylog reads version 2\. Go on with that raylog, or give"
+    ):
+        Ledger(str(tmp_path), STREAM)
+
+
 def test_a_file_that_is_no_entry_is_named(tmp_path: Path) -> None:
-    (tmp_path / f".{0:020d}.jsonl").write_text('{"topic": "t"}\n')
+    (tmp_path / f"{0:020d}.jsonl").write_text('{"topic": "t"}\n')
     with pytest.raises(ConfigError, match=r"00000000000000000000\.jsonl is not an entry of a stream's ledger"):
         Ledger(str(tmp_path), STREAM)
 
@@ -106,14 +104,30 @@ def test_one_process_at_a_time_writes_a_ledger(tmp_path: Path) -> None:
 def test_losses_reach_a_task_where_there_is_nothing_to_read() -> None:
     lines = lines_of(Entry(3, {"t": "id"}, {T0: 4, T1: 6}, (), ("all is lost",)), []).splitlines()
     assert [json.loads(line)["losses"] for line in lines] == [["all is lost"]] * 2
-    assert lines[0].startswith(HEAD_BEGINS) and not lines[1].startswith(HEAD_BEGINS)
+
+
+def test_tasks_are_told_ranges_hosts_and_losses(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path), STREAM)
+    ledger.append(START, [])
+    near = OffsetRange("t", 0, 5, 9, ("a", "b"))
+    ledger.append(NEXT, [near])
+    ((part, line),) = ledger.parts(1)
+    assert part == near and json.loads(line)["losses"] == []
+    assert ledger.parts(0) == []
+    with pytest.raises(FileNotFoundError):
+        ledger.parts(2)
+    ledger.close()
 
 
 names = st.text(st.characters(codec="utf-8"), min_size=1)
 keys = st.builds(TopicPartition, names, st.integers(0, 100))
 offsets = st.integers(0, 2**63 - 1)
 ranges = st.builds(
-    lambda key, start, length: OffsetRange(*key, start, start + length), keys, offsets, st.integers(1, 10**6)
+    lambda key, start, length, hosts: OffsetRange(*key, start, start + length, hosts),
+    keys,
+    offsets,
+    st.integers(1, 10**6),
+    st.lists(names).map(tuple),
 )
 
 

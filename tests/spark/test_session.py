@@ -222,13 +222,24 @@ def main():
     spark = raylog.spark.init("two", cluster=cluster, executor_memory="512m", driver_memory="512m", configs={"spark.locality.wait": "60s"})
     frame = raylog.spark.read(spark, "t", cluster=cluster, min_partitions=8, columns=["partition"])
     rows = frame.mapInArrow(where, "partition int, raylet bigint").distinct().collect()
+    checkpoint, streamed = str(Path("checkpoint").resolve()), []
+    options = {"starting_offsets": "earliest", "available_now": True, "min_partitions": 8, "columns": ["partition"]}
+    stream = raylog.spark.read_stream(spark, "t", cluster=cluster, checkpoint=checkpoint, **options)
+    places = stream.mapInArrow(where, "partition int, raylet bigint")
+    query = places.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    query.foreachBatch(lambda batch, _: streamed.extend(batch.distinct().collect())).start().awaitTermination()
     leaders = {part["partition"]: part["leader"] for part in cluster.status()["topics"][0]["partitions"]}
     hosts = {actor["broker"]: actor["endpoint"].rpartition(":")[0] for actor in cluster.status()["actors"] if actor["kind"] == "broker"}
-    ran_on = {}
-    for row in rows:
-        line = " ".join(psutil.Process(row.raylet).cmdline())
-        ran_on.setdefault(row.partition, []).append(next(host for host in ("127.0.0.2", "127.0.0.3") if f"node_ip_address={host}" in line))
-    note(ran_on=ran_on, wanted={number: [hosts[leader]] for number, leader in leaders.items()})
+
+    def ran_on(rows):
+        found = {}
+        for row in rows:
+            line = " ".join(psutil.Process(row.raylet).cmdline())
+            host = next(host for host in ("127.0.0.2", "127.0.0.3") if f"node_ip_address={host}" in line)
+            found.setdefault(row.partition, []).append(host)
+        return found
+
+    note(ran_on=ran_on(rows), stream_ran_on=ran_on(streamed), wanted={number: [hosts[leader]] for number, leader in leaders.items()})
     raylog.spark.stop()
     cluster.shutdown()
     ray.shutdown()
@@ -242,4 +253,4 @@ def test_tasks_run_on_the_node_of_a_replica(short_folder: Path) -> None:
     run = run_script(short_folder, TWO_NODES, timeout_s=400, RAY_TMPDIR=str(short_folder), RAY_AUTH_MODE="disabled")
     assert run.code == 0, run.stdout + run.stderr[-4000:]
     assert len({tuple(hosts) for hosts in run.facts["wanted"].values()}) == 2
-    assert run.facts["ran_on"] == run.facts["wanted"]
+    assert run.facts["ran_on"] == run.facts["stream_ran_on"] == run.facts["wanted"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from raylog.ranges.cut import LogEnds
 from raylog.ranges.entries import Entry, first
 from raylog.ranges.ledger import Ledger
 from raylog.ranges.splitting import OffsetRange
-from raylog.spark.checkpoint import CheckpointProgress
-from raylog.spark.stream_planner import AGE_MS_MAX, Pace, StreamPlanner
+from raylog.spark import stream_planner
+from raylog.spark.checkpoint import CheckpointProgress, place
+from raylog.spark.stream_planner import Logs, Pace, StreamPlanner
 from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.spark
@@ -24,38 +26,20 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Query:
-    """Writes what a query with one source writes; each batch takes all the ledger's files that none has taken."""
+    """Writes what a query writes; each batch takes all the ledger's entries that none has taken. ``others``: sources before this one."""
 
-    def __init__(self, checkpoint: Path, ledger: Path, *, source: int = 0) -> None:
-        self.checkpoint, self.ledger, self.source = checkpoint, ledger, source
+    def __init__(self, checkpoint: Path, ledger: Path, *others: str) -> None:
+        self.checkpoint, self.ledger, self.others = checkpoint, ledger, others
         self.batch = -1
-        self.taken: list[list[str]] = []
 
     def begin(self) -> None:
-        known = {name for names in self.taken for name in names}
-        self.taken.append(sorted(path.name for path in self.ledger.glob("0*") if path.name not in known))
+        newest = max(int(path.stem) for path in self.ledger.glob("0*"))
         self.batch += 1
-        at = len(self.taken) - 1
-        self._write(f"sources/{self.source}/{at}", *(self._line(name, at) for name in self.taken[at]))
-        ends = ["-"] * self.source + [json.dumps({"logOffset": at})]
+        ends = [*self.others, place("t", Entry(newest, {}, {T0: 5}))]
         self._write(f"offsets/{self.batch}", json.dumps({"batchWatermarkMs": 0}), *ends)
 
     def commit(self) -> None:
         self._write(f"commits/{self.batch}", "{}")
-
-    def compact(self) -> None:
-        """The files of the source's log become one."""
-        at = len(self.taken) - 1
-        folder = self.checkpoint / "sources" / str(self.source)
-        for path in folder.iterdir():
-            path.unlink()
-        self._write(
-            f"sources/{self.source}/{at}.compact",
-            *(self._line(name, batch) for batch, names in enumerate(self.taken) for name in names),
-        )
-
-    def _line(self, name: str, batch: int) -> str:
-        return json.dumps({"path": (self.ledger / name).as_uri(), "timestamp": 1, "batchId": batch})
 
     def _write(self, name: str, *lines: str) -> None:
         path = self.checkpoint / name
@@ -81,10 +65,10 @@ class World:
         """The planner of a driver that starts."""
         self.ledger = Ledger(str(self.folder), {"topics": ["t"]})
         if self.ledger.last is None:
-            self.ledger.append(first({"t": "id"}, dict(self.ends)), [], now_ms=0)
+            self.ledger.append(first({"t": "id"}, dict(self.ends)), [])
         self.planner = StreamPlanner(
             self.ledger,
-            CheckpointProgress(self.checkpoint, self.folder),
+            CheckpointProgress(self.checkpoint, self.ledger.name),
             look=lambda: ({"t": "id"}, {key: LogEnds(0, end, {}) for key, end in self.ends.items()}),
             parts=lambda entry: list(entry.ranges),
             commit=self.commit,
@@ -189,22 +173,9 @@ def test_a_group_that_can_not_be_committed_to_holds_nothing_up(world: World, cap
     assert world.committed == [{T0: 3, T1: 0}]
 
 
-def test_a_compacted_log_says_the_same(world: World) -> None:
-    for _ in range(3):
-        world.round(grown=1)
-        world.query.begin()
-        world.query.commit()
-    world.query.compact()
-    assert world.round(grown=1) == [3, 4] and world.committed[-1][T0] == 3
-
-
-def test_the_ledger_is_found_among_several_sources(tmp_path: Path) -> None:
+def test_a_stream_is_found_among_several_sources(tmp_path: Path) -> None:
     world = World(tmp_path)
-    other = Query(world.checkpoint, tmp_path / "elsewhere")
-    other.ledger.mkdir()
-    (other.ledger / "0.json").write_text("")
-    other.begin()
-    world.query = Query(world.checkpoint, world.folder, source=1)
+    world.query = Query(world.checkpoint, world.folder, "-", place("u", Entry(7, {}, {})), '{"logOffset":3}')
     world.round(grown=1)
     world.query.begin()
     world.query.commit()
@@ -242,17 +213,6 @@ def test_a_restarted_driver_goes_on_and_knows_what_is_not_committed(tmp_path: Pa
     world.ledger.close()
 
 
-def test_a_driver_that_comes_after_a_month_does_not_make_spark_leave_out_what_waits(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.round(grown=1)
-    world.ledger.close()
-    world.now_s += 30 * 24 * 3600
-    world.open()
-    world.round(5, grown=1)
-    assert world.ledger.change_ms(2) - world.ledger.change_ms(1) == AGE_MS_MAX
-    world.ledger.close()
-
-
 def test_all_that_is_there_now_is_written_in_entries_of_the_limit(tmp_path: Path) -> None:
     world = World(tmp_path, offsets_max=10)
     world.ends[T0] = 25
@@ -275,3 +235,45 @@ def test_a_planner_that_ends_gives_away_the_ledger_and_its_connections(tmp_path:
     world.planner.stop()
     assert ended == ["closed"]
     Ledger(str(world.folder), {"topics": ["t"]}).close()
+
+
+def test_any_other_error_ends_the_planning_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(tmp_path, is_over=lambda: 1 // 0 == 0)
+    world.planner.check()
+    world.planner.start()
+    world.planner._thread.join(30)
+    with pytest.raises(RaylogError, match=r"is not planned any more, since: ZeroDivisionError") as raised:
+        world.planner.check()
+    assert isinstance(raised.value.__cause__, ZeroDivisionError) and "is not planned any more" in caplog.text
+    Ledger(str(world.folder), {"topics": ["t"]}).close()
+
+
+def test_a_cluster_that_does_not_answer_for_a_while_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = iter([RaylogError("no leader"), OSError("no space")])
+    asked_again = threading.Event()
+
+    def look() -> Logs:
+        for error in answers:
+            raise error
+        asked_again.set()
+        return {"t": "id"}, {T0: LogEnds(0, 0, {})}
+
+    monkeypatch.setattr(stream_planner, "FAILED_PAUSE_S", 0)
+    world = World(tmp_path)
+    monkeypatch.setattr(world.planner, "_look", look)
+    world.planner.start()
+    assert asked_again.wait(30)
+    world.planner.stop()
+    world.planner.check()
+    assert "goes on later: no leader" in caplog.text and "goes on later: no space" in caplog.text
+
+
+def test_a_planner_that_another_one_has_succeeded_writes_no_more(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.planner.start()
+    world.planner.stop()
+    world.ends[T0] = 25
+    world.planner.plan_all()
+    assert world.ledger.numbers() == [0]

@@ -15,6 +15,9 @@ import raylog.spark
 import raylog.testing
 from raylog.client.sync import AdminClient, Producer
 from raylog.errors import ConfigError, UnknownTopicOrPartitionError
+from raylog.ranges.ledger import STREAM_FILE
+from raylog.spark import streaming
+from raylog.spark.frames import streaming_batch, tasks_frame
 from raylog.testing.kafka import Kafka
 from raylog.types import TopicPartition
 
@@ -51,21 +54,34 @@ class Run:
     """A query that collects its batches; ``fails`` makes the batch of that id raise, once collected."""
 
     def __init__(
-        self, spark: Any, kafka: Kafka, topics: Any, checkpoint: Path, *, fails: int | None = None, **options: Any
+        self,
+        spark: Any,
+        kafka: Kafka,
+        topics: Any,
+        checkpoint: Path,
+        *,
+        fails: int | None = None,
+        starts: bool = True,
+        **options: Any,
     ) -> None:
         self.batches: dict[int, list[tuple[int, int, str]]] = {}
+        self.rows: dict[int, list[Any]] = {}
         self._came = threading.Condition()
         self._fails = fails
+        self._checkpoint = checkpoint
         self.frame = raylog.spark.read_stream(spark, topics, checkpoint=str(checkpoint), cluster=kafka, **options)
-        writer = self.frame.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(self._collect)
-        if options.get("available_now"):
-            writer = writer.trigger(availableNow=True)
-        self.query = writer.start()
+        if starts:
+            self.start(**({"availableNow": True} if options.get("available_now") else {}))
+
+    def start(self, **trigger: Any) -> None:
+        writer = self.frame.writeStream.option("checkpointLocation", str(self._checkpoint)).foreachBatch(self._collect)
+        self.query = (writer.trigger(**trigger) if trigger else writer).start()
 
     def _collect(self, frame: Any, number: int) -> None:
-        rows = sorted((row.partition, row.offset, bytes(row.value).decode()) for row in frame.collect())
+        found = frame.collect()
+        rows = sorted((row.partition, row.offset, bytes(row.value).decode()) for row in found)
         with self._came:
-            self.batches[number] = rows
+            self.batches[number], self.rows[number] = rows, found
             self._came.notify_all()
         if number == self._fails:
             raise RuntimeError("the sink is down")
@@ -208,6 +224,29 @@ def test_a_group_shows_how_far_committed_batches_are(
         eventually(lambda: committed() == {TopicPartition(topic, 0): 2, TopicPartition(topic, 1): 0}, "the commit")
 
 
+def test_tasks_of_a_batch_prefer_the_hosts_of_replicas(spark: Any) -> None:
+    frame = tasks_frame(spark, ["a", "b"], [["127.0.0.1"], ["one", "another"]])
+    batch = streaming_batch(frame.mapInArrow(lambda rows: rows, "task string"))
+    assert batch.isStreaming()
+    rdd, scheduler = batch.logicalPlan().rdd(), spark.sparkContext._jsc.sc()
+    preferred = [scheduler.getPreferredLocs(rdd, index).mkString(",") for index in range(rdd.getNumPartitions())]
+    assert preferred == ["127.0.0.1", "one,another"]
+
+
+def test_progress_says_up_to_which_offsets_a_stream_is_read(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    produce(topic, "a", "b", "c")
+    options = {"starting_offsets": "earliest", "available_now": True, "max_offsets_per_trigger": 2}
+    run = Run(spark, kafka, topic, checkpoint, **options)
+    assert run.await_end() == ""
+    assert [progress["numInputRows"] for progress in run.query.recentProgress[:2]] == [2, 1]
+    (source,) = run.query.recentProgress[1]["sources"]
+    assert source["description"] == f"raylog[{topic}]" and source["numInputRows"] == 1
+    assert source["startOffset"] == {"stream": topic, "entry": 1, "ends": {topic: {"0": 2, "1": 0}}}
+    assert source["endOffset"] == {"stream": topic, "entry": 2, "ends": {topic: {"0": 3, "1": 0}}}
+
+
 # ---------------------------------------------------------------------- Spark's operators
 
 
@@ -342,7 +381,7 @@ def test_a_checkpoint_whose_half_is_gone_is_refused(
         eventually(
             lambda: not (checkpoint / "raylog" / topic / f"{1:020d}.jsonl").exists(), "the first file to be forgotten"
         )
-    for name in ("offsets", "commits", "sources"):
+    for name in ("offsets", "commits"):
         shutil.rmtree(checkpoint / name)
     with pytest.raises(ConfigError, match="Spark's part of the checkpoint is gone"):
         Run(spark, kafka, topic, checkpoint)
@@ -358,3 +397,116 @@ def test_a_missing_topic_and_a_wrong_option_are_named(spark: Any, kafka: Kafka, 
     for name in ("../elsewhere", ".hidden", ""):
         with pytest.raises(ConfigError, match="letters, digits"):
             raylog.spark.read_stream(spark, "nowhere", checkpoint=str(checkpoint), cluster=kafka, name=name)
+
+
+# ---------------------------------------------------------------------- Spark's ways with a source
+
+
+def test_a_stream_is_joined_with_itself_and_united_with_itself(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    produce(topic, "a", "b")
+
+    def rows(query_of: Callable[[Any], Any], place: str, **options: Any) -> list[str]:
+        home = checkpoint / place
+        frame = raylog.spark.read_stream(
+            spark, topic, checkpoint=str(home), cluster=kafka, starting_offsets="earliest", available_now=True
+        ).selectExpr("CAST(value AS STRING) AS value", "offset")
+        found: list[str] = []
+        writer = query_of(frame).writeStream.option("checkpointLocation", str(home)).trigger(availableNow=True)
+        query = writer.foreachBatch(lambda batch, _: found.extend(row.value for row in batch.collect())).start()
+        assert query.awaitTermination(PATIENCE_S)
+        return sorted(found)
+
+    assert rows(lambda frame: frame.union(frame), "united") == ["a", "a", "b", "b"]
+    assert rows(lambda frame: frame.alias("one").join(frame.select("offset"), "offset"), "joined") == ["a", "b"]
+
+
+def test_headers_are_read_and_the_plan_is_explained(
+    spark: Any, kafka: Kafka, topic: str, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Producer(kafka.address) as producer:
+        producer.send(topic, b"v", key=b"\xff", headers=[("h", b"\xfe")], partition=0).result(60)
+    options = {"include_headers": True, "columns": ["value", "key", "partition", "offset"], "available_now": True}
+    run = Run(spark, kafka, topic, checkpoint, starting_offsets="earliest", **options)
+    assert run.frame.isStreaming and run.frame.dtypes == [
+        ("value", "binary"),
+        ("key", "binary"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("headers", "array<struct<key:string,value:binary>>"),
+    ]
+    run.frame.explain()
+    assert f"raylog[{topic}]" in capsys.readouterr().out
+    assert run.await_end() == "" and run.rows[0][0] == (b"v", b"\xff", 0, 0, [("h", b"\xfe")])
+
+
+def test_an_error_of_the_planner_is_the_querys(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    with Run(spark, kafka, topic, checkpoint) as run:
+        (planner,) = (each for folder, each in streaming._planners.items() if folder.is_relative_to(checkpoint))
+        planner._round = lambda: 1 // 0
+        assert "is not planned any more, since: ZeroDivisionError" in run.await_end()
+    produce(topic, "a")
+    with Run(spark, kafka, topic, checkpoint, starting_offsets="latest") as again:
+        again.await_values("a")
+
+
+def test_a_stream_is_read_by_one_query(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path, tmp_path: Path
+) -> None:
+    produce(topic, "a")
+    with Run(spark, kafka, topic, checkpoint, starting_offsets="earliest") as run:
+        run.await_values("a")
+        other = run.frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "other")).start()
+        with pytest.raises(Exception, match=r"is not .*, the checkpoint that read_stream was given for"):
+            other.awaitTermination(PATIENCE_S)
+        produce(topic, "b")
+        run.await_values("a", "b")
+
+
+def test_a_query_is_stopped_and_started_again_with_the_same_frame(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    produce(topic, "a")
+    run = Run(spark, kafka, topic, checkpoint, starting_offsets="earliest")
+    run.await_values("a")
+    for value in ("b", "c", "d"):
+        run.query.stop()
+        assert run.query.exception() is None
+        produce(topic, value)
+        run.start()
+    run.await_values("a", "b", "c", "d")
+    run.query.stop()
+    assert run.query.exception() is None
+
+
+def test_a_trigger_for_what_is_there_reads_what_the_topic_holds(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    produce(topic, "a", "b", "c")
+    run = Run(spark, kafka, topic, checkpoint, starting_offsets="earliest", max_offsets_per_trigger=2, starts=False)
+    run.start(availableNow=True)
+    assert run.await_end() == "" and run.values == ["a", "b", "c"] and len(run.batches) == 2
+    produce(topic, "d")
+    run.start(availableNow=True)
+    assert run.await_end() == "" and run.values == ["a", "b", "c", "d"]
+
+
+def test_the_checkpoint_of_an_earlier_raylog_is_refused(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    produce(topic, "a")
+    with Run(spark, kafka, topic, checkpoint, starting_offsets="earliest") as run:
+        run.await_values("a")
+        run.query.processAllAvailable()
+    path = checkpoint / "offsets" / str(max(int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*")))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:-1], '{"logOffset":0}']))
+    with Run(spark, kafka, topic, checkpoint) as again:
+        assert 'the checkpoint says {"logOffset":0} where stream' in again.await_end()
+    path = checkpoint / "raylog" / topic / STREAM_FILE
+    path.write_text(path.read_text().replace('"version": 2, ', ""))
+    with pytest.raises(ConfigError, match="has version 1, this raylog reads version 2"):
+        Run(spark, kafka, topic, checkpoint)
