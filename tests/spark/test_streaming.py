@@ -453,6 +453,16 @@ def test_an_error_of_the_planner_is_the_querys(
         again.await_values("a")
 
 
+def test_a_query_whose_stream_another_call_was_refused_ends_instead_of_waiting(
+    spark: Any, kafka: Kafka, topic: str, checkpoint: Path
+) -> None:
+    kafka.create_topic(f"{topic}-other", 1)
+    with Run(spark, kafka, topic, checkpoint, name="s") as run:
+        with pytest.raises(ConfigError, match="belongs to a stream with topics="):
+            Run(spark, kafka, f"{topic}-other", checkpoint, name="s")
+        assert "is not planned any more, since: ConfigError" in run.await_end()
+
+
 def test_a_stream_is_read_by_one_query(
     spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path, tmp_path: Path
 ) -> None:
