@@ -26,6 +26,11 @@ def test_an_entry_reads_from_where_the_last_one_ended_to_the_ends_of_the_logs() 
     assert entry == Entry(1, ID, {T0: 9, T1: 7}, (OffsetRange("t", 0, 5, 9),))
 
 
+def test_ranges_have_the_hosts_of_their_logs() -> None:
+    entry = following(first(ID, {T0: 5}), ID, {T0: LogEnds(0, 9, {}, ("a", "b"))})
+    assert entry is not None and [each.hosts for each in entry.ranges] == [("a", "b")]
+
+
 def test_where_nothing_came_there_is_no_entry() -> None:
     assert following(first(ID, {T0: 5}), ID, logs(p0=(0, 5))) is None
 

@@ -270,6 +270,15 @@ def test_a_cluster_that_does_not_answer_for_a_while_ends_nothing(
     assert "goes on later: no leader" in caplog.text and "goes on later: no space" in caplog.text
 
 
+def test_a_planner_that_only_clears_up_plans_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.planner.start(plans=False)
+    world.ends[T0] = 25
+    world.planner.plan_all()
+    assert world.ledger.numbers() == [0]
+    world.planner.stop()
+
+
 def test_a_planner_that_another_one_has_succeeded_writes_no_more(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.planner.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -245,6 +246,17 @@ def test_progress_says_up_to_which_offsets_a_stream_is_read(
     assert source["description"] == f"raylog[{topic}]" and source["numInputRows"] == 1
     assert source["startOffset"] == {"stream": topic, "entry": 1, "ends": {topic: {"0": 2, "1": 0}}}
     assert source["endOffset"] == {"stream": topic, "entry": 2, "ends": {topic: {"0": 3, "1": 0}}}
+
+
+def test_the_ledger_names_the_hosts_of_replicas(
+    spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
+) -> None:
+    produce(topic, "a")
+    raylog.spark.read_stream(
+        spark, topic, checkpoint=str(checkpoint), cluster=kafka, starting_offsets="earliest", available_now=True
+    )
+    (line,) = (checkpoint / "raylog" / topic / f"{1:020d}.jsonl").read_text().splitlines()[1:]
+    assert json.loads(line)["hosts"] == ["127.0.0.1"]
 
 
 # ---------------------------------------------------------------------- Spark's operators
