@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import ray
@@ -18,14 +19,14 @@ from ray.data.datasource import Datasource, ReadTask
 from raylog.client.address import ClusterAddress
 from raylog.client.sync import AdminClient
 from raylog.data.loss_reports import Listener, listener
-from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import Cut, take
+from raylog.ranges.given_values import COUNT_MAX, OFFSET_MAX, count, flag, unknown
 from raylog.ranges.places import Moment, Offsets, Strategy, bound
 from raylog.ranges.reading import ReadOptions, read_range, report_loss
 from raylog.ranges.splitting import OffsetRange, split
-from raylog.ranges.topics import Topics
-from raylog.records.arrow_columns import ALL_COLUMNS, schema_of
+from raylog.ranges.topics import Topics, checked
+from raylog.records.arrow_columns import chosen_columns, schema_of
 
 TASK_BYTES = 128 << 20
 BLOCK_BYTES = 64 << 20
@@ -61,10 +62,21 @@ def read_topic(
 
     ConfigError and UnknownTopicOrPartitionError for what can't be, before anything is read.
     """
+    topics = checked(topics)
+    _check_names(read_options)
+    min_tasks, max_records_per_task = (
+        None if value is None else count(name, value, maximum)
+        for name, value, maximum in (
+            ("min_tasks", min_tasks, COUNT_MAX),
+            ("max_records_per_task", max_records_per_task, OFFSET_MAX),
+        )
+    )
+    options = ReadOptions(
+        chosen_columns(columns),
+        fail_on_data_loss=flag("fail_on_data_loss", fail_on_data_loss),
+        read_committed=flag("read_committed", read_committed),
+    )
     address = address_of(cluster)
-    schema_of(columns)
-    if columns is not None and not columns:
-        raise ConfigError(f"columns={columns!r}: at least one of {', '.join(ALL_COLUMNS)}")
     starting = bound(
         "starting",
         offsets=starting_offsets,
@@ -82,17 +94,25 @@ def read_topic(
         topics,
         starting,
         ending,
-        fail_on_data_loss=fail_on_data_loss,
+        fail_on_data_loss=options.fail_on_data_loss,
         strategy=starting_offsets_by_timestamp_strategy,
-        read_committed=read_committed,
-    )
-    options = ReadOptions(
-        tuple(columns or ALL_COLUMNS), fail_on_data_loss=fail_on_data_loss, read_committed=read_committed
+        read_committed=options.read_committed,
     )
     source = TopicSource(address, cut, options, tasks_min=min_tasks, records_max=max_records_per_task)
-    if (count := source.blocks()) is not None:
-        read_options.setdefault("override_num_blocks", count)
+    if (blocks := source.blocks()) is not None:
+        read_options.setdefault("override_num_blocks", blocks)
     return ray.data.read_datasource(source, **read_options)
+
+
+def _check_names(read_options: Iterable[str]) -> None:
+    """Ray Data passes options that it does not know on to whoever reads, and nobody would look at them."""
+    own, rays = (
+        [name for name, each in signature(function).parameters.items() if each.kind is each.KEYWORD_ONLY]
+        for function in (read_topic, ray.data.read_datasource)
+    )
+    for name in read_options:
+        if name not in rays:
+            raise unknown(name, (*own, *rays))
 
 
 class TopicSource(Datasource):

@@ -35,12 +35,13 @@ from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import Cut, take
 from raylog.ranges.dealing import Lane, StreamState, lane_of, left_for, step_of, stepped, union
+from raylog.ranges.given_values import COUNT_MAX, OFFSET_MAX, count, flag, seconds
 from raylog.ranges.lane_reading import LaneReader
 from raylog.ranges.places import Moment, Offsets, Strategy, bound
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.topics import Topics, checked
 from raylog.ranges.watch import topic_ids
-from raylog.records.arrow_columns import ALL_COLUMNS, schema_of
+from raylog.records.arrow_columns import chosen_columns
 
 logger = logging.getLogger("raylog.data")
 
@@ -77,19 +78,23 @@ def stream_topic(
 
     ConfigError and UnknownTopicOrPartitionError for what can't be; OffsetOutOfRangeError for offsets that are not there.
     """
-    address = address_of(cluster)
     topics = checked(topics)
-    schema_of(columns)
-    if columns is not None and not columns:
-        raise ConfigError(f"columns={columns!r}: at least one of {', '.join(ALL_COLUMNS)}")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ConfigError(f"batch_size={batch_size!r}: a number of records, at least 1")
+    options = ReadOptions(
+        chosen_columns(columns),
+        fail_on_data_loss=flag("fail_on_data_loss", fail_on_data_loss),
+        read_committed=flag("read_committed", read_committed),
+    )
+    batch_size = count("batch_size", batch_size, OFFSET_MAX)
+    endless = flag("endless", endless)
     ending = (ending_offsets, ending_timestamp, ending_offsets_by_timestamp)
     if endless and any(given is not None for given in ending):
         raise ConfigError("an endless stream has no end: leave endless=True out, or the end")
     for name, value in (("short_after_s", short_after_s), ("idle_timeout_s", idle_timeout_s)):
         if value is not None and not endless:
-            raise ConfigError(f"{name} is of endless streams: others end at their end")
+            raise ConfigError(f"{name}={value!r} is of endless streams: others end at their end")
+        if value is not None:
+            seconds(name, value)
+    address = address_of(cluster)
     cut = take(
         address,
         topics,
@@ -106,9 +111,9 @@ def stream_topic(
             timestamp=ending_timestamp,
             offsets_by_timestamp=ending_offsets_by_timestamp,
         ),
-        fail_on_data_loss=fail_on_data_loss,
+        fail_on_data_loss=options.fail_on_data_loss,
         strategy=starting_offsets_by_timestamp_strategy,
-        read_committed=read_committed,
+        read_committed=options.read_committed,
     )
     ids = background().run(topic_ids(address, topics))
     state = StreamState(
@@ -118,9 +123,6 @@ def stream_topic(
         None if endless else {each.key: each.end for each in cut.ranges},
         batch_size,
         _lane_offsets(cut),
-    )
-    options = ReadOptions(
-        tuple(columns or ALL_COLUMNS), fail_on_data_loss=fail_on_data_loss, read_committed=read_committed
     )
     return TopicStream(
         address,
@@ -308,6 +310,8 @@ class TopicBatch:
 
 def load_state(folder: str | os.PathLike[str], name: str = FILE_NAME) -> StreamState:
     """The state that workers have saved in a folder, each its own or one for all. ConfigError where there is none, or one is missing."""
+    if not isinstance(folder, str | os.PathLike):
+        raise ConfigError(f"folder={folder!r}: give the folder that batches were saved to")
     found = {
         int(path.stem.rpartition("-")[2]): StreamState.from_json(path.read_text())
         for path in Path(folder).glob(f"{name}-*.json")
@@ -336,6 +340,8 @@ def _state_of(start: Any) -> StreamState | None:
 
 def _worker(rank: int | None, world_size: int | None, broadcast: Tell | None) -> tuple[int, int, Tell | None]:
     """Which worker of how many this is, and how they agree."""
+    if broadcast is not None and not callable(broadcast):
+        raise ConfigError(f"broadcast={broadcast!r}: give a function of one text")
     if (rank is None) != (world_size is None):
         raise ConfigError("rank and world_size belong together: give both or none")
     if rank is None or world_size is None:
@@ -344,6 +350,7 @@ def _worker(rank: int | None, world_size: int | None, broadcast: Tell | None) ->
             return 0, 1, None
         rank, world_size = int(context.get_world_rank()), int(context.get_world_size())
         broadcast = broadcast or train_tell
-    if not 0 <= rank < world_size:
-        raise ConfigError(f"rank={rank} of world_size={world_size}: ranks are 0 to {world_size - 1}")
+    world_size = count("world_size", world_size, COUNT_MAX)
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < world_size:
+        raise ConfigError(f"rank={rank!r} of world_size={world_size}: ranks are 0 to {world_size - 1}")
     return rank, world_size, broadcast if world_size > 1 else None

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ray.data import Dataset
 from ray.data.block import BlockAccessor
 from ray.data.datasource import Datasink
 
 from raylog.client.address import ClusterAddress
+from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
-from raylog.ranges.sending import checked_columns, checked_target, send_tables
+from raylog.ranges.given_values import COUNT_MAX, count
+from raylog.ranges.sending import checked_columns, checked_config, checked_target, send_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,15 @@ def write_topic(
     options and UnknownTopicOrPartitionError for a topic that is not there, before anything is written; columns that do not fit are a
     ConfigError of the first task that meets them, or before, where Ray knows the schema.
     """
+    if not isinstance(ds, Dataset):
+        raise ConfigError(
+            f"ds is a {type(ds).__module__}.{type(ds).__qualname__}: write_topic takes a Dataset of Ray Data"
+        )
+    checked_config(producer_config, "cluster", "concurrency")
+    if concurrency is not None:
+        concurrency = count("concurrency", concurrency, COUNT_MAX)
     address = address_of(cluster)
-    checked_target(address, topic, producer_config)
+    checked_target(address, topic)
     sink = TopicSink(address, topic, producer_config)
     ds.write_datasink(sink, concurrency=concurrency)
     return sink.summary

@@ -5,7 +5,7 @@ The columns that stay, then one for each field of the schema, then, in the mode 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from raylog.errors import ConfigError
 
@@ -27,8 +27,11 @@ def kept_columns(
     """The columns that stay: ``columns``, or all but the decoded one. ConfigError for names that there are not, or twice."""
     if mode not in MODES:
         raise ConfigError(f"mode={mode!r}: one of {', '.join(MODES)}")
-    if isinstance(columns, str):
+    if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
         raise ConfigError(f"columns={columns!r}: give a list of the columns that stay")
+    if not isinstance(corrupt_column, str) or not corrupt_column:
+        raise ConfigError(f"corrupt_column={corrupt_column!r}: give the column of broken values a name")
+    columns = None if columns is None else tuple(columns)
     if missing := [name for name in (column, *(columns or ())) if name not in there]:
         raise ConfigError(f"there is no column {missing[0]!r}, only {', '.join(there)}")
     if not fields:

@@ -18,6 +18,7 @@ Only the driver reads and writes here; the next driver has to see the directory,
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -203,6 +204,23 @@ class Ledger:
             os.close(folder)
 
 
+def made_folder(name: str, directory: Any) -> Path:
+    """The folder that an option of that name says, made where it is not there. ConfigError where it can't be, or can't be written to."""
+    if not isinstance(directory, str | os.PathLike) or not os.fspath(directory) or "\0" in str(directory):
+        raise ConfigError(f"{name}={directory!r}: give the path of a directory")
+    path = local_path(str(directory))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+        raise ConfigError(
+            f"{name}={str(directory)!r} is no directory that can be written to ({why}): give another one"
+        ) from None
+    return path
+
+
 def local_path(directory: str) -> Path:
     """The path that a ``file:`` URI or a plain path names; ConfigError for other schemes."""
     parsed = urlparse(str(directory))
@@ -211,4 +229,6 @@ def local_path(directory: str) -> Path:
             f"{directory}: the ledger of a stream needs a path of a file system that all nodes share "
             f"(file:, or mounted), not {parsed.scheme}:"
         )
+    if parsed.netloc not in ("", "localhost") or (parsed.scheme and not parsed.path):
+        raise ConfigError(f"{directory!r} names no path: write it as /path or file:///path")
     return Path(unquote(parsed.path) if parsed.scheme else directory).absolute()

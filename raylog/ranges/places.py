@@ -83,7 +83,9 @@ def bound(
         return Bound(names[0], AtTime(milliseconds(names[0], timestamp)), {})
     if offsets_by_timestamp is not None:
         times = _by_partition(names[1], offsets_by_timestamp)
-        return Bound(names[1], None, {key: AtTime(milliseconds(names[1], time)) for key, time in times.items()})
+        return Bound(
+            names[1], None, {key: AtTime(milliseconds(_of(names[1], key), time)) for key, time in times.items()}
+        )
     forbidden = "latest" if kind == "starting" else "earliest"
     if offsets is None:
         offsets = "earliest" if kind == "starting" else "latest"
@@ -120,10 +122,10 @@ def _place(name: str, key: TopicPartition, place: Any) -> Place:
     if isinstance(place, str) and place.lower() in _NAMED:
         return _NAMED[place.lower()]
     if isinstance(place, datetime):
-        return AtTime(milliseconds(name, place))
+        return AtTime(milliseconds(_of(name, key), place))
     if isinstance(place, bool) or not isinstance(place, int) or place < EARLIEST:
         raise ConfigError(
-            f"{name} of {key.topic}-{key.partition} is {place!r}: give an offset, 'earliest' (-2), 'latest' (-1) or a datetime"
+            f"{_of(name, key)} is {place!r}: give an offset, 'earliest' (-2), 'latest' (-1) or a datetime"
         )
     return place
 
@@ -134,17 +136,13 @@ def _by_partition(name: str, given: Any) -> dict[TopicPartition, Any]:
         try:
             given = json.loads(given)
         except ValueError:
-            raise ConfigError(
-                f"{name}={given!r}: give 'earliest', 'latest', or per partition, such as {{\"topic\": {{0: 23}}}}"
-            ) from None
+            raise _no_places(name, given) from None
     if not isinstance(given, Mapping):
-        raise ConfigError(
-            f"{name}={given!r}: give 'earliest', 'latest', or per partition, such as {{\"topic\": {{0: 23}}}}"
-        )
+        raise _no_places(name, given)
     flat: dict[TopicPartition, Any] = {}
     for topic, of_topic in given.items():
         if isinstance(topic, tuple):
-            flat[_key(name, *topic)] = of_topic
+            flat[_key(name, *topic) if len(topic) == 2 else _key(name, topic, None)] = of_topic
         elif isinstance(of_topic, Mapping):
             flat |= {_key(name, topic, number): place for number, place in of_topic.items()}
         else:
@@ -154,9 +152,24 @@ def _by_partition(name: str, given: Any) -> dict[TopicPartition, Any]:
     return flat
 
 
+def _no_places(name: str, given: Any) -> ConfigError:
+    if name.endswith("_by_timestamp"):
+        return ConfigError(
+            f'{name}={given!r}: give a moment for each partition, such as {{"topic": {{0: 1700000000000}}}}'
+        )
+    of_all = f"; {name.partition('_')[0]}_timestamp is a moment for all" if isinstance(given, datetime) else ""
+    return ConfigError(
+        f"{name}={given!r}: give 'earliest', 'latest', or per partition, such as {{\"topic\": {{0: 23}}}}{of_all}"
+    )
+
+
+def _of(name: str, key: TopicPartition) -> str:
+    return f"{name} of {key.topic}-{key.partition}"
+
+
 def _key(name: str, topic: Any, number: Any) -> TopicPartition:
     if isinstance(number, str) and number.isdecimal():
         number = int(number)
     if not isinstance(topic, str) or not isinstance(number, int) or isinstance(number, bool):
-        raise ConfigError(f"{name}: {topic!r}, {number!r} is no topic and partition")
+        raise ConfigError(f"{name}: {topic!r}, {number!r} is no topic and partition, such as 'topic', 0")
     return TopicPartition(topic, number)

@@ -12,6 +12,7 @@ At least once: ``send_tables`` returns when every record is acknowledged, and wh
 
 from __future__ import annotations
 
+import difflib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -23,8 +24,12 @@ from raylog.client.address import ClusterAddress
 from raylog.client.config import ProducerConfig
 from raylog.client.deliveries import BatchDelivery
 from raylog.client.metadata import unknown_partition
+from raylog.client.partitioners import partitioner_of
+from raylog.client.serializers import serializer_of
 from raylog.client.sync import AdminClient, Producer
 from raylog.errors import ConfigError
+from raylog.ranges.given_values import unknown
+from raylog.ranges.topics import checked_name
 from raylog.types import TopicPartition
 
 ROW_COLUMNS = ("key", "value", "headers", "partition", "timestamp", "topic")
@@ -83,10 +88,22 @@ def _fields(struct: Any) -> set[str]:
     return {struct.field(index).name for index in range(struct.num_fields)}
 
 
-def checked_target(address: ClusterAddress, topic: str | None, config: Mapping[str, Any]) -> None:
-    """ConfigError for an unknown option of a producer, UnknownTopicOrPartitionError for a topic that is not there."""
-    ProducerConfig.parse(config)
+def checked_config(config: Mapping[str, Any], *arguments: str) -> None:
+    """ConfigError for options of a producer that can't be. ``arguments``: of the caller, one of which a misspelt option may have meant."""
+    options = {name.replace(".", "_") for name in ProducerConfig.names()}
+    for name in config:
+        if name not in options and difflib.get_close_matches(name, arguments, n=1, cutoff=0.8):
+            raise unknown(name, arguments)
+    parsed = ProducerConfig.parse(config)
+    serializer_of(parsed.key_serializer, "key.serializer")
+    serializer_of(parsed.value_serializer, "value.serializer")
+    partitioner_of(parsed, lambda topic: {})
+
+
+def checked_target(address: ClusterAddress, topic: str | None) -> None:
+    """UnknownTopicOrPartitionError for a topic that is not there, ConfigError or InvalidTopicError for what can't name one."""
     if topic is not None:
+        checked_name(topic)
         admin = AdminClient(address)
         try:
             admin.describe_topics([topic])

@@ -13,27 +13,40 @@ from typing import Any
 
 from raylog.client.metadata import TopicView
 from raylog.errors import ConfigError
+from raylog.metadata.topic_configs import validate_topic_name
 
 Topics = str | re.Pattern[str] | Iterable[str] | Mapping[str, Iterable[int]]
 """A topic, several, those that match a pattern as a whole, or some partitions of topics."""
 
 
 def checked(topics: Any) -> Topics:
-    """The same topics, lists sorted and without repetitions. ConfigError for what names none."""
+    """The same topics, lists sorted and without repetitions. ConfigError for what names none, InvalidTopicError for what can be no name."""
     if isinstance(topics, str) and "," in topics:
         raise ConfigError(f"topics={topics!r}: give several topics as a list")
-    if isinstance(topics, str) or (isinstance(topics, re.Pattern) and isinstance(topics.pattern, str)):
+    if isinstance(topics, str):
+        return checked_name(topics)
+    if isinstance(topics, re.Pattern) and isinstance(topics.pattern, str):
         return topics
     if isinstance(topics, bytes) or not isinstance(topics, Iterable):
         raise _no_topics(topics)
     given = dict(topics) if isinstance(topics, Mapping) else list(topics)
     if not given:
-        raise ConfigError("no topic was named")
+        raise ConfigError(f"topics={topics!r}: no topic was named")
     if any(not isinstance(name, str) for name in given):
         raise _no_topics(topics)
+    for name in given:
+        checked_name(name)
     if isinstance(given, dict):
         return {name: _numbers(name, given[name]) for name in sorted(given)}
     return sorted(set(given))
+
+
+def checked_name(topic: Any) -> str:
+    """The name of one topic. ConfigError for what is no text, InvalidTopicError for what Kafka lets no topic be called."""
+    if not isinstance(topic, str):
+        raise ConfigError(f"topic={topic!r}: give the name of one topic")
+    validate_topic_name(topic)
+    return topic
 
 
 def _no_topics(topics: Any) -> ConfigError:

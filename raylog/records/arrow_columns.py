@@ -19,7 +19,7 @@ are there, ``broken`` says where it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -59,11 +59,21 @@ def schema_of(columns: Sequence[str] | None) -> Any:
     """The schema with these columns, in this order; all if None. Raises ConfigError for one that there is not."""
     if columns is None:
         return RECORD_SCHEMA
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise ConfigError(f"columns={columns!r}: give a list of {', '.join(ALL_COLUMNS)}")
     if unknown := [name for name in columns if name not in ALL_COLUMNS]:
         raise ConfigError(f"records have no column {unknown[0]!r}: choose from {', '.join(ALL_COLUMNS)}")
     if len(set(columns)) != len(columns):
         raise ConfigError(f"a column twice: {', '.join(columns)}")
     return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+
+
+def chosen_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns of a read, all if None. Raises ConfigError as ``schema_of``, and for none at all."""
+    names = tuple(schema_of(columns).names)
+    if not names:
+        raise ConfigError(f"columns={columns!r}: at least one of {', '.join(ALL_COLUMNS)}")
+    return names
 
 
 @dataclass(slots=True, eq=False)

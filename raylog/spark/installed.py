@@ -5,24 +5,64 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from raylog.errors import ClusterError
+from raylog.errors import ClusterError, ConfigError
 
 SUITABLE_JAVAS = (8, 11, 17)
 EXTRA = 'pip install "raylog[spark]"'
 
 
-def require_pyspark(spark: Any = None) -> None:
-    """ClusterError without pyspark 3.5, or for a session whose Java can't do what is done here."""
+def require_pyspark() -> None:
+    """ClusterError without pyspark 3.5."""
     if find_spec("pyspark") is None:
         raise ClusterError(f"pyspark is not installed: {EXTRA}")
     import pyspark
 
     if not pyspark.__version__.startswith("3.5."):
         raise ClusterError(f"pyspark {pyspark.__version__} is not supported, 3.5 is: {EXTRA}")
-    if spark is not None:
-        told = str(spark._jvm.java.lang.System.getProperty("java.specification.version")).removeprefix("1.")
-        if told.isdecimal() and int(told) not in SUITABLE_JAVAS:
-            raise ClusterError(
-                f"this Spark session runs on Java {told}, where Spark {pyspark.__version__} can't read or write Arrow: "
-                "start it with Java 17 (JAVA_HOME says which)"
-            )
+
+
+def require_session(spark: Any) -> None:
+    """ConfigError for what is no session of Spark, or one that was stopped; ClusterError as ``require_pyspark`` and ``check_java``."""
+    require_pyspark()
+    from pyspark.sql import SparkSession
+
+    if not isinstance(spark, SparkSession):
+        raise ConfigError(
+            f"spark={spark!r:.80} is no session of Spark: give what raylog.spark.init() or SparkSession.builder.getOrCreate() returned"
+        )
+    _require_running(spark, "spark is a session that")
+    check_java(spark._jvm)
+
+
+def require_frame(df: Any, function: str) -> None:
+    """ConfigError for what is no DataFrame of Spark, or one of a session that was stopped; ClusterError as ``require_session``.
+
+    ``function``: which one was called with it.
+    """
+    require_pyspark()
+    from pyspark.sql import DataFrame
+
+    if not isinstance(df, DataFrame):
+        kind = type(df)
+        raise ConfigError(f"df is a {kind.__module__}.{kind.__qualname__}: {function} takes a DataFrame of Spark")
+    _require_running(df.sparkSession, "the session of df")
+    check_java(df.sparkSession._jvm)
+
+
+def _require_running(spark: Any, what: str) -> None:
+    if spark.sparkContext._jsc is None:
+        raise ConfigError(
+            f"{what} was stopped: make another one, by raylog.spark.init() or SparkSession.builder.getOrCreate()"
+        )
+
+
+def check_java(jvm: Any) -> None:
+    """ClusterError for a JVM of a session that can't do what is done here."""
+    import pyspark
+
+    told = str(jvm.java.lang.System.getProperty("java.specification.version")).removeprefix("1.")
+    if told.isdecimal() and int(told) not in SUITABLE_JAVAS:
+        raise ClusterError(
+            f"this Spark session runs on Java {told}, where Spark {pyspark.__version__} can't read or write Arrow: "
+            "start it with Java 17 (JAVA_HOME says which)"
+        )

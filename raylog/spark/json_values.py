@@ -11,7 +11,7 @@ from typing import Any
 
 from raylog.errors import ConfigError
 from raylog.ranges.decoded_columns import CORRUPT_COLUMN, kept_columns
-from raylog.spark.installed import require_pyspark
+from raylog.spark.installed import require_frame
 
 _BROKEN = "_raylog_broken"
 _DECODED = "_raylog_decoded"
@@ -40,7 +40,7 @@ def from_json(
     second kind the fields that fit are there. With ``mode="failfast"`` such a value fails the query when a field of it is used, and
     the error says where it was read. ConfigError for columns that can't be.
     """
-    require_pyspark()
+    require_frame(df, "from_json")
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -50,8 +50,7 @@ def from_json(
     )
     if (kind := df.schema[column].dataType.simpleString()) not in ("binary", "string"):
         raise ConfigError(f"column {column} is {kind}: it has to be binary or string")
-    if wrong := [name for name in options or {} if name.lower() in _OURS]:
-        raise ConfigError(f"options[{wrong[0]!r}]: mode= and corrupt_column= say that")
+    _check_options(df.sparkSession, options)
     given = {**(options or {}), "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
     wide = StructType([*fields.fields, StructField(_BROKEN, StringType())])
     there, text = [_column(name) for name in df.columns], _column(column).cast("string")
@@ -65,6 +64,21 @@ def from_json(
     what = f.concat(_where(df.columns), f.substring(broken, 1, _SHOWN_CHARACTERS))
     checked = f.when(broken.isNull(), decoded).otherwise(f.raise_error(what)).alias(_DECODED)
     return rows.select(*map(_column, kept), checked).select(*map(_column, kept), *_fields(fields))
+
+
+def _check_options(spark: Any, options: Mapping[str, Any] | None) -> None:
+    if options is None:
+        return
+    if not isinstance(options, Mapping):
+        raise ConfigError(f'options={options!r}: give Spark\'s for JSON, as {{"timestampFormat": "yyyy-MM-dd"}}')
+    there_are = spark._jvm.org.apache.spark.sql.catalyst.json.JSONOptions
+    for name in options:
+        if str(name).lower() in _OURS:
+            raise ConfigError(f"options[{name!r}]: mode= and corrupt_column= say that")
+        if not isinstance(name, str) or not there_are.isValidOption(name):
+            raise ConfigError(
+                f"options[{name!r}]: Spark has no such option for JSON, as timestampFormat, dateFormat or locale"
+            )
 
 
 def _struct(schema: Any) -> Any:

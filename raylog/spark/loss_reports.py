@@ -26,7 +26,10 @@ def losses(df: Any) -> tuple[str, ...]:
     ``df``: what ``read``, ``read_stream`` or ``table`` returned, itself; ConfigError for another, also for one made from it. Empty with
     ``fail_on_data_loss``, when each loss is an error.
     """
-    found = _found.get(df)
+    try:
+        found = _found.get(df)
+    except TypeError:  # nothing that could be referred to weakly
+        found = None
     if found is None:
         raise ConfigError(
             "losses() takes the DataFrame that read(), read_stream() or table() returned, not one made from it"

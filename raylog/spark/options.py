@@ -6,12 +6,12 @@ nothing here is refused with the reason; a name that nobody has, with the neares
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raylog.errors import ConfigError
+from raylog.ranges.given_values import COUNT_MAX, OFFSET_MAX, count, flag, unknown
 
 BATCH_OPTIONS = (
     "columns",
@@ -54,12 +54,18 @@ _KAFKA_OTHERS = {
     "kafka.bootstrap.servers": "cluster= says where the cluster is",
 }
 _BATCH_OTHERS = _KAFKA_OTHERS | {
+    "availablenow": "that is for streams",
+    "checkpoint": "that is for streams",
+    "groupid": "a batch reads without a group",
     "kafka.group.id": "a batch reads without a group",
     "groupidprefix": "a batch reads without a group",
     "maxoffsetspertrigger": "that is for streams",
     "minoffsetspertrigger": "that is for streams",
     "maxtriggerdelay": "that is for streams",
 }
+_ARGUMENTS = ("checkpoint", "cluster", "name")
+"""Of the functions themselves: what a misspelt name may mean, too."""
+
 _STREAM_OTHERS = _KAFKA_OTHERS | {
     "checkpointlocation": "checkpoint= names the query's checkpoint",
     "kafka.group.id": "group_id",
@@ -107,22 +113,14 @@ def _known(name: str, there_are: Sequence[str], others: Mapping[str, str]) -> st
         raise ConfigError(f"{name!r} is no option here: {other}")
     if lowered.startswith("kafka."):
         raise ConfigError(f"{name!r} is no option here: tasks read with raylog's own client")
-    close = difflib.get_close_matches(plain, there_are, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(there_are)}"
-    raise ConfigError(f"unknown option {name!r}: {hint}")
+    raise unknown(name, (*there_are, *(each for each in _ARGUMENTS if each not in others)))
 
 
 def _value(name: str, value: Any) -> Any:
-    if name in _FLAGS and not isinstance(value, bool):
-        if str(value).lower() not in ("true", "false"):
-            raise ConfigError(f"{name}={value!r}: true or false")
-        return str(value).lower() == "true"
-    if name in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int)):
-        if not (isinstance(value, str) and value.isdecimal()):
-            raise ConfigError(f"{name}={value!r}: a whole number")
-        value = int(value)
-    if name in _NUMBERS and value < 1:
-        raise ConfigError(f"{name}={value!r}: at least 1")
+    if name in _FLAGS:
+        return flag(name, value)
+    if name in _NUMBERS:
+        return count(name, value, COUNT_MAX if name == "min_partitions" else OFFSET_MAX)
     if name == "group_id" and not (isinstance(value, str) and value):
         raise ConfigError(f"{name}={value!r}: the name of a group")
     if name == "isolation_level" and value not in ("read_committed", "read_uncommitted"):

@@ -30,16 +30,21 @@ class Room:
 
 
 def memory_bytes(text: str | int) -> int:
-    """Spark's way of writing memory: ``1g``, ``512m``; ConfigError for what is none, and for less than an executor starts with."""
+    """Of an executor: ConfigError for what is no size, and for less than it starts with."""
+    size = size_of("executor_memory", text)
+    if size < EXECUTOR_BYTES_MIN:
+        raise ConfigError(f"executor_memory={text!r}: an executor does not start with less than 512m")
+    return size
+
+
+def size_of(name: str, text: str | int) -> int:
+    """Bytes, from Spark's way of writing memory: ``1g``, ``512m``; ConfigError for what is none."""
     plain = str(text).strip().lower().removesuffix("b")
     shift = _SUFFIXES.get(plain[-1:])
     digits = plain if shift is None else plain[:-1]
     if not digits.isdecimal():
-        raise ConfigError(f"executor_memory={text!r}: write it as 1g or 512m")
-    size = int(digits) << (shift or 0)
-    if size < EXECUTOR_BYTES_MIN:
-        raise ConfigError(f"executor_memory={text!r}: an executor does not start with less than 512m")
-    return size
+        raise ConfigError(f"{name}={text!r}: write it as 1g or 512m")
+    return int(digits) << (shift or 0)
 
 
 def bundles(
@@ -49,8 +54,6 @@ def bundles(
 
     ``rooms``: by the address of the Ray node. ClusterError says what is missing where, ConfigError what can't be.
     """
-    if isinstance(cores, bool) or not isinstance(cores, int) or cores < 1:
-        raise ConfigError(f"executor_cores={cores!r}: a whole number, at least 1")
     if not hosts:
         raise ClusterError("no broker is alive: is the cluster up? `raylog status` says")
     strangers = sorted({host for host in hosts.values() if host not in rooms})

@@ -19,9 +19,9 @@ from raylog.ranges.cut import Cut, take
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.splitting import split
-from raylog.ranges.topics import Topics
+from raylog.ranges.topics import Topics, checked
 from raylog.spark.frames import tasks_frame
-from raylog.spark.installed import require_pyspark
+from raylog.spark.installed import require_session
 from raylog.spark.loss_reports import accumulated, told_of
 from raylog.spark.options import batch_options
 from raylog.spark.range_tasks import ARROW_NAMES, RangeTasks, encoded
@@ -62,7 +62,8 @@ def read(spark: Any, topics: Topics, *, cluster: Any = None, **options: Any) -> 
       driver and among ``raylog.spark.losses(df)``;
     - ``isolation_level``: "read_committed" leaves out what transactions have aborted or not decided.
     """
-    require_pyspark(spark)
+    require_session(spark)
+    topics = checked(topics)
     given = batch_options(options)
     names = columns_of(given)
     committed = given.get("isolation_level") == "read_committed"

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from raylog.errors import ClusterError, ConfigError
+from raylog.ranges.given_values import COUNT_MAX, count, seconds
 from raylog.spark.installed import EXTRA, require_pyspark
 from raylog.spark.java import OPTIONS, use_java
-from raylog.spark.placing import Room, broker_hosts, bundles, memory_bytes
+from raylog.spark.placing import Room, broker_hosts, bundles, memory_bytes, size_of
 from raylog.spark.shelf import release_of_ended_sessions
 
 logger = logging.getLogger("raylog.spark")
@@ -61,6 +62,11 @@ def init(
     """
     global _group, _logged, _session
     require_pyspark()
+    executor_cores = count("executor_cores", executor_cores, COUNT_MAX)
+    memory = memory_bytes(executor_memory)
+    driver_bytes = size_of("driver_memory", driver_memory)
+    timeout_s = seconds("timeout_s", timeout_s)
+    _check_named(app_name, configs)
     try:
         import raydp
     except ImportError:
@@ -68,7 +74,6 @@ def init(
     with _lock:
         if _session is not None:
             raise ClusterError("this process has a Spark session: raylog.spark.stop() ends it")
-        memory = memory_bytes(executor_memory)
         if cluster is not None and not hasattr(cluster, "status"):
             raise ConfigError(
                 f"cluster={cluster!r} is no cluster: give what raylog.init() or raylog.connect() returned"
@@ -92,7 +97,7 @@ def init(
                 executor_cores,
                 f"{memory >> 20}M",  # a number without a unit would be mebibytes to Spark
                 placement_group=_group,
-                configs=_configs(driver_memory, cpus, configs or {}),
+                configs=_configs(f"{driver_bytes >> 20}M", cpus, configs or {}),
             )
             _await_executors(session, len(wanted), timeout_s)
             if _LOGGING not in (configs or {}):
@@ -140,6 +145,20 @@ def _remove(group: Any) -> None:
 
     if group is not None:
         remove_placement_group(group)
+
+
+def _check_named(app_name: str, configs: Mapping[str, str] | None) -> None:
+    if not isinstance(app_name, str) or not app_name.strip():
+        raise ConfigError(f"app_name={app_name!r}: give the session a name")
+    if configs is None:
+        return
+    if not isinstance(configs, Mapping) or any(not isinstance(name, str) for name in configs):
+        raise ConfigError(f'configs={configs!r}: give Spark\'s, as {{"spark.sql.shuffle.partitions": "8"}}')
+    for name, value in configs.items():
+        if not name.startswith("spark."):
+            raise ConfigError(f"configs[{name!r}]: Spark's configs begin with spark.")
+        if value is None:
+            raise ConfigError(f"configs[{name!r}] is None: give a value, or leave it out")
 
 
 def _configs(driver_memory: str, cpus: float, given: Mapping[str, str]) -> dict[str, str]:

@@ -18,7 +18,8 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,10 @@ from typing import Any
 from raylog.client.address import ClusterAddress
 from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
-from raylog.ranges.ledger import local_path
-from raylog.ranges.sending import checked_target
+from raylog.ranges.ledger import made_folder
+from raylog.ranges.sending import checked_config, checked_target
 from raylog.spark.checkpoint import has_begun
-from raylog.spark.installed import require_pyspark
+from raylog.spark.installed import require_frame
 from raylog.spark.streaming import FOLDER
 from raylog.spark.write_fence import WriteFence
 from raylog.spark.write_tasks import WriteTasks
@@ -41,6 +42,7 @@ TRIGGERS = ("processingTime", "once", "availableNow")
 OUTPUT_MODES = ("append", "update", "complete")
 CLAIM_FILE = ".write.json"
 FENCE_FILE = ".write.fence"
+_ARGUMENTS = ("checkpoint", "cluster", "order_by", "output_mode", "query_name", "trigger")
 _PATIENCE_S = 300.0
 """More than ``delivery.timeout.ms``: the longest that a task without a driver can go on trying."""
 
@@ -87,24 +89,20 @@ def write_stream(
     not fit, options that there are not, and the checkpoint of a query for another topic or another sink; UnknownTopicOrPartitionError for a
     topic that is not there.
     """
-    require_pyspark(df.sparkSession)
+    require_frame(df, "write_stream")
     if not df.isStreaming:
         raise ConfigError("write_stream takes a streaming DataFrame: raylog.spark.write writes this one")
-    _check_mode(trigger, output_mode)
-    order = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
-    _check_order(df, order)
+    checked_config(producer_config, *_ARGUMENTS)
+    writer = _writer(df, trigger, output_mode, query_name)
+    order = _order_of(df, order_by)
     check_schema(_without(df, order), topic)
     address = address_of(cluster)
-    checked_target(address, topic, producer_config)
-    home = local_path(checkpoint)
+    checked_target(address, topic)
+    home = made_folder("checkpoint", checkpoint)
     _claim(home, topic, address)
     batches = WriteBatch(WriteTasks(address, topic, producer_config), home / FOLDER / FENCE_FILE, order)
-    writer = df.writeStream.option("checkpointLocation", str(checkpoint)).outputMode(output_mode).foreachBatch(batches)
-    if query_name is not None:
-        writer = writer.queryName(query_name)
-    if trigger is not None:
-        writer = writer.trigger(**trigger)
-    query = writer.start()
+    with _told("Spark does not start this query"):
+        query = writer.option("checkpointLocation", str(checkpoint)).foreachBatch(batches).start()
     with _batches_lock:
         _batches[str(query.runId)] = batches
     return query
@@ -113,9 +111,10 @@ def write_stream(
 def write_stream_summary(query: Any) -> StreamWriteSummary:
     """What a query of ``write_stream`` has written so far, also after its end. ConfigError for another query."""
     with _batches_lock:
-        batches = _batches.get(str(query.runId))
+        batches = _batches.get(str(getattr(query, "runId", None)))
     if batches is None:
-        raise ConfigError(f"query {query.name or query.id} was not started by write_stream of this process")
+        named = getattr(query, "name", None) or getattr(query, "id", None) or repr(query)
+        raise ConfigError(f"query {named} was not started by write_stream of this process")
     return batches.summary
 
 
@@ -168,26 +167,56 @@ def _without(df: Any, order: Sequence[str]) -> Any:
 # ---------------------------------------------------------------------- before it starts
 
 
-def _check_mode(trigger: Mapping[str, Any] | None, output_mode: str) -> None:
+def _writer(df: Any, trigger: Mapping[str, Any] | None, output_mode: str, query_name: str | None) -> Any:
+    """Spark's writer of the stream, which has no sink yet. ConfigError for what can't be."""
     if output_mode not in OUTPUT_MODES:
         raise ConfigError(f"output_mode={output_mode!r}: one of {', '.join(OUTPUT_MODES)}")
+    writer = df.writeStream.outputMode(output_mode)
+    if query_name is not None:
+        if not isinstance(query_name, str) or not query_name.strip():
+            raise ConfigError(f"query_name={query_name!r}: give the query a name, or leave it out")
+        writer = writer.queryName(query_name)
     if trigger is None:
-        return
+        return writer
     if not isinstance(trigger, Mapping) or len(trigger) != 1:
         raise ConfigError(f'trigger={trigger!r}: give one of Spark\'s, as {{"processingTime": "1 second"}}')
-    if (name := next(iter(trigger))) not in TRIGGERS:
+    ((name, value),) = trigger.items()
+    if name not in TRIGGERS:
         raise ConfigError(
             f"no trigger {name!r} for a stream that is written in batches: there are {', '.join(TRIGGERS)}"
         )
+    if value is None:
+        raise ConfigError(f'trigger={trigger!r}: give one of Spark\'s, as {{"processingTime": "1 second"}}')
+    with _told(f"trigger={trigger!r}"):
+        return writer.trigger(**trigger)
 
 
-def _check_order(df: Any, order: Sequence[str]) -> None:
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Spark's own refusals of a query that was not started yet are ConfigErrors that begin so."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise ConfigError(f"{what}: {lines[0].rstrip(';') if lines else type(error).__name__}") from error
+
+
+def _order_of(df: Any, order_by: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The columns that order the rows of a key. ConfigError for what is none."""
+    if order_by is None:
+        return ()
+    if not isinstance(order_by, str | Sequence):
+        raise ConfigError(f"order_by={order_by!r}: give a column, or a list of columns")
+    order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     if not order:
-        return
+        return ()
     if missing := [name for name in order if name not in df.columns]:
         raise ConfigError(f"order_by: there is no column {missing[0]!r}, only {', '.join(df.columns)}")
     if "key" not in df.columns:
         raise ConfigError("order_by orders the rows of a key, and there is no column key")
+    return order
 
 
 def _claim(home: Path, topic: str | None, address: ClusterAddress) -> None:

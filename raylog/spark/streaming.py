@@ -24,7 +24,7 @@ from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import take
 from raylog.ranges.entries import Entry, first
-from raylog.ranges.ledger import STREAM_FILE, Ledger, local_path
+from raylog.ranges.ledger import STREAM_FILE, Ledger, made_folder
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.splitting import OffsetRange, split
@@ -32,7 +32,7 @@ from raylog.ranges.topics import Topics, checked, names_of
 from raylog.ranges.watch import TopicWatch, topic_ids
 from raylog.spark.checkpoint import CheckpointProgress, has_begun
 from raylog.spark.frames import streaming_frame
-from raylog.spark.installed import require_pyspark
+from raylog.spark.installed import require_session
 from raylog.spark.loss_reports import accumulated, told_of
 from raylog.spark.options import stream_options
 from raylog.spark.reading import arrow_names, columns_of, records_frame
@@ -72,11 +72,11 @@ def read_stream(
     Raises ConfigError for a checkpoint of another stream, or of an earlier format. The query with that checkpoint reads it; another one
     fails, and needs a stream of its own.
     """
-    require_pyspark(spark)
+    require_session(spark)
     given = stream_options(options)
     topics = checked(topics)
     address = address_of(cluster)
-    home = local_path(checkpoint)
+    home = made_folder("checkpoint", checkpoint)
     folder = home / FOLDER / _folder_of(name, topics)
     committed = given.get("isolation_level") == "read_committed"
     with _planners_lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.errors import ConfigError
+from raylog.ranges.topics import checked_name
 from raylog.spark.loss_reports import told_as
 from raylog.spark.options import batch_options
 from raylog.spark.reading import read
@@ -23,8 +24,7 @@ def table(spark: Any, topic: str, *, cluster: Any = None, **options: Any) -> Any
 
     Options as for ``read``, but for the beginning, which is the log's, and the columns.
     """
-    if not isinstance(topic, str):
-        raise ConfigError(f"topic={topic!r}: a table is of one topic, by its name")
+    checked_name(topic)
     given = batch_options(options)
     if refused := [name for name in given if name in _OURS]:
         raise ConfigError(

@@ -13,8 +13,8 @@ from typing import Any
 
 from raylog.errors import ConfigError
 from raylog.ranges.addresses import address_of
-from raylog.ranges.sending import checked_columns, checked_target
-from raylog.spark.installed import require_pyspark
+from raylog.ranges.sending import checked_columns, checked_config, checked_target
+from raylog.spark.installed import require_frame
 from raylog.spark.write_tasks import RESULT, WriteTasks
 
 logger = logging.getLogger("raylog.spark")
@@ -36,12 +36,13 @@ def write(df: Any, topic: str | None = None, *, cluster: Any = None, **producer_
     ``producer_config``: Kafka's options of a producer (``compression_type="lz4"``). ConfigError for columns that do not fit,
     UnknownTopicOrPartitionError for a topic that is not there, both before anything is written.
     """
-    require_pyspark(df.sparkSession)
+    require_frame(df, "write")
     if df.isStreaming:
         raise ConfigError("write takes a DataFrame of a batch: raylog.spark.write_stream writes this one")
+    checked_config(producer_config, "cluster")
     check_schema(df, topic)
     address = address_of(cluster)
-    checked_target(address, topic, producer_config)
+    checked_target(address, topic)
     return written(df, WriteTasks(address, topic, producer_config))
 
 

@@ -209,8 +209,8 @@ def test_bad_input_is_refused_in_words(kafka: Kafka, topic: str, tmp_path: Path)
         ("batch_size=0", {"batch_size": 0}),
         ("no column 'valeu'", {"columns": ["valeu"]}),
         ("has no end", {"endless": True, "ending_offsets": "latest"}),
-        ("idle_timeout_s is of endless streams", {"idle_timeout_s": 1.0}),
-        ("short_after_s is of endless streams", {"short_after_s": 1.0}),
+        ("idle_timeout_s=1.0 is of endless streams", {"idle_timeout_s": 1.0}),
+        ("short_after_s=1.0 is of endless streams", {"short_after_s": 1.0}),
     ):
         with pytest.raises(ConfigError, match=words):
             stream(kafka, topic, **options)

@@ -54,14 +54,14 @@ def test_a_java_that_is_too_new_is_passed_over(machine: Any, tmp_path: Path) -> 
 
 
 def test_a_session_on_a_java_that_is_too_new_is_refused() -> None:
-    def session(version: str) -> Any:
+    def jvm(version: str) -> Any:
         told = SimpleNamespace(getProperty=lambda name: {"java.specification.version": version}[name])
-        return SimpleNamespace(_jvm=SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=told))))
+        return SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=told)))
 
     for fit in ("1.8", "11", "17"):
-        installed.require_pyspark(session(fit))
+        installed.check_java(jvm(fit))
     with pytest.raises(ClusterError, match=r"runs on Java 21, .* start it with Java 17"):
-        installed.require_pyspark(session("21"))
+        installed.check_java(jvm("21"))
 
 
 def test_a_pyspark_that_is_missing_or_another_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,12 +45,6 @@ def test_what_is_missing_is_said(hosts: dict[int, str], room: Room, message: str
         bundles(hosts, {"a": room}, cores=1, memory=GB)
 
 
-@pytest.mark.parametrize("cores", [0, "2", True])
-def test_an_executor_has_a_core(cores: Any) -> None:
-    with pytest.raises(ConfigError, match=r"executor_cores=.*at least 1"):
-        bundles({0: "a"}, {"a": Room(2, 16 * GB)}, cores=cores, memory=GB)
-
-
 def test_memory_is_written_as_spark_writes_it() -> None:
     assert [memory_bytes(text) for text in ("1g", "512M", "2048mb", GB)] == [GB, GB // 2, 2 * GB, GB]
     for text, message in (("much", "write it as 1g"), ("256m", "less than 512m"), ("", "write it as")):
