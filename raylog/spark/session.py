@@ -294,6 +294,9 @@ def _await_executors(session: Any, count: int, timeout_s: float) -> None:
 
 def _cause(error: Exception) -> str:
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    lines = [
+        line for line in lines if line.startswith("Caused by: ")
+    ] or lines  # a JVM's: what comes after are its frames
     told = _from_logs()
     return f"{lines[-1] if lines else type(error).__name__}{f' ({told})' if told else ''}"
 

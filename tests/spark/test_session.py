@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from driver_scripts import run_script
 
-from raylog.spark.session import _causes
+from raylog.spark.session import _cause, _causes
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 
@@ -139,6 +139,12 @@ def test_the_figures_that_a_raylet_logs_each_minute_do_not_hide_what_a_jvm_said(
         "The Java thread stack size specified is too small. Specify at least 136k",
         "Unrecognized option: -Xnonsense",
     ]
+
+
+def test_of_a_jvms_error_the_last_cause_is_told_and_not_the_last_line() -> None:
+    told = "calling o7\njava.lang.Exception: none\n\tat io.ray.Start\nCaused by: java.io.IOException: No space left\n\t... 17 more"
+    assert _cause(Exception(told)) == "Caused by: java.io.IOException: No space left"
+    assert _cause(Exception("first\nlast\n")) == "last"
 
 
 RAY_WITHOUT_JAVA = """
