@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from raylog.data import loss_reports
 from raylog.data.loss_reports import Listener, listener
 
 pytestmark = pytest.mark.spark
@@ -18,6 +19,15 @@ def test_what_is_told_is_a_warning_before_the_teller_goes_on(caplog: pytest.LogC
         listener().tell("offsets 3 to 5 of t-0 are gone")
         listener().tell("offsets 7 to 8 of t-1 are gone")
     assert caplog.messages == ["offsets 3 to 5 of t-0 are gone", "offsets 7 to 8 of t-1 are gone"]
+
+
+def test_a_process_that_was_forked_listens_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = listener()
+    assert listener() == own
+    monkeypatch.setattr(loss_reports, "_listening", loss_reports._listening)
+    monkeypatch.setattr(loss_reports.os, "getpid", lambda: -1)
+    child = listener()
+    assert (child.port, child.token) != (own.port, own.token)
 
 
 def test_who_has_no_token_is_not_heard(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from compacted_topics import create
 
+import raylog.data
 import raylog.testing
+from raylog.data import reading
 from raylog.data.reading import TopicSource
-from raylog.ranges.cut import take
+from raylog.ranges.cut import Cut, take
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
 
@@ -26,3 +29,66 @@ def test_tasks_read_with_the_options_of_their_source() -> None:
         cut = take(kafka.address, "t", bound("starting"), bound("ending"))
         assert blocks() == [6]
         assert blocks(arrow_bytes=1) == [2, 2, 2], "one for each batch"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What reads of ranges were told, each a range and its options; ``read_topic`` gives its source, for want of Ray."""
+    told: list[Any] = []
+    real = reading.read_range
+
+    def noted(address: Any, part: Any, options: ReadOptions, **more: Any) -> Any:
+        told.append((part, options))
+        return real(address, part, options, **more)
+
+    monkeypatch.setattr(reading, "read_range", noted)
+    monkeypatch.setattr(reading.ray.data, "read_datasource", lambda source, **options: source)
+    return told
+
+
+def test_the_options_of_a_read_are_those_of_its_tasks(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts: list[dict[str, Any]] = []
+
+    def noted(*given: Any, **options: Any) -> Cut:
+        cuts.append(options)
+        return take(*given, **options)
+
+    monkeypatch.setattr(reading, "take", noted)
+    with raylog.testing.broker(topics={"t": 1}) as kafka:
+        kafka.write("t", *(b"%d" % n for n in range(12)))
+        assert len(raylog.data.read_topic("t", cluster=kafka, max_records_per_task=5).get_read_tasks(1)) == 3
+        assert len(raylog.data.read_topic("t", cluster=kafka, min_tasks=4).get_read_tasks(1)) == 4
+        for wanted in (True, False):
+            source = raylog.data.read_topic(
+                "t", cluster=kafka, columns=["key"], read_committed=wanted, fail_on_data_loss=not wanted
+            )
+            (task,) = source.get_read_tasks(1)
+            assert [block.num_rows for block in task()] == [12]
+            _, options = asked.pop()
+            for each in (
+                cuts[-1],
+                {"read_committed": options.read_committed, "fail_on_data_loss": options.fail_on_data_loss},
+            ):
+                assert (each["read_committed"], each["fail_on_data_loss"]) == (wanted, not wanted)
+            assert options.columns == ("key",)
+            assert task.metadata.num_rows == (None if wanted else 12), "some may be left out"
+
+
+def test_columns_that_ray_data_does_not_use_are_not_read(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with raylog.testing.broker(topics={"t": 1}) as kafka:
+        kafka.write("t", b"a", b"b")
+        for used, read in ((["offset"], ("offset",)), ([], ("partition",))):
+            source = raylog.data.read_topic("t", cluster=kafka)
+            monkeypatch.setattr(source, "get_projection_map", lambda used=used: {name: name for name in used})
+            (task,) = source.get_read_tasks(1)
+            (block,) = task()
+            assert (asked[-1][1].columns, tuple(block.schema.names), block.num_rows) == (read, read, 2)
+
+
+def test_rows_of_a_compacted_topic_are_not_counted_by_offsets(asked: list[Any]) -> None:
+    with raylog.testing.broker(brokers=1) as kafka:
+        for policy, known in (("compact", None), ("delete", 2)):
+            create(kafka, f"t-{policy}", policy=policy)
+            kafka.write(f"t-{policy}", b"a", b"b", key=b"k")
+            (task,) = raylog.data.read_topic(f"t-{policy}", cluster=kafka).get_read_tasks(1)
+            assert task.metadata.num_rows == known

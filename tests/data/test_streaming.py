@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -103,6 +104,20 @@ def test_one_workers_file_is_enough_where_all_were_in_step(kafka: Kafka, topic: 
     assert sorted(first + run(stream(kafka, topic), 4, 1000, tmp_path)) == sorted(written)
 
 
+def test_workers_that_saved_at_different_steps_go_on_with_what_each_has_done(
+    kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    written = fill(kafka, topic, 200)
+    whole, read = stream(kafka, topic), []
+    for rank, steps in enumerate((1, 4, 2)):
+        with whole.batches(rank=rank, world_size=3) as batches:
+            for _, batch in zip(range(steps), batches):
+                read += values(batch)
+            batch.save(tmp_path)
+    assert len(read) == 35
+    assert sorted(read + run(stream(kafka, topic), 2, 1000, tmp_path)) == sorted(written)
+
+
 def test_a_batch_that_failed_can_be_asked_for_again(kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from raylog.data import streaming
 
@@ -168,6 +183,24 @@ def test_workers_of_an_endless_stream_agree_on_what_has_come(kafka: Kafka, topic
     assert len(written) == 76
 
 
+def test_all_workers_of_an_endless_stream_begin_where_worker_0_does(kafka: Kafka, topic: str) -> None:
+    fill(kafka, topic, 40)
+    whole = stream(kafka, topic, endless=True, idle_timeout_s=0.5, short_after_s=0.0)
+    with whole.batches() as batches:
+        behind, state = next(batches).state, [batch.state for batch in batches][-1]
+    written = fill(kafka, topic, 21, start=300)
+    broadcast = Broadcast(2)
+
+    def work(rank: int) -> list[bytes]:
+        start = (state, behind)[rank]  # as where a worker sees an older checkpoint
+        batches = whole.batches(start, rank=rank, world_size=2, broadcast=broadcast.worker(rank))
+        return [value for batch in batches for value in values(batch)]
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(work, range(2))
+    assert sorted(first + second) == sorted(written)
+
+
 def test_an_endless_stream_goes_on_where_it_stopped_and_takes_new_partitions(kafka: Kafka, topic: str) -> None:
     written = fill(kafka, topic, 20)
     options = {"endless": True, "idle_timeout_s": 0.5, "short_after_s": 0.0}
@@ -199,6 +232,21 @@ def test_records_deleted_after_the_cut_are_an_error_or_told_with_their_batch(kaf
     assert [len(batch.losses) for batch in batches] == [1, 0, 0, 0, 0, 0] and "0 to 11" in batches[0].losses[0]
     with pytest.raises(OffsetOutOfRangeError, match=r"0 to 11 of .* are deleted"):
         stream(kafka, topic, starting_offsets={topic: {0: 0, 1: 0, 2: 0}})
+
+
+def test_an_endless_stream_says_what_was_deleted_before_it_came_there(kafka: Kafka, topic: str) -> None:
+    options = {"endless": True, "idle_timeout_s": 0.2, "short_after_s": 0.0}
+    kafka.write(topic, *(b"%d" % n for n in range(10)))
+    state = list(stream(kafka, topic, **options))[-1].state
+    kafka.write(topic, *(b"%d" % n for n in range(10, 20)))
+    delete_below(kafka, topic, 13)
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"offsets 10 to 12 .*: go on with what is left with fail_on_data_loss=False"
+    ):
+        list(stream(kafka, topic, **options).batches(state))
+    batches = list(stream(kafka, topic, fail_on_data_loss=False, **options).batches(state))
+    assert [value for batch in batches for value in values(batch)] == [b"%d" % n for n in range(13, 20)]
+    assert ["offsets 10 to 12" in loss for batch in batches for loss in batch.losses] == [True]
 
 
 def test_bad_input_is_refused_in_words(kafka: Kafka, topic: str, tmp_path: Path) -> None:
@@ -241,6 +289,8 @@ def test_a_checkpoint_of_something_else_is_refused(kafka: Kafka, topic: str, tmp
         stream(kafka, other).batches(state)
     with pytest.raises(ConfigError, match=f"says nothing of topic '{other}'"):
         stream(kafka, [topic, other]).batches(state)
+    with pytest.raises(ConfigError, match=f"is of cluster elsewhere, and the stream of {state.cluster_id}"):
+        stream(kafka, topic).batches(dataclasses.replace(state, cluster_id="elsewhere"))
     with pytest.raises(ConfigError, match="is of one that ends, and the stream is an endless one"):
         stream(kafka, topic, endless=True).batches(state)
     with AdminClient(kafka.address) as admin:

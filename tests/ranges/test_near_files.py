@@ -92,6 +92,22 @@ def test_files_give_what_fetching_gives(on_disk: tuple[Kafka, Path], fetches: li
         assert fetches.pop() == start
 
 
+def test_what_files_say_is_empty_is_passed_and_the_rest_fetched(
+    kafka: Kafka, fetches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic(kafka, records=10)
+    asked: list[int] = []
+
+    async def located(link: Any, key: TopicPartition, offset: int, offset_end: int) -> NearRecords | None:
+        asked.append(offset)
+        assert len(asked) < 3, asked
+        return NearRecords([], offset, 4) if offset == 0 else None
+
+    monkeypatch.setattr(near_files, "located", located)
+    assert read(kafka, name, 0, 10).column("offset").to_pylist() == list(range(4, 10))
+    assert asked == [0, 4]
+
+
 def test_a_committed_read_is_fetched(on_disk: tuple[Kafka, Path], fetches: list[int]) -> None:
     kafka, _ = on_disk
     assert len(read(kafka, topic(kafka, 10), 0, 10, read_committed=True)) == 10

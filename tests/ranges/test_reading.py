@@ -18,7 +18,7 @@ from raylog.ranges.cut import take
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions, read_range
 from raylog.ranges.splitting import OffsetRange, split
-from raylog.records.batch import BatchView, stamp
+from raylog.records.batch import BatchView, stamp, write_crc
 from raylog.records.codec import RecordBatchBuilder, encode
 from raylog.records.control import Marker, control_batch
 from raylog.testing.kafka import Kafka
@@ -211,6 +211,20 @@ def test_a_corrupt_batch_inside_a_range_is_named(scripted: Scripted, flipped: in
     log.batches[1] = bytes(broken)
     with pytest.raises(CorruptMessageError, match=r"offsets 5–9 of t-0 is broken .*up to 5 and from 10 on"):
         read(cluster, 0, 15)
+    assert offsets(read(cluster, 10, 15, "offset")) == list(range(10, 15))
+
+
+def test_a_batch_of_broken_records_with_a_right_crc_is_named(scripted: Scripted) -> None:
+    cluster = scripted()
+    log = cluster.logs[("t", 0)]
+    fill(log, 15)
+    broken = bytearray(log.batches[1])
+    broken[61] = 0x7E  # the length of the first record
+    write_crc(broken)
+    log.batches[1] = bytes(broken)
+    for start in (0, 7):
+        with pytest.raises(CorruptMessageError, match=r"offsets 5–9 of t-0 is broken .*up to 5 and from 10 on"):
+            read(cluster, start, 15)
     assert offsets(read(cluster, 10, 15, "offset")) == list(range(10, 15))
 
 

@@ -21,7 +21,8 @@ from kio.schema.errors import ErrorCode
 from raylog.client.address import ClusterAddress
 from raylog.metadata.session import ActorIdentity
 from raylog.records.batch import SEQUENCE_MASK, BatchView, batches, stamp
-from raylog.records.codec import decode
+from raylog.records.codec import decode, encode
+from raylog.records.control import Marker, control_batch
 from raylog.records.record import Record
 from raylog.types import Endpoint, TopicPartition
 from raylog.wire.private import AWAIT_LEADER, FIND_CONTROLLER, ControllerFound, LeaderFound
@@ -439,3 +440,18 @@ class ScriptedCluster:
             elif request.is_open:  # as the controller answers: whoever leads and is not known to be dead
                 endpoint = self.endpoints[log.leader]
                 request.reply(LeaderFound(log.leader, log.epoch, endpoint.host, endpoint.port))
+
+
+def transactions(cluster: ScriptedCluster) -> None:
+    """In the log of ``t``, handwritten: a record ``gone`` and an abort, a record ``kept`` and a commit."""
+    log = cluster.logs[TopicPartition("t", 0)]
+    for value, kind in ((b"gone", Marker.ABORT), (b"kept", Marker.COMMIT)):
+        data = encode(
+            [(1000, b"k", value, ())], producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+        )
+        marker = control_batch(kind, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp_ms=5)
+        for batch in (bytearray(data), bytearray(marker)):
+            stamp(batch, log.end, log.epoch)
+            log.batches.append(bytes(batch))
+            log.end = BatchView(bytes(batch)).next_offset
+    log.aborted = [(7, 0)]
