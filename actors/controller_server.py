@@ -86,6 +86,7 @@ logger = logging.getLogger("raylog.controller")
 
 APIS = (*admin.APIS, *configs.APIS, *operations.APIS)
 CREATIONS_AT_ONCE = 64
+_chance = random.SystemRandom()
 SHUTDOWN_PATIENCE_S = 30.0
 STANDBY_TIMEOUT_MS = 2_000
 SHUT_DOWN = "the cluster is shut down"  # what ``ended`` says after a Shutdown request
@@ -170,7 +171,7 @@ class ControllerServer:
             snapshot=self._log.snapshot,
             entries=self._log.entries,
             config=quorum_config,
-            draw_election_timeout_ms=lambda: random.randint(
+            draw_election_timeout_ms=lambda: _chance.randint(
                 quorum_config.election_timeout_ms, 2 * quorum_config.election_timeout_ms
             ),
             now_ms=_now_ms(),

@@ -40,6 +40,7 @@ from raylog.replication.events import (
 )
 
 logger = logging.getLogger("raylog.replica")
+_chance = random.SystemRandom()
 
 
 def open_log(files: Files, disk: str, assignment: Assignment, *, boot_id: str) -> LogOpened:
@@ -55,7 +56,7 @@ def open_log(files: Files, disk: str, assignment: Assignment, *, boot_id: str) -
             topic_id=assignment.topic_id,
             now_ms=time.time_ns() // 1_000_000,
             boot_id=boot_id,
-            roll_jitter=lambda most: random.randint(0, most),
+            roll_jitter=lambda most: _chance.randint(0, most),
         )
     except DiskLockedError as error:
         return LogOpened(assignment.id, None, str(error), locked=True)

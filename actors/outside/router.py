@@ -48,6 +48,7 @@ from raylog.wire.server import Handler, Limits, Request, Server
 ANSWERED_HERE = (cluster_view.METADATA, cluster_view.DESCRIBE_CLUSTER)
 CONTROLLER_APIS = tuple(api for api in (*admin.APIS, *configs.APIS, *operations.APIS) if api.key not in ANSWERED_HERE)
 PRODUCE = scattered.PRODUCE.key
+_chance = random.SystemRandom()
 LIMITS = Limits(idle_timeout_ms=600_000, connection_fetches_max=4, answers_bytes_max=256 << 20)
 
 
@@ -79,7 +80,7 @@ class Router:
             caller=caller,
             timeout_ms=controller_timeout_ms,
         )
-        self.sessions = FetchSessions(lambda: random.getrandbits(31))
+        self.sessions = FetchSessions(lambda: _chance.getrandbits(31))
         self._creation = TopicCreation(self._places, self._link)
         room = AnswerRoom(lambda: self.server)
         fetches = Fetches(self._places, self._owners, self.sessions, _now_ms, room)

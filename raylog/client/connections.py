@@ -39,6 +39,7 @@ from raylog.wire.connection import Connection
 from raylog.wire.handshake import HandshakeError
 from raylog.wire.private import FindController
 
+_chance = random.SystemRandom()  # a program that seeds the common generator gets its numbers, and forked ones no equal pauses
 _IDLE_SWEEP_S = 30.0
 _WARM_MAX = 64  # doors of a handle up to which it opens some ahead
 _SERVERS_MAX = 64  # remembered to be asked for the controller
@@ -141,7 +142,7 @@ class Connections:
             backoff = min(
                 config.reconnect_backoff_ms * 2 ** min(door.failures - 1, 16), config.reconnect_backoff_max_ms
             )
-            door.not_before = loop.time() + backoff * random.uniform(0.8, 1.2) / 1000
+            door.not_before = loop.time() + backoff * _chance.uniform(0.8, 1.2) / 1000
             raise
         finally:
             door.opening = None
@@ -207,7 +208,7 @@ class _Whereabouts:
 
     def learn_servers(self, servers: Mapping[int, Endpoint]) -> None:
         merged = {**self.servers, **servers}  # a new one: handles of other threads read it
-        for node in random.sample(sorted(merged), max(0, len(merged) - _SERVERS_MAX)):
+        for node in _chance.sample(sorted(merged), max(0, len(merged) - _SERVERS_MAX)):
             del merged[node]
         self.servers = merged
 
@@ -380,7 +381,7 @@ class ControllerLink:
         """Whether a server named a controller endpoint that was not known; it is tried next."""
         left_s = min(_ASK_SERVER_S, deadline - asyncio.get_running_loop().time())
         servers = list(self._known.servers.values())
-        random.shuffle(servers)
+        _chance.shuffle(servers)
         servers.sort(key=lambda server: self._connections.peek(server) is None)  # those at hand first
         asked = [asyncio.ensure_future(self._ask_server(server, left_s)) for server in servers[:_ASKED_AT_ONCE]]
         try:
@@ -409,7 +410,7 @@ class ControllerLink:
         if place or failures <= 1:
             return 0.0  # another endpoint, or the first failure: at once
         backoff = min(self._config.retry_backoff_ms * 2 ** min(rounds - 1, 16), self._config.retry_backoff_max_ms)
-        return float(backoff * random.uniform(0.8, 1.2) / 1000)
+        return float(backoff * _chance.uniform(0.8, 1.2) / 1000)
 
     def _unreachable(self, failure: RaylogError, limit_ms: float) -> RaylogError:
         tried = ", ".join(map(str, self._endpoints))

@@ -47,6 +47,7 @@ from raylog.wire.handshake import Peer
 
 logger = logging.getLogger("raylog.client")
 
+_chance = random.SystemRandom()  # a program that seeds the common generator gets its numbers, and forked ones no equal pauses
 _FIRST_RETRY_MS = 20.0
 _LEADER_ERRORS = frozenset(
     {
@@ -387,7 +388,7 @@ class Sender:
             pause = min(
                 config.retry_backoff_ms * 2**doublings, max(config.retry_backoff_ms, config.retry_backoff_max_ms)
             )
-            pause *= random.uniform(0.8, 1.2)
+            pause *= _chance.uniform(0.8, 1.2)
         queue.not_before_ms = self._now_ms() + pause
 
     def _finish(
