@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from raylog.data import decode_json, json_values
@@ -110,7 +110,6 @@ values = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(values, st.integers(1, 200))
 @example([b'{"id": 1}', b"null", b'{"id": 2}{"id": 3}', b"", b'{"id": 4}'], 10)
 def test_each_value_is_one_row_and_what_pythons_reader_makes_of_it(given: list[bytes | None], slice_bytes: int) -> None:

@@ -58,6 +58,11 @@ def test_parts_of_one_range_are_of_one_length_but_for_one_offset(lengths: list[i
         assert not found or max(found) - min(found) <= 1
 
 
+def test_a_range_is_split_by_its_offsets() -> None:
+    assert [len(part) for part in split(ranges([10, 3]), records_max=3)] == [2, 3, 2, 3, 3]
+    assert [len(part) for part in split(ranges([10]), records_max=10)] == [10]
+
+
 def test_more_parts_are_made_where_parts_are_longest() -> None:
     parts = split(ranges([10, 1000]), parts_min=6)
     assert [part.partition for part in parts] == [0, 1, 1, 1, 1, 1]
