@@ -39,7 +39,7 @@ from raylog.wire.connection import Connection
 from raylog.wire.handshake import HandshakeError
 from raylog.wire.private import FindController
 
-_chance = random.SystemRandom()  # a program that seeds the common generator gets its numbers, and forked ones no equal pauses
+_chance = random.SystemRandom()  # not the common one: a program may have seeded it
 _IDLE_SWEEP_S = 30.0
 _WARM_MAX = 64  # doors of a handle up to which it opens some ahead
 _SERVERS_MAX = 64  # remembered to be asked for the controller

@@ -47,7 +47,7 @@ from raylog.wire.handshake import Peer
 
 logger = logging.getLogger("raylog.client")
 
-_chance = random.SystemRandom()  # a program that seeds the common generator gets its numbers, and forked ones no equal pauses
+_chance = random.SystemRandom()  # not the common one: a program may have seeded it
 _FIRST_RETRY_MS = 20.0
 _LEADER_ERRORS = frozenset(
     {
