@@ -25,7 +25,7 @@ from ray.data.datasource import Datasource, ReadTask
 
 from raylog.errors import ClusterError, ConfigError
 from raylog.spark.frames import tasks_frame
-from raylog.spark.installed import require_pyspark
+from raylog.spark.installed import require_frame, require_session
 from raylog.spark.shelf import (
     STORED,
     TABLE_BYTES,
@@ -100,7 +100,7 @@ def to_spark(ds: Any, spark: Any) -> Any:
     They stay in Ray's object store until ``release`` of the DataFrame, or the end of its session or of this program. ConfigError names a
     column whose type Spark has not. ClusterError without a Ray. What fails in Ray Data is its own error.
     """
-    _check_session(spark)
+    require_session(spark)
     _check_ray()
     if not isinstance(ds, ray.data.Dataset):
         raise ConfigError(f"to_spark takes a ray.data.Dataset, not a {type(ds).__name__}: ray.data.from_… makes one")
@@ -137,29 +137,11 @@ def to_spark(ds: Any, spark: Any) -> Any:
 
 
 def _check_frame(df: Any) -> None:
-    require_pyspark()
-    from pyspark.sql import DataFrame
-
-    if not isinstance(df, DataFrame):
-        raise ConfigError(f"from_spark takes a DataFrame of PySpark, not a {type(df).__name__}")
+    require_frame(df, "from_spark")
     if df.isStreaming:
         raise ConfigError(
             "from_spark takes a DataFrame of a batch: this one is a stream, whose foreachBatch can call from_spark for each batch"
         )
-    _check_session(df.sparkSession)
-
-
-def _check_session(spark: Any) -> None:
-    require_pyspark()
-    from pyspark.sql import SparkSession
-
-    if not isinstance(spark, SparkSession):
-        raise ConfigError(
-            f"a session of Spark is needed, not a {type(spark).__name__}: raylog.spark.init() or SparkSession.builder makes one"
-        )
-    if spark.sparkContext._jsc is None:
-        raise ConfigError("this session of Spark has ended: raylog.spark.init() starts another one")
-    require_pyspark(spark)
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -291,11 +291,11 @@ def test_what_can_not_go_over_is_refused_by_its_name(spark: Any, ray: Any, monke
         (spark.sql("SELECT 1 AS id, 2 AS id"), "two columns are called 'id'"),
         (spark.range(3).select(), "there are no columns"),
         (spark.readStream.format("rate").load(), "this one is a stream"),
-        (ds, "takes a DataFrame of PySpark, not a MaterializedDataset"),
+        (ds, r"df is a ray\.data\..*Dataset: from_spark takes a DataFrame of Spark"),
     ):
         with pytest.raises(ConfigError, match=why):
             raylog.data.from_spark(df)
-    with pytest.raises(ConfigError, match=r"not a NoneType: raylog.spark.init\(\) or SparkSession.builder makes one"):
+    with pytest.raises(ConfigError, match=r"spark=None is no session of Spark: give what raylog\.spark\.init\(\)"):
         raylog.data.to_spark(ds, None)
     monkeypatch.setattr(ray.util.client.ray, "is_connected", lambda: True)
     with pytest.raises(ClusterError, match="not by Ray client"):

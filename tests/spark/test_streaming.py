@@ -183,6 +183,43 @@ def test_no_batch_has_more_than_the_limit(spark: Any, kafka: Kafka, topic: str, 
     assert sum(partition for partition, _, _ in run.batches[0]) == 4, "in proportion to what waits in each"
 
 
+@pytest.mark.parametrize(
+    ("options", "fewest", "most"),
+    [({"min_partitions": 6}, 6, 20), ({"max_records_per_partition": "3"}, 7, 3)],
+    ids=["min_partitions", "max_records_per_partition"],
+)
+def test_a_batch_has_the_tasks_that_are_asked_for(
+    spark: Any,
+    kafka: Kafka,
+    topic: str,
+    produce: Any,
+    checkpoint: Path,
+    options: dict[str, Any],
+    fewest: int,
+    most: int,
+) -> None:
+    produce(topic, *(f"{n:02}" for n in range(20)))
+    frame = raylog.spark.read_stream(
+        spark,
+        topic,
+        cluster=kafka,
+        checkpoint=str(checkpoint),
+        starting_offsets="earliest",
+        available_now=True,
+        columns=["offset"],
+        **options,
+    )
+    tasks: dict[int, int] = {}
+
+    def look(batch: Any, _: int) -> None:
+        counted = batch.selectExpr("spark_partition_id() AS task").groupBy("task").count()
+        tasks.update({row.task: row["count"] for row in counted.collect()})
+
+    writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    assert writer.foreachBatch(look).start().awaitTermination(PATIENCE_S), "the query goes on"
+    assert sum(tasks.values()) == 20 and len(tasks) >= fewest and max(tasks.values()) <= most, tasks
+
+
 def test_available_now_ends_with_what_was_there(
     spark: Any, kafka: Kafka, topic: str, produce: Any, checkpoint: Path
 ) -> None:
