@@ -263,7 +263,7 @@ def test_rows_that_a_shelf_took_along_are_missed_and_nothing_stays(
 
 def test_frames_and_datasets_without_rows_keep_their_columns(spark: Any, ray: Any, rows: pa.Table) -> None:
     empty = raylog.data.from_spark(spark.range(5).where("id > 9"))
-    assert empty.count() == 0 and empty.schema().names == ["id"]
+    assert empty.count() == 0 and empty.materialize().schema().names == ["id"]
     raylog.data.release(empty)
     frame = raylog.data.to_spark(ray.data.from_arrow(rows.slice(0, 0)), spark)
     assert frame.columns == rows.column_names and frame.count() == 0
@@ -311,9 +311,22 @@ def test_what_fails_while_it_is_computed_is_told_and_nothing_stays(spark: Any, r
 
     with pytest.raises(Exception, match="a row of the Dataset fails"):
         raylog.data.to_spark(ray.data.range(2, override_num_blocks=1).map(fails), spark)
-    with pytest.raises(Exception, match="a row of the DataFrame fails"):
+    with pytest.raises(Exception, match="a row of the DataFrame fails") as raised:
         raylog.data.from_spark(spark.sql("SELECT raise_error('a row of the DataFrame fails') AS id"))
-    eventually(lambda: shelves(ray) <= before, "the shelf ends")
+    eventually(lambda: shelves(ray) <= before, "the shelf ends, although somebody keeps the error and its frames")
+    del raised
+
+
+def test_what_an_attempt_has_left_that_did_not_count_is_forgotten(ray: Any) -> None:
+    node = ray.get_runtime_context().get_node_id()
+    found = Shelves([node])
+    [handle] = found.handles.values()
+    for name in ("counts", "other"):
+        ray.get(handle.keep.remote(f"{node}/{name}", pa.table({"id": [1]})))
+    assert found.kept([f"{node}/counts", f"{node}/lost"]) == 1
+    assert ray.get(ray.get(handle.ref.remote(f"{node}/counts"))[0]).num_rows == 1
+    assert fails(lambda: ray.get(handle.ref.remote(f"{node}/other")), "KeyError")
+    found.end()
 
 
 def test_a_shelf_of_a_ray_that_was_left_is_let_be(ray: Any) -> None:
