@@ -11,7 +11,9 @@ import pytest
 import raylog.spark
 from raylog.client.partitioners import partition_for_key
 from raylog.errors import ConfigError, UnknownTopicOrPartitionError
+from raylog.records.codec import encode
 from raylog.testing.kafka import Kafka
+from raylog.types import TopicPartition
 
 pytestmark = [
     pytest.mark.spark,
@@ -127,6 +129,18 @@ def test_a_table_has_the_latest_value_of_each_key_and_no_tombstones(spark: Any, 
     assert (row.partition, row.offset) == (1, 3)
     before = raylog.spark.table(spark, topic, cluster=kafka, ending_offsets={topic: {0: 1, 1: 2, 2: 1}})
     assert rows_of(before) == {b"a": b"1", b"b": b"1", b"c": b"1"}
+
+
+def test_of_a_key_in_several_partitions_the_latest_timestamp_counts(spark: Any, kafka: Kafka, topic: str) -> None:
+    def put(partition: int, *records: tuple[int, bytes, bytes | None]) -> None:
+        batch = encode([(timestamp, key, value, ()) for timestamp, key, value in records])
+        kafka._run(kafka._inside.write(TopicPartition(topic, partition), batch, len(records)))
+
+    put(0, (9000, b"a", b"new"), (1000, b"b", b"old"), (2000, b"gone", b"was"), (3000, b"back", None))
+    put(1, (1000, b"a", b"old"), (9000, b"b", b"new"), (4000, b"gone", None), (5000, b"back", b"is"))
+    put(2, (5000, b"a", b"between"), (5000, b"b", b"between"))
+    frame = raylog.spark.table(spark, topic, cluster=kafka)
+    assert rows_of(frame) == {b"a": b"new", b"b": b"new", b"back": b"is"}
 
 
 def test_what_is_written_with_keys_is_read_as_a_table_however_often_it_is_written(
