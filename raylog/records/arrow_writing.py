@@ -14,6 +14,7 @@ partitions where there is no key, cutting into requests and sending are the prod
 
 from __future__ import annotations
 
+import ctypes
 from array import array
 from collections.abc import Sequence
 from ctypes import c_char
@@ -181,7 +182,7 @@ class ArrowRows:
         plan, places = BatchPlan(), None if order is None else _start(order)
         room = bytes_max - HEADER_SIZE
         self._demand(self._kernel.next_batch(byref(self._rows), places, first, end, room, byref(plan)))
-        batch = bytearray(HEADER_SIZE + plan.records_size)
+        batch = _unwritten(HEADER_SIZE + plan.records_size)
         records = (c_char * plan.records_size).from_buffer(batch, HEADER_SIZE)
         self._demand(
             self._kernel.encode_records(byref(self._rows), places, first, byref(plan), records, plan.records_size)
@@ -209,6 +210,17 @@ class ArrowRows:
     def _demand(self, code: int) -> None:
         if code:
             raise ConfigError(f"the columns cannot be written: {kernel.REASONS[code]}")
+
+
+_bytearray_of = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
+    ("PyByteArray_FromStringAndSize", ctypes.pythonapi)
+)
+
+
+def _unwritten(size: int) -> bytearray:
+    """So many bytes with anything in them: ``bytearray(size)`` writes zeros first, a fifth of the time that encoding takes."""
+    batch: bytearray = _bytearray_of(None, size)
+    return batch
 
 
 def _address(buffer: Any | None) -> int | None:
