@@ -8,6 +8,10 @@ topic's offsets say how many records have come. Before each write the disk has t
 file of as many bytes was written and removed: so neither side waits for the disk with what the other has written, and both get page cache
 of memory that the machine has (a virtual one has to ask for the rest, at up to a CPU second per GB for whoever comes first). raylog is
 embedded with one broker, Kafka is one broker with a heap of 1 GB, and everything shares two cores.
+
+At 1 KB a fourth contestant shows what the machine has room for: *copies alone* (``arrow_copies``), the same DataFrame through the same
+Python workers, which do what no producer and no server can leave out, and nothing else. It is no target; nobody who gets his rows as
+Arrow batches in Python workers can be faster here.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from apache_kafka import VERSION, ApacheKafka
+from arrow_copies import ArrowCopies
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import TopicPartition as KafkaPartition
 from embedded import EmbeddedCluster
@@ -33,10 +38,11 @@ from raylog.client.sync import Consumer
 from raylog.types import TopicPartition
 
 RAYLOG, SINK, TUNED = "raylog.spark.write", "Spark's kafka sink", "Spark's kafka sink, batches of 1 MiB"
+COPIES = "copies alone"
 VALUE_BYTES = {100: 400_000_000, 1000: 800_000_000}
 SIZES = (100, 1000)
 ROWS_PER_ARROW_BATCH = {100: 10_000, 1000: 1_000}
-WARM_UPS = 3  # more than the one of each case
+WARM_UPS = 4  # more than the one of each case: the JVM still compiles
 AT_LEAST = 2.0
 PARTS = 4
 TUNING = {"kafka.batch.size": "1048576", "kafka.linger.ms": "5"}
@@ -54,6 +60,7 @@ class Case:
         self.count = VALUE_BYTES[size] // size // (20 if quick else 1)
         self.topic = f"write-{size}"
         self.costs: dict[str, list[float]] = {}
+        self.copies = ArrowCopies(ours.folder)
         for side in (ours, theirs):
             side.create_topic(self.topic)  # type: ignore[attr-defined]
         digest = sha2(col("id").cast("string"), 256)  # 64 letters
@@ -69,7 +76,8 @@ class Case:
     def run(self, bench: Benchmark) -> float:
         """Measures; gives raylog's rate over that of the better of the sinks."""
         name = f"{self.size} B"
-        sides = (SINK, TUNED, RAYLOG)
+        has_ceiling = self.size == 1000
+        sides = (SINK, TUNED, RAYLOG, COPIES) if has_ceiling else (SINK, TUNED, RAYLOG)
         rates = bench.alternate(
             name,
             {side: partial(self.rate, side) for side in sides},
@@ -78,31 +86,53 @@ class Case:
         )
         for side in sides:
             bench.record(f"{name}, CPU of all", side, self.costs[side][1:], unit="CPU s/GB")
+        if has_ceiling:
+            copies = rates[COPIES].median
+            bench.note(
+                f"Copying alone (Arrow batches to Python workers, record batches and their CRC, loopback, CRC, page cache) runs at "
+                f"{copies / rates[TUNED].median:.2f} times the rate of the sink with batches of 1 MiB: that bounds every write through "
+                f"Python workers. raylog.spark.write reaches {rates[RAYLOG].median / copies:.0%} of it."
+            )
         self.frame.unpersist()
+        self.copies.close()
+        for side in (self.ours, self.theirs):
+            side.delete_topic(self.topic)  # type: ignore[attr-defined]
         return rates[RAYLOG].median / max(rates[SINK].median, rates[TUNED].median)
 
     def rate(self, side: str) -> float:
-        is_ours = side == RAYLOG
-        before = self.end(is_ours)
+        before = self.end(side)
         settle([self.ours.folder / "data", self.theirs.folder], self.count * self.size)
-        servers = [*(self.ours.replica_pids() if is_ours else self.theirs.pids.values())]
+        servers = self.servers(side)
         started, used = time.perf_counter(), cpu_used(servers)
-        if is_ours:
-            summary = raylog.spark.write(self.frame, self.topic, cluster=self.ours.cluster)
-            assert (summary.records, summary.reruns) == (self.count, 0), summary
-        else:
-            options = {"kafka.bootstrap.servers": self.theirs.bootstrap, "topic": self.topic}
-            tuning = TUNING if side == TUNED else {}
-            self.frame.write.format("kafka").options(**options, **tuning).save()
+        copied = self.write(side)
         took = time.perf_counter() - started
         cost = cpu_since(used, servers)
         self.costs.setdefault(side, []).append(cost / (self.count * self.size / 1e9))
-        written = self.end(is_ours) - before
+        written = copied if side == COPIES else self.end(side) - before
         assert written == self.count, f"{written} records have come, of {self.count}"
         return self.count / took / 1e3
 
-    def end(self, is_ours: bool) -> int:
-        if is_ours:
+    def servers(self, side: str) -> list[int]:
+        if side == COPIES:
+            return [self.copies.pid]
+        return self.ours.replica_pids() if side == RAYLOG else list(self.theirs.pids.values())
+
+    def write(self, side: str) -> int:
+        if side == COPIES:
+            return self.copies.write(self.frame)
+        if side == RAYLOG:
+            summary = raylog.spark.write(self.frame, self.topic, cluster=self.ours.cluster)
+            assert (summary.records, summary.reruns) == (self.count, 0), summary
+            return summary.records
+        options = {"kafka.bootstrap.servers": self.theirs.bootstrap, "topic": self.topic}
+        tuning = TUNING if side == TUNED else {}
+        self.frame.write.format("kafka").options(**options, **tuning).save()
+        return self.count
+
+    def end(self, side: str) -> int:
+        if side == COPIES:
+            return 0
+        if side == RAYLOG:
             key = TopicPartition(self.topic, 0)
             with Consumer(self.ours.cluster.address) as consumer:
                 return consumer.end_offsets([key])[key]
