@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from compacted_topics import create
 
@@ -11,6 +12,7 @@ import raylog.data
 import raylog.testing
 from raylog.data import reading
 from raylog.data.reading import TopicSource
+from raylog.errors import ConfigError
 from raylog.ranges.cut import Cut, take
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
@@ -92,3 +94,15 @@ def test_rows_of_a_compacted_topic_are_not_counted_by_offsets(asked: list[Any]) 
             kafka.write(f"t-{policy}", b"a", b"b", key=b"k")
             (task,) = raylog.data.read_topic(f"t-{policy}", cluster=kafka).get_read_tasks(1)
             assert task.metadata.num_rows == known
+
+
+def test_rows_that_do_not_fit_are_refused_before_a_write_and_in_it() -> None:
+    wrong = pa.table({"value": [1, 2]})
+    with raylog.testing.broker(topics={"t": 1}) as kafka:
+        sink = raylog.data.TopicSink(kafka.address, "t", {})
+        with pytest.raises(ConfigError, match="column value is int64"):
+            sink.on_write_start(wrong.schema)
+        sink.on_write_start(None)  # Ray does not always know
+        with pytest.raises(ConfigError, match="column value is int64"):
+            sink.write([wrong], None)
+        assert kafka.records("t") == []
