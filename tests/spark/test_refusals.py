@@ -134,12 +134,12 @@ def test_rows_go_to_one_topic_by_its_name(rows: Any, stream: Any, kafka: Kafka, 
 
 
 def test_partitions_that_there_are_not_are_refused(spark: Any, kafka: Kafka, checkpoint: str) -> None:
-    kafka.create_topic("refused", 2)
+    kafka.create_topic("pair", 2)
     for call in (
-        lambda: raylog.spark.read(spark, {"refused": [9]}, cluster=kafka),
-        lambda: raylog.spark.read_stream(spark, {"refused": [9]}, cluster=kafka, checkpoint=checkpoint),
+        lambda: raylog.spark.read(spark, {"pair": [9]}, cluster=kafka),
+        lambda: raylog.spark.read_stream(spark, {"pair": [9]}, cluster=kafka, checkpoint=checkpoint),
     ):
-        with pytest.raises(UnknownTopicOrPartitionError, match="'refused' has no partition 9: it has 2, from 0 to 1"):
+        with pytest.raises(UnknownTopicOrPartitionError, match="'pair' has no partition 9: it has 2, from 0 to 1"):
             call()
 
 
@@ -183,7 +183,7 @@ def test_what_can_be_no_checkpoint_is_refused(
     spark: Any, stream: Any, kafka: Kafka, checkpoint: Any, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        raylog.spark.read_stream(spark, "refused", cluster=kafka, checkpoint=checkpoint)
+        raylog.spark.read_stream(spark, "pair", cluster=kafka, checkpoint=checkpoint)
     kafka.create_topic(topic := f"sink-{next(_topics)}", 1)
     with pytest.raises(ConfigError, match=message):
         raylog.spark.write_stream(stream, topic, cluster=kafka, checkpoint=checkpoint)
