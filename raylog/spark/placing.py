@@ -16,7 +16,7 @@ from typing import Any
 from raylog.errors import ClusterError, ConfigError
 
 NODE_SHARE = 0.001
-EXECUTOR_BYTES_MIN = 512 << 20
+MEMORY_BYTES_MIN = 512 << 20
 _SUFFIXES = {"k": 10, "m": 20, "g": 30, "t": 40}
 _CPU_STEP = 0.1
 
@@ -29,22 +29,17 @@ class Room:
     memory_bytes: float
 
 
-def memory_bytes(text: str | int) -> int:
-    """Of an executor: ConfigError for what is no size, and for less than it starts with."""
-    size = size_of("executor_memory", text)
-    if size < EXECUTOR_BYTES_MIN:
-        raise ConfigError(f"executor_memory={text!r}: an executor does not start with less than 512m")
-    return size
-
-
-def size_of(name: str, text: str | int) -> int:
-    """Bytes, from Spark's way of writing memory: ``1g``, ``512m``; ConfigError for what is none."""
+def memory_bytes(name: str, text: str | int) -> int:
+    """Of a JVM, from Spark's way of writing it: ``1g``, ``512m``. ConfigError for what is no size, and for less than Spark starts with."""
     plain = str(text).strip().lower().removesuffix("b")
     shift = _SUFFIXES.get(plain[-1:])
     digits = plain if shift is None else plain[:-1]
     if not digits.isdecimal():
         raise ConfigError(f"{name}={text!r}: write it as 1g or 512m")
-    return int(digits) << (shift or 0)
+    size = int(digits) << (shift or 0)
+    if size < MEMORY_BYTES_MIN:
+        raise ConfigError(f"{name}={text!r}: Spark does not start with less than 512m")
+    return size
 
 
 def bundles(

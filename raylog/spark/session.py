@@ -28,7 +28,7 @@ from raylog.errors import ClusterError, ConfigError
 from raylog.ranges.given_values import COUNT_MAX, count, seconds
 from raylog.spark.installed import EXTRA, require_pyspark
 from raylog.spark.java import OPTIONS, use_java
-from raylog.spark.placing import Room, broker_hosts, bundles, memory_bytes, size_of
+from raylog.spark.placing import Room, broker_hosts, bundles, memory_bytes
 from raylog.spark.shelf import release_of_ended_sessions
 
 logger = logging.getLogger("raylog.spark")
@@ -63,8 +63,8 @@ def init(
     global _group, _logged, _session
     require_pyspark()
     executor_cores = count("executor_cores", executor_cores, COUNT_MAX)
-    memory = memory_bytes(executor_memory)
-    driver_bytes = size_of("driver_memory", driver_memory)
+    memory = memory_bytes("executor_memory", executor_memory)
+    driver_bytes = memory_bytes("driver_memory", driver_memory)
     timeout_s = seconds("timeout_s", timeout_s)
     _check_named(app_name, configs)
     try:

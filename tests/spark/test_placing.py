@@ -46,10 +46,10 @@ def test_what_is_missing_is_said(hosts: dict[int, str], room: Room, message: str
 
 
 def test_memory_is_written_as_spark_writes_it() -> None:
-    assert [memory_bytes(text) for text in ("1g", "512M", "2048mb", GB)] == [GB, GB // 2, 2 * GB, GB]
+    assert [memory_bytes("executor_memory", text) for text in ("1g", "512M", "2048mb", GB)] == [GB, GB // 2, 2 * GB, GB]
     for text, message in (("much", "write it as 1g"), ("256m", "less than 512m"), ("", "write it as")):
         with pytest.raises(ConfigError, match=message):
-            memory_bytes(text)
+            memory_bytes("executor_memory", text)
 
 
 def test_the_hosts_of_brokers_are_those_of_their_live_servers() -> None:
