@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
@@ -36,7 +36,6 @@ def parts_of(table: Any, **options: Any) -> list[Any]:
     return list(arrow_parts(COMPILED, table, names, FOUR, partitioner, **settings))
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.none() | st.binary(max_size=6), st.none() | st.binary(max_size=300)), min_size=1, max_size=60

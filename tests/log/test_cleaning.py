@@ -374,7 +374,7 @@ Operations = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=Operations, seed=st.integers(0, 1 << 30))
 def test_a_compacted_log_reads_as_the_same_table_whatever_happens_while_it_is_cleaned(
     make_machine: Any, operations: list[tuple[str, int, Any, int]], seed: int

@@ -292,7 +292,7 @@ def test_log_behaves_like_a_list_through_crashes_and_losses_of_power() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         LogAgainstList,
         settings=settings(
-            max_examples=40, stateful_step_count=25, deadline=None, derandomize=True,
+            max_examples=40, stateful_step_count=25, derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip
@@ -302,7 +302,5 @@ def test_log_behaves_like_a_list_through_crashes_and_losses_of_power() -> None:
 def test_log_behaves_like_a_list_in_many_more_histories() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         LogAgainstList,
-        settings=settings(
-            max_examples=300, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        settings=settings(max_examples=300, stateful_step_count=40, suppress_health_check=list(HealthCheck)),
     )

@@ -111,7 +111,7 @@ def test_a_fetch_that_is_not_simple_goes_the_long_way(version: int) -> None:
     assert [read(frame_of(each)) for each in others] == [None] * len(others)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @example((FETCH, 11), "orders", [(-6, 0x80)], 40)  # a negative number of forgotten topics
 @example((FETCH, 11), "orders", [(-2, 0xFF), (-1, 0xFF)], 40)  # no rack at all
 @given(

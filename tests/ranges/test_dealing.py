@@ -60,7 +60,7 @@ SIZES = st.lists(st.integers(0, 60), min_size=1, max_size=5)
 RUNS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9), st.integers(1, 7)), max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SIZES, RUNS, st.integers(1, 30))
 def test_each_offset_is_read_once_however_often_the_workers_stop_and_change_in_number(
     sizes: list[int], runs: list[tuple[int, int, int]], lane_offsets: int
@@ -74,7 +74,7 @@ def test_each_offset_is_read_once_however_often_the_workers_stop_and_change_in_n
     assert seen == all_of(sizes) and state.is_done
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SIZES, st.lists(st.integers(0, 12), min_size=1, max_size=4), st.integers(1, 20), st.integers(1, 4))
 def test_workers_that_were_not_in_step_lose_and_repeat_nothing(
     sizes: list[int], steps: list[int], lane_offsets: int, resumed: int

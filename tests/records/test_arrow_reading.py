@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from raylog.errors import ConfigError
@@ -32,7 +32,6 @@ from raylog.records.corrupt import CorruptBatch
 from raylog.records.record import Record
 
 COMPILED = kernel.loaded()
-UNHURRIED = settings(deadline=None)
 WITH_KERNEL = pytest.mark.skipif(COMPILED is None, reason=kernel.description())
 BOTH = [pytest.param(COMPILED, id="kernel", marks=WITH_KERNEL), pytest.param(None, id="fallback")]
 
@@ -115,7 +114,6 @@ def test_the_kernel_is_built_wherever_there_is_a_compiler() -> None:
 
 
 @pytest.mark.parametrize("compiled", BOTH)
-@UNHURRIED
 @given(
     st.lists(BATCH, max_size=4),
     st.lists(st.sampled_from(ALL_COLUMNS), unique=True, min_size=1),
@@ -147,7 +145,6 @@ def pure_until_broken(log: bytes) -> tuple[list[Record], int | None]:
 
 
 @WITH_KERNEL
-@UNHURRIED
 @given(
     st.lists(BATCH, min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=4),
@@ -210,7 +207,6 @@ def test_each_way_to_break_a_record_has_its_reason(records: bytes, count: int, r
 
 
 @WITH_KERNEL
-@UNHURRIED
 @given(st.binary(max_size=12))
 def test_a_headers_key_is_text_exactly_where_python_says_so(name: bytes) -> None:
     body = b"\x00\x00\x00\x01\x01\x02" + bytes([2 * len(name)]) + name + b"\x01"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.client.partitioners import partition_for_key
@@ -21,7 +21,6 @@ from raylog.records.batch import BatchView
 from raylog.records.compression import Compression
 
 COMPILED: Any = kernel.loaded()
-UNHURRIED = settings(deadline=None)
 pytestmark = pytest.mark.skipif(COMPILED is None, reason=kernel.description())
 
 NOW = 77
@@ -53,7 +52,6 @@ def as_records(rows: list[tuple[Any, ...]]) -> list[Any]:
     return [(NOW if time is None else time, key, value, headers or ()) for key, value, time, headers in rows]
 
 
-@UNHURRIED
 @given(
     st.lists(ROW, min_size=1, max_size=12),
     BINARY,
@@ -82,7 +80,6 @@ def test_the_bytes_are_those_of_the_codec(
     assert shuffled.data == codec.encode(as_records([rows[row] for row in order]))
 
 
-@UNHURRIED
 @given(st.lists(ROW, min_size=1, max_size=12), st.integers(62, 700))
 def test_batches_keep_to_their_bytes_and_to_the_order(rows: list[tuple[Any, ...]], bytes_max: int) -> None:
     written, at, sent = rows_of(rows), 0, []
@@ -100,7 +97,6 @@ def test_batches_keep_to_their_bytes_and_to_the_order(rows: list[tuple[Any, ...]
     assert sent == [(time, key, value, tuple(headers)) for time, key, value, headers in as_records(rows)]
 
 
-@UNHURRIED
 @given(st.lists(st.none() | st.binary(max_size=23), min_size=1, max_size=50), st.integers(1, 1000), BINARY)
 def test_keys_go_where_every_kafka_client_puts_them(keys: list[bytes | None], partition_count: int, kind: Any) -> None:
     written = ArrowRows(COMPILED, keys=pa.array(keys, kind), values=pa.array([b"v"] * len(keys)), now_ms=NOW)
@@ -117,7 +113,6 @@ def test_rows_without_keys_move_on_when_a_choice_has_its_bytes() -> None:
     assert written.check(1 << 20).keyless_bytes == 1000
 
 
-@UNHURRIED
 @given(st.lists(st.integers(0, 6), max_size=50))
 def test_rows_are_grouped_by_partition_in_their_order(partitions: list[int]) -> None:
     written = ArrowRows(COMPILED, values=pa.array([b""] * len(partitions), pa.binary()), now_ms=NOW)
@@ -206,7 +201,6 @@ def test_nulls_of_no_type_are_nulls() -> None:
     assert written.encode(None, 0, 2, bytes_max=1000).data == codec.encode([(NOW, None, None, ())] * 2)
 
 
-@UNHURRIED
 @given(st.lists(ROW, min_size=1, max_size=8))
 def test_what_was_read_can_be_written_again(rows: list[tuple[Any, ...]]) -> None:
     log = codec.encode(as_records(rows))

@@ -78,7 +78,7 @@ def test_a_slot_emptied_by_cancelling_is_used_again() -> None:
     assert timers.advance(25) == [again]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     size=st.sampled_from([2, 3, 20, 64]),
     steps=st.lists(

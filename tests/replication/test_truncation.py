@@ -151,7 +151,7 @@ def write(hosts: Hosts, broker: int, runs: list[tuple[int, int]]) -> None:
 runs = st.lists(st.integers(0, 3), max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shared=runs, at_leader=runs, at_follower=runs)
 def test_any_two_logs_end_identical_and_keep_what_they_share(
     shared: list[int], at_leader: list[int], at_follower: list[int]

@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.errors import ProtocolError
@@ -127,7 +127,6 @@ bodies_of_every_size = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(bodies_of_every_size, st.lists(st.integers(0, 4_000_000), max_size=20))
 def test_frames_arrive_whole_and_in_order_however_the_stream_is_cut(bodies: list[bytes], cuts: list[int]) -> None:
     protocol = Collector()
@@ -137,7 +136,6 @@ def test_frames_arrive_whole_and_in_order_however_the_stream_is_cut(bodies: list
     assert not protocol.mid_frame
 
 
-@settings(deadline=None)
 @given(bodies_of_every_size, st.lists(st.integers(0, 200), max_size=20), st.integers(1, 3))
 def test_held_reading_delivers_nothing_and_loses_nothing(bodies: list[bytes], cuts: list[int], every: int) -> None:
     protocol = Collector(hold_every=every)

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.errors import ProtocolError
 from raylog.wire import values
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_random_bytes_are_a_map_or_refused(data: bytes) -> None:
     try:
