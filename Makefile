@@ -1,10 +1,12 @@
 # make demo        try it, on real data: the log survives its leader's death, a Spark stream its driver's; SPARK=0: only the first
-# make test        every lane of tests, each within its time budget
+# make test        every lane of tests, two at a time where the machine can
+# make test-long   the slow tests, for which CI has no time, and tests/long_results.md
 # make check       format, lint, types, layers
 # make LANE        one lane: fast core sim ray conformance spark chaos
 # make sim SEED=7  replays one seed of the simulator and prints its trace; make sim SEEDS=500 runs many (EVENTS=n for longer runs,
-#              GROUPS=1 for those with consumer groups)
-# make mutations   patches faults into the machines, hunts each with up to 500 seeds, writes tests/sim/mutations.md
+#              GROUPS=1 for those with consumer groups); make sim HOURS=100 runs until 100 hours of simulated clusters' time are
+#              done, and keeps a tally in sim-tally.json, from which it goes on
+# make mutations   patches faults into the machines, hunts each with up to 200 seeds, writes tests/sim/mutations.md
 # make bench       the benchmarks, one JSON file and one table each, and docs/benchmarks.md
 # make ray-up      ray up cluster.yaml over SSH, on this machine alone; needs root (outside CI)
 # make soak        random faults on real processes for MINUTES=10, under a load that knows what was acknowledged
@@ -16,7 +18,7 @@ INSTALLED := .venv/.installed
 SPARK_INSTALLED := .venv/.installed-spark
 LANES := fast core ray conformance chaos
 
-.PHONY: help demo test check format bench ray-up soak constraints clean sim mutations spark $(LANES)
+.PHONY: help demo test test-long check format bench ray-up soak constraints clean sim mutations spark $(LANES)
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -49,6 +51,9 @@ endif
 test: $(SPARK_INSTALLED)
 	@$(BIN)/python .ci/lanes.py
 
+test-long: $(SPARK_INSTALLED)
+	@$(BIN)/python .ci/lanes.py --long
+
 $(LANES): $(INSTALLED)
 	@$(BIN)/python .ci/lanes.py $@
 
@@ -60,6 +65,8 @@ ifdef SEED
 	@$(BIN)/python -m raylog.testing.replay --seed $(SEED) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) --trace
 else ifdef SEEDS
 	@$(BIN)/python -m raylog.testing.replay --seeds $(SEEDS) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) --keep-going
+else ifdef HOURS
+	@$(BIN)/python -m raylog.testing.replay --hours $(HOURS)
 else
 	@$(BIN)/python .ci/lanes.py sim
 endif

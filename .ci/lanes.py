@@ -1,201 +1,231 @@
-"""Runs lanes of tests, each within its time budget, and prints plain totals.
+"""Runs lanes of tests, prints their times beside their budgets, and ends with plain totals.
 
-A lane is a pytest mark (fast: no mark). It fails when a test fails or when its budget is spent: the test process of a lane
-that is late is interrupted, so that it reports what had failed and where it was, and then ended with its group. A lane without tests passes
-and says so; nothing is invented for it. The last lines repeat each failed test, and what was raised.
+A lane is a pytest mark (fast: no mark). Its budget is a target, in minutes on two quiet cores: a lane that takes longer
+says so and passes. A lane that takes three times its budget hangs: its process prints every thread's stack, reports what
+has failed so far, and ends. Lanes that run side by side share the machine, so each has twice as long.
 
-    python .ci/lanes.py fast core        # these, in this order
+One lane prints its output as it comes. With several, the tracks below run side by side; each lane writes to
+``build/lanes/LANE.log``, and a lane that failed prints that file. A machine with one core, or with less memory than two
+lanes need, runs one lane after another.
+
+    python .ci/lanes.py fast core        # these
     python .ci/lanes.py                  # all
+    python .ci/lanes.py --long           # the slow tests, for which CI has no time; make test-long
+
+The slow tests run one lane after another. All of them together write ``tests/long_results.md``, which is committed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
-import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from lane_process import ROOT, LaneProcess, Outcome, marks_of_whole_file
+
 MARKS = ("core", "sim", "ray", "conformance", "spark", "chaos", "slow")
-BUDGET_MINUTES = {"fast": 1, "core": 4, "sim": 10, "ray": 8, "conformance": 10, "spark": 10, "chaos": 7}
-NO_TESTS_COLLECTED = 5
-REPORT_S = 20.0  # for a late lane's report
-LINES_OF_A_FAILURE = 12
-MARKS_OF_A_FILE = re.compile(r"^pytestmark = ([^\n\[]+|\[[^\n]*\]|\[\n.*?^\])", re.MULTILINE | re.DOTALL)
-A_MARK = re.compile(r"pytest\.mark\.(\w+)")
+BUDGET_MINUTES = {"fast": 1.5, "core": 3, "sim": 4, "ray": 5, "conformance": 6, "spark": 6, "chaos": 4}
+BUDGET_OF_ALL_MINUTES = 30
+LONG_BUDGET_MINUTES = 120
+HANG_FACTOR = 3
+TRACKS = (("ray", "chaos", "conformance"), ("fast", "core", "spark", "sim"))
+"""Lanes that run side by side: the first track starts Ray clusters and waits a lot, the second one computes."""
+NICENESS = {"sim": 10}
+"""The simulator has no clock but its own: it takes what the other lanes leave idle."""
+MEMORY_FOR_TWO_BYTES = 12 << 30
+PROGRESS_S = 60.0
+LOGS = ROOT / "build" / "lanes"
+LONG_RESULTS = ROOT / "tests" / "long_results.md"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    passed: int
-    failed: int
-    skipped: int
-    failures: tuple[str, ...] = ()
-    """Each failed test: its name, and the end of what pytest said of it."""
-
-    def __add__(self, other: Outcome) -> Outcome:
-        return Outcome(
-            self.passed + other.passed,
-            self.failed + other.failed,
-            self.skipped + other.skipped,
-            self.failures + other.failures,
-        )
-
-
-def mark_expression(lane: str) -> str:
-    """What ``pytest -m`` takes to run that lane and no other."""
+def mark_expression(lane: str, *, long: bool = False) -> str:
+    """What ``pytest -m`` takes to run that lane and no other; ``long``: the slow tests of that lane."""
+    if long:
+        others = [mark for mark in MARKS if mark != "slow"]
+        return f"slow and {lane}" if lane != "fast" else f"slow and not ({' or '.join(others)})"
     if lane == "fast":
         return "not (" + " or ".join(MARKS) + ")"
     return f"{lane} and not slow"
 
 
-def without_tests_of(lane: str) -> list[Path]:
-    """The test files in which that lane's mark does not occur, or, of the fast lane, that are marked whole: they need not be imported."""
+def without_tests_of(lane: str, *, long: bool = False) -> list[Path]:
+    """The test files that hold no test of that lane: they need not be imported."""
     found = []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
         if lane != "fast":
             is_without = f"mark.{lane}" not in text
+        elif long:
+            is_without = bool(marks_of_whole_file(text).intersection(MARKS) - {"slow"})
         else:
-            is_without = any(mark in MARKS for whole in MARKS_OF_A_FILE.findall(text) for mark in A_MARK.findall(whole))
-        if is_without:
+            is_without = bool(marks_of_whole_file(text).intersection(MARKS))
+        if is_without or (long and "mark.slow" not in text):
             found.append(path)
     return found
 
 
-def run_lane(lane: str) -> Outcome:
-    """Run one lane, with pytest's output passed through."""
-    budget_s = BUDGET_MINUTES[lane] * 60
-    print(f"── lane {lane}: budget {BUDGET_MINUTES[lane]} min", flush=True)
-    if lane == "conformance":
-        find_tools()
-    with tempfile.TemporaryDirectory() as folder:
-        report, current = Path(folder) / "report.xml", Path(folder) / "current"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "current_test", "-m", mark_expression(lane)]
-        path = os.pathsep.join(filter(None, (str(ROOT / ".ci"), os.environ.get("PYTHONPATH"))))
-        started = time.monotonic()
-        process = subprocess.Popen(
-            [*command, f"--junitxml={report}", *(f"--ignore={path}" for path in without_tests_of(lane))],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": path, "RAYLOG_LANE_TEST": str(current)},
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
+class Run:
+    """Lanes that run, one after another or side by side."""
+
+    def __init__(self, *, long: bool = False, beside: bool = False) -> None:
+        self.long = long
+        self.beside = beside
+        self.stop = threading.Event()
+        self.running: dict[str, LaneProcess] = {}
+        self.failed: list[str] = []
+        self.total = Outcome(0, 0, 0)
+        self.rows: list[str] = []
+        """The Markdown table of what ran: lane, seconds, passed, failed, skipped."""
+        self._printing = threading.Lock()
+
+    def say(self, line: str) -> None:
+        with self._printing:
+            print(line, flush=True)
+
+    def lanes(self, names: tuple[str, ...]) -> None:
+        """Run them one after another."""
+        for name in names:
+            if not self.stop.is_set():
+                self.lane(name)
+
+    def lane(self, lane: str) -> None:
+        budget_s = (LONG_BUDGET_MINUTES if self.long else BUDGET_MINUTES[lane]) * 60
+        self.say(f"── lane {lane}: budget {budget_s / 60:g} min")
+        if lane == "conformance":
+            self.find_tools()
+        log = None
+        if self.beside:
+            LOGS.mkdir(parents=True, exist_ok=True)
+            log = LOGS / f"{lane}.log"
+        process = LaneProcess(
+            lane,
+            mark_expression(lane, long=self.long),
+            ignored=without_tests_of(lane, long=self.long),
+            log=log,
+            niceness=NICENESS.get(lane, 0) if self.beside else 0,
         )
-        try:
-            code = process.wait(timeout=budget_s)
-        except subprocess.TimeoutExpired:
-            late = f"── lane {lane}: FAILED, not done after its {BUDGET_MINUTES[lane]} min{in_the_middle_of(current)}"
-            end_late(process)
-            print(late, flush=True)
-            return read_report(report) + Outcome(0, 1, 0, (late,))
-        except KeyboardInterrupt:
-            os.killpg(process.pid, signal.SIGINT)
-            process.wait()
-            raise
-        spent_s = time.monotonic() - started
-        if code == NO_TESTS_COLLECTED:
-            print(f"── lane {lane}: no tests yet; it comes with a later issue", flush=True)
-            return Outcome(0, 0, 0)
-        outcome = read_report(report)
-        if code != 0 and outcome.failed == 0:  # a collection error, an internal error, a signal
-            died = f"── lane {lane}: FAILED, pytest itself ended with exit code {code}{in_the_middle_of(current)}"
-            outcome += Outcome(0, 1, 0, (died,))
-    state = "ok" if outcome.failed == 0 else "FAILED"
-    print(f"── lane {lane}: {state} in {spent_s:.0f} s of {budget_s} s", flush=True)
-    return outcome
+        self.running[lane] = process
+        outcome = process.wait(budget_s * HANG_FACTOR * (2 if self.beside else 1), self.stop)
+        del self.running[lane]
+        spent_s = process.seconds
+        state = "FAILED" if outcome.failed else "ok"
+        missed = "" if spent_s <= budget_s else f", MISSED its budget by {spent_s - budget_s:.0f} s"
+        if self.beside and missed:
+            missed += " (beside other lanes)"
+        if log is not None and outcome.failed:
+            self.say(log.read_text(encoding="utf-8", errors="replace"))
+        for failure in outcome.failures:
+            if failure.startswith("── lane"):  # not a test's, so pytest has not printed it
+                self.say(failure)
+        counts = f"{outcome.passed} passed, {outcome.failed} failed, {outcome.skipped} skipped"
+        self.say(f"── lane {lane}: {state} in {spent_s:.0f} s of {budget_s:.0f} s{missed}; {counts}")
+        self.total += outcome
+        self.rows.append(f"| {lane} | {spent_s:.0f} | {outcome.passed} | {outcome.failed} | {outcome.skipped} |")
+        if outcome.failed:
+            self.failed.append(lane)
 
-
-def end_late(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt pytest, which then reports, and end it with its group."""
-    process.send_signal(signal.SIGINT)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=REPORT_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def in_the_middle_of(current: Path) -> str:
-    """The test that ran when pytest ended without a word, in words; nothing if it wasn't in one."""
-    with contextlib.suppress(OSError):
-        return f", in the middle of {current.read_text()}"
-    return ""
-
-
-def read_report(report: Path) -> Outcome:
-    """The totals of a JUnit report; none if pytest died before it wrote one."""
-    if not report.exists():
-        return Outcome(0, 0, 0)
-    suites = ElementTree.parse(report).getroot().iter("testsuite")
-    total = Outcome(0, 0, 0)
-    for suite in suites:
-        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-        skipped = int(suite.get("skipped", 0))
-        failures = tuple(
-            failure_of(case)
-            for case in suite.iter("testcase")
-            if case.find("failure") is not None or case.find("error") is not None
-        )
-        total += Outcome(int(suite.get("tests", 0)) - failed - skipped, failed, skipped, failures)
-    return total
-
-
-def failure_of(case: ElementTree.Element) -> str:
-    """The name of a failed test, what was raised (causes, too), and the end of its traceback."""
-    said = "\n".join(part.text or part.get("message", "") for kind in ("failure", "error") for part in case.iter(kind))
-    lines = said.splitlines()
-    raised = [line for line in lines[:-LINES_OF_A_FAILURE] if line.startswith("E  ")][:LINES_OF_A_FAILURE]
-    return "\n".join([f"── failed: {case.get('classname')}::{case.get('name')}", *raised, *lines[-LINES_OF_A_FAILURE:]])
-
-
-def find_tools() -> None:
-    """Java and Maven for Apache Kafka's own tools, and kcat: present, else installed where that is ours to do, else said."""
-    packages = {"java": "openjdk-17-jre-headless", "mvn": "maven", "kcat": "kcat"}
-    missing = [name for name in packages if shutil.which(name) is None]
-    if not missing:
-        return
-    if os.getuid() == 0 and shutil.which("apt-get"):
-        print(f"── lane conformance: installing {' and '.join(missing)}", flush=True)
-        subprocess.run(["apt-get", "update", "-qq"], check=False, stdout=subprocess.DEVNULL)
-        wanted = [packages[name] for name in missing]
-        subprocess.run(
-            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *wanted],
-            check=False,
-            stdout=subprocess.DEVNULL,
-            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-        )
+    def find_tools(self) -> None:
+        """Java and Maven for Apache Kafka's own tools, and kcat: present, else installed where that is ours to do, else said."""
+        packages = {"java": "openjdk-17-jre-headless", "mvn": "maven", "kcat": "kcat"}
         missing = [name for name in packages if shutil.which(name) is None]
-    if missing:
-        print(
-            f"── lane conformance: no {' and no '.join(missing)}: what needs them is skipped",
-            flush=True,
-        )
+        if missing and os.getuid() == 0 and shutil.which("apt-get"):
+            self.say(f"── lane conformance: installing {' and '.join(missing)}")
+            wanted = [packages[name] for name in missing]
+            for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *wanted]):
+                subprocess.run(
+                    ["apt-get", *command],
+                    check=False,
+                    stdout=subprocess.DEVNULL,
+                    env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+                )
+            missing = [name for name in packages if shutil.which(name) is None]
+        if missing:
+            self.say(f"── lane conformance: no {' and no '.join(missing)}: what needs them is skipped")
 
 
-def main(names: list[str]) -> int:
+def can_run_side_by_side() -> bool:
+    """Whether this machine has the cores and the memory for two lanes."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return len(os.sched_getaffinity(0)) >= 2 and memory >= MEMORY_FOR_TWO_BYTES
+
+
+def run(names: list[str], *, long: bool) -> Run:
+    """Run the lanes; side by side where there are several and the machine can."""
+    tracks = tuple(found for track in TRACKS if (found := tuple(name for name in track if name in names)))
+    if long or len(tracks) < 2 or not can_run_side_by_side():
+        alone = Run(long=long)
+        try:
+            alone.lanes(tuple(names))
+        except KeyboardInterrupt:
+            end(alone)
+            raise
+        return alone
+    beside = Run(long=long, beside=True)
+    started = time.monotonic()
+    with ThreadPoolExecutor(len(tracks)) as threads:
+        working = {threads.submit(beside.lanes, track) for track in tracks}
+        try:
+            while working:
+                done, working = wait(working, timeout=PROGRESS_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+                if not done:
+                    lanes = ", ".join(process.progress for process in list(beside.running.values()))
+                    beside.say(f"── {(time.monotonic() - started) / 60:.0f} min: {lanes}")
+        except BaseException:
+            beside.stop.set()
+            raise
+    return beside
+
+
+def write_long_results(done: Run) -> None:
+    """Write what the slow tests came to, and of which commit, for whoever reads the repository."""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "an unknown commit"
+    head = [
+        "# The slow tests",
+        "",
+        f"Written by `make test-long` at {commit}, on {time.strftime('%Y-%m-%d', time.gmtime())}, on a machine with"
+        f" {len(os.sched_getaffinity(0))} cores.",
+        "",
+        "| lane | seconds | passed | failed | skipped |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    LONG_RESULTS.write_text("\n".join([*head, *done.rows]) + "\n", encoding="utf-8")
+
+
+def end(interrupted: Run) -> None:
+    """End the lane that runs in this thread."""
+    interrupted.stop.set()
+    for process in interrupted.running.values():
+        process.wait(0.0, interrupted.stop)
+
+
+def main(arguments: list[str]) -> int:
+    long = "--long" in arguments
+    names = [argument for argument in arguments if argument != "--long"]
     unknown = [name for name in names if name not in BUDGET_MINUTES]
     if unknown:
         print(f"no lane {', '.join(unknown)}; there are {', '.join(BUDGET_MINUTES)}", file=sys.stderr)
         return 2
-    total = Outcome(0, 0, 0)
-    failed = []
-    for lane in names or list(BUDGET_MINUTES):
-        outcome = run_lane(lane)
-        total += outcome
-        if outcome.failed:
-            failed.append(lane)
-    for failure in total.failures:  # once more, where a reader of a log's last lines finds them
+    started = time.monotonic()
+    done = run(names or list(BUDGET_MINUTES), long=long)
+    if long and not names:
+        write_long_results(done)
+    for failure in done.total.failures:  # once more, where a reader of a log's last lines finds them
         print(failure)
-    if failed:
-        print(f"lanes that failed: {', '.join(failed)}")
+    if done.failed:
+        print(f"lanes that failed: {', '.join(done.failed)}")
+    minutes = (time.monotonic() - started) / 60
+    if not names and not long:
+        missed = "" if minutes <= BUDGET_OF_ALL_MINUTES else f": MISSED by {minutes - BUDGET_OF_ALL_MINUTES:.0f} min"
+        print(f"── all lanes: {minutes:.0f} min of {BUDGET_OF_ALL_MINUTES}{missed}")
+    total = done.total
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped", flush=True)
     return 1 if total.failed or total.passed == 0 else 0
 

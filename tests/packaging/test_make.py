@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import signal
 import subprocess
-import sys
 import threading
 import types
 from pathlib import Path
@@ -17,13 +17,14 @@ pytestmark = pytest.mark.core
 
 
 @pytest.fixture
-def lanes() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("lanes", ROOT / ".ci" / "lanes.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["lanes"] = module
-    spec.loader.exec_module(module)
-    return module
+def lanes(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / ".ci"))
+    return importlib.import_module("lanes")
+
+
+@pytest.fixture
+def lane_process(lanes: types.ModuleType) -> types.ModuleType:
+    return importlib.import_module("lane_process")
 
 
 def stand_in(folder: Path, name: str, script: str) -> None:
@@ -134,28 +135,59 @@ def test_a_lane_leaves_out_the_files_that_have_no_test_of_it(
     }
 
 
-def test_totals_are_read_from_the_report(lanes: types.ModuleType, tmp_path: Path) -> None:
+def test_slow_tests_run_in_the_long_lanes_alone(lanes: types.ModuleType) -> None:
+    for lane in lanes.BUDGET_MINUTES:
+        slow = {name: name in ("slow", lane) for name in lanes.MARKS}
+        long = [name for name in lanes.BUDGET_MINUTES if eval(lanes.mark_expression(name, long=True), {}, slow)]
+        short = [name for name in lanes.BUDGET_MINUTES if eval(lanes.mark_expression(name), {}, slow)]
+        assert (long, short) == ([lane], [])
+
+
+def test_tracks_hold_every_lane_once(lanes: types.ModuleType) -> None:
+    assert sorted(lane for track in lanes.TRACKS for lane in track) == sorted(lanes.BUDGET_MINUTES)
+
+
+def test_totals_are_read_from_the_report(lane_process: types.ModuleType, tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(
         '<testsuites><testsuite tests="10" failures="2" errors="1" skipped="3"/><testsuite tests="1"/></testsuites>'
     )
-    assert lanes.read_report(report) == lanes.Outcome(passed=5, failed=3, skipped=3)
-    assert lanes.read_report(tmp_path / "none") == lanes.Outcome(0, 0, 0)
+    assert lane_process.read_report(report) == lane_process.Outcome(passed=5, failed=3, skipped=3)
+    assert lane_process.read_report(tmp_path / "none") == lane_process.Outcome(0, 0, 0)
+
+
+TESTS = """
+import os, pathlib, signal, threading, time
+def test_breaks(): assert 1 == 2
+def test_goes_on(): {goes_on}
+def test_holds(): ...
+"""
+
+
+@pytest.fixture
+def tree(
+    lanes: types.ModuleType, lane_process: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Path:
+    """A tree with these lanes and no test yet."""
+    (tmp_path / ".ci").symlink_to(ROOT / ".ci")
+    (tmp_path / "tests").mkdir()
+    for module in (lanes, lane_process):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(lanes, "LOGS", tmp_path / "logs")
+    monkeypatch.setattr(lanes, "can_run_side_by_side", lambda: True)
+    return tmp_path
 
 
 def test_what_failed_is_said_once_more_beside_the_totals(
-    lanes: types.ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    lanes: types.ModuleType, tree: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    report = tmp_path / "report.xml"
-    report.write_text(
-        '<testsuite tests="2" failures="1"><testcase classname="tests.log" name="holds"/>'
-        '<testcase classname="tests.log" name="breaks"><failure message="m">first\nE  assert 1 == 2</failure></testcase></testsuite>'
-    )
-    monkeypatch.setattr(lanes, "run_lane", lambda lane: lanes.read_report(report))
+    (tree / "tests" / "test_of_a_lane.py").write_text(TESTS.format(goes_on="..."))
     assert lanes.main(["fast"]) == 1
-    said = capsys.readouterr().out
-    assert "── failed: tests.log::breaks\nfirst\nE  assert 1 == 2\nlanes that failed: fast\n1 passed, 1 failed" in said
-    assert "holds" not in said
+    said = capfd.readouterr().out
+    totals = said[said.index("── lane fast: FAILED") :]
+    assert "── failed: tests.test_of_a_lane::test_breaks" in totals and "assert 1 == 2" in totals
+    assert "test_holds" not in totals
+    assert totals.endswith("lanes that failed: fast\n2 passed, 1 failed, 0 skipped\n")
 
 
 def test_an_unknown_lane_is_wrong_use(lanes: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,66 +195,94 @@ def test_an_unknown_lane_is_wrong_use(lanes: types.ModuleType, capsys: pytest.Ca
     assert "no lane bogus" in capsys.readouterr().err
 
 
-def test_a_lane_that_spends_its_budget_fails_and_its_process_ends(
-    lanes: types.ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_missed_budget_is_said_and_fails_nothing(
+    lanes: types.ModuleType, tree: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(lanes.BUDGET_MINUTES, "fast", 0.005)
-    monkeypatch.setattr(lanes, "mark_expression", lambda lane: "slow")
-    started: list[subprocess.Popen[bytes]] = []
-    popen = subprocess.Popen
-
-    def sleeping(command: list[str], **options: object) -> subprocess.Popen[bytes]:
-        program = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
-        process = popen([sys.executable, "-c", program], start_new_session=True)
-        started.append(process)
-        return process
-
-    monkeypatch.setattr(lanes.subprocess, "Popen", sleeping)
-    monkeypatch.setattr(lanes, "REPORT_S", 0.05)
-    assert lanes.main(["fast"]) == 1
-    assert started[0].returncode is not None and started[0].returncode < 0
-    assert "FAILED, not done" in capsys.readouterr().out
+    monkeypatch.setitem(lanes.BUDGET_MINUTES, "fast", 0.001)
+    monkeypatch.setattr(lanes, "HANG_FACTOR", 1_000_000)
+    (tree / "tests" / "test_of_a_lane.py").write_text("def test_holds(): ...")
+    assert lanes.main(["fast"]) == 0
+    said = capfd.readouterr().out
+    assert "── lane fast: ok in " in said and "MISSED its budget by" in said
 
 
-TESTS = """
-import os, pathlib, signal, time
-def test_breaks(): assert 1 == 2
-def test_hangs(): {hangs}
-"""
+HANGS = (
+    "threading.Thread(target=threading.Event().wait, daemon=True).start(); "
+    "pathlib.Path('hangs').touch(); threading.Event().wait(600)"
+)
+DIES = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 @pytest.mark.parametrize(
-    ("hangs", "words"),
+    ("goes_on", "words"),
     [
-        ("pathlib.Path('hangs').touch(); time.sleep(600)", "not done after its 1 min, in the middle of {test}"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "exit code -9, in the middle of {test}"),
+        (HANGS, "hung: not done after 90 s, in the middle of tests/test_of_a_lane.py::test_goes_on"),
+        (DIES, "exit code -9, in the middle of tests/test_of_a_lane.py::test_goes_on"),
     ],
 )
-def test_a_lane_that_is_late_or_dies_names_the_test_that_ran(
+def test_a_lane_that_hangs_or_dies_names_the_test_that_ran(
     lanes: types.ModuleType,
+    lane_process: types.ModuleType,
+    tree: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    hangs: str,
+    capfd: pytest.CaptureFixture[str],
+    goes_on: str,
     words: str,
 ) -> None:
-    class Late(subprocess.Popen[bytes]):
-        """Its lane's time is over once the test hangs."""
+    """Its time is over once the test hangs: no budget of this test's is measured by the machine's clock.
 
-        def wait(self, timeout: float | None = None) -> int:
-            if timeout == lanes.BUDGET_MINUTES["fast"] * 60:
-                while self.poll() is None:
-                    if (tmp_path / "hangs").exists():
-                        raise subprocess.TimeoutExpired(self.args, timeout)
-                    threading.Event().wait(0.01)
-            return super().wait(timeout)
+    SIGINT is ignored here, as in a shell's background job, and pytest inherits that.
+    """
+    seconds = property(lambda self: 91.0 if (tree / "hangs").exists() else 0.0)
+    monkeypatch.setattr(lane_process.LaneProcess, "seconds", seconds)
+    monkeypatch.setitem(lanes.BUDGET_MINUTES, "fast", 0.5)
+    (tree / "tests" / "test_of_a_lane.py").write_text(TESTS.format(goes_on=goes_on))
+    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert lanes.main(["fast"]) == 1
+    finally:
+        signal.signal(signal.SIGINT, interrupted)
+    said = capfd.readouterr()
+    assert words in said.out
+    if goes_on is HANGS:
+        assert "── failed: tests.test_of_a_lane::test_breaks" in said.out, "an interrupted lane reports"
+        assert "in test_goes_on" in said.err, "a hung lane prints its stacks"
+        assert "\nThread 0x" in f"\n{said.err}" and "Current thread 0x" in said.err, "every thread's"
 
-    (tmp_path / "test_of_a_lane.py").write_text(TESTS.format(hangs=hangs))
-    (tmp_path / ".ci").symlink_to(ROOT / ".ci")
-    monkeypatch.setattr(lanes, "ROOT", tmp_path)
-    monkeypatch.setattr(lanes, "REPORT_S", 200)
-    monkeypatch.setattr(lanes.subprocess, "Popen", Late)
-    assert lanes.main(["fast"]) == 1
-    said = capsys.readouterr().out
-    assert words.format(test="test_of_a_lane.py::test_hangs") in said
-    assert ("── failed: test_of_a_lane::test_breaks" in said) == ("sleep" in hangs), "who is interrupted reports"
+
+def test_a_process_that_ignores_the_interrupt_is_killed(
+    lanes: types.ModuleType, lane_process: types.ModuleType, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_process, "STACKS_S", 0.05)
+    monkeypatch.setattr(lane_process, "REPORT_S", 0.05)
+    stubborn = "signal.signal(signal.SIGINT, signal.SIG_IGN); " + HANGS
+    (tree / "tests" / "test_of_a_lane.py").write_text(TESTS.format(goes_on=stubborn))
+    process = lane_process.LaneProcess("fast", "not slow", ignored=[], log=tree / "log")
+    monkeypatch.setattr(
+        lane_process.LaneProcess, "seconds", property(lambda self: 91.0 if (tree / "hangs").exists() else 0.0)
+    )
+    outcome = process.wait(90.0, threading.Event())
+    assert outcome.failed == 1 and "hung" in outcome.failures[0]
+    assert process._process.returncode == -signal.SIGKILL
+
+
+def test_lanes_of_two_tracks_run_side_by_side(
+    lanes: types.ModuleType, tree: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each waits for the other's file, so neither can run first. What fails prints its whole log."""
+    for lane, other in (("ray", "core"), ("core", "ray")):
+        (tree / "tests" / f"test_{lane}.py").write_text(
+            "import pathlib, time, pytest\n"
+            f"@pytest.mark.{lane}\n"
+            "def test_meets():\n"
+            f"    pathlib.Path('{lane}').touch()\n"
+            f"    while not pathlib.Path('{other}').exists(): time.sleep(0.01)\n"
+            f"    assert '{lane}' == 'core'\n"
+        )
+    (tree / "pytest.ini").write_text("[pytest]\nmarkers =\n    ray\n    core\n")
+    assert lanes.main(["ray", "core"]) == 1
+    said = capfd.readouterr().out
+    assert "E       AssertionError: assert 'ray' == 'core'" in said
+    assert "── lane core: ok in" in said and "── lane ray: FAILED in" in said
+    assert said.endswith("lanes that failed: ray\n1 passed, 1 failed, 0 skipped\n")
+    assert (tree / "logs" / "core.log").exists()
