@@ -2,7 +2,8 @@
 
 Every replica is a process of its own (``replica_processes``), so its CPU time is its own: Produce with acks=1 at RF 1,
 Fetch of the same records, Produce with acks=all at RF 3. Records of 1 KB, uncompressed, in batches of up to 1 MiB; the
-cost of a byte hardly depends on the size of the records, since a server looks at batches only.
+cost of a byte hardly depends on the size of the records: of each, a leader reads the lengths (``bench_record_checks``), and
+otherwise servers look at batches only.
 
 That they do is shown by a counter around the one class through which all decoding goes, read at the end of everything
 above. The counter itself is put to the test afterwards: a lookup by timestamp has to decode, and has to move it.

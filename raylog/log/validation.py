@@ -1,9 +1,9 @@
-"""What a leader checks and changes in the batches of a producer before they become part of its log.
+"""What a leader checks in the headers of a producer's batches before they become part of its log.
 
-Checked, in this order, for every batch: format 2, CRC, size, codec, header arithmetic, no control batch, keys on compacted topics,
-timestamps. Changed: the codec where ``compression.type`` names one, the timestamps with LogAppendTime; otherwise the bytes stay as
-they are. Records are decoded only where the topic's configuration demands it (a compacted topic, a bound on how old a timestamp may
-be). Offsets and the leader epoch are stamped later, into the 16 bytes that the CRC leaves out. Touches no file and no state.
+Checked, in this order, for every batch: format 2, CRC, size, codec, header arithmetic, no control
+batch, no transaction, timestamp type. The records themselves are the business of
+``record_validation``. Offsets and the leader epoch are stamped later, into the 16 bytes that the CRC
+leaves out. Touches no file and no state.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from kio.schema.errors import ErrorCode
 from raylog.errors import kafka_error
 from raylog.log.config import LogConfig
 from raylog.log.files import Buffer
-from raylog.records.batch import BatchView, TimestampType, batches, set_log_append_time
-from raylog.records.codec import has_keyless_record, light_records, recompress
+from raylog.records.batch import BatchView, TimestampType, batches
 from raylog.records.compression import Compression
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 
@@ -22,14 +21,15 @@ InvalidRecord = kafka_error(ErrorCode.invalid_record)
 InvalidTimestamp = kafka_error(ErrorCode.invalid_timestamp)
 MessageTooLarge = kafka_error(ErrorCode.message_too_large)
 UnsupportedCompression = kafka_error(ErrorCode.unsupported_compression_type)
+InvalidTxnState = kafka_error(ErrorCode.invalid_txn_state)
 
 
-def validated(
-    records: Buffer, *, config: LogConfig, wall_ms: int, where: str, from_coordinator: bool = False
-) -> list[BatchView]:
-    """The batches, ready to be stamped. Raises the KafkaError that the producer shall see; ``where`` names topic and partition.
+def validated(records: Buffer, *, config: LogConfig, where: str, from_coordinator: bool = False) -> list[BatchView]:
+    """The batches, whose headers are all right. Raises the KafkaError that the producer shall see; ``where`` names topic and partition.
 
-    ``from_coordinator`` lets control batches through.
+    ``from_coordinator`` lets control batches and transactional ones through. A client's transactional batch is refused: nobody
+    could ever commit it, so it would hold back the last stable offset and compaction for good. Kafka gives the same code for a
+    batch that belongs to no ongoing transaction.
     """
     try:
         views = list(batches(records))
@@ -37,10 +37,12 @@ def validated(
         raise InvalidRecord(f"{where}: {error}") from None  # Kafka's answer, too: old formats are for old folders
     if not views:
         raise InvalidRecord(f"{where}: no record batch in the request.")
-    return [_validated(view, config, wall_ms, where, from_coordinator) for view in views]
+    for view in views:
+        _validate(view, config, where, from_coordinator)
+    return views
 
 
-def _validated(view: BatchView, config: LogConfig, wall_ms: int, where: str, from_coordinator: bool) -> BatchView:
+def _validate(view: BatchView, config: LogConfig, where: str, from_coordinator: bool) -> None:
     if not view.has_valid_crc():
         raise CorruptBatch(f"{where}: the CRC does not fit the bytes", view.position)
     if view.batch_length + 12 > config.max_message_bytes:
@@ -62,38 +64,10 @@ def _validated(view: BatchView, config: LogConfig, wall_ms: int, where: str, fro
         )
     if view.is_transactional and view.producer_id < 0:
         raise InvalidRecord(f"{where}: a transactional batch without a producer id.")
-    if config.compacts and not view.is_control and has_keyless_record(view):
-        raise InvalidRecord(f"{where}: a compacted topic takes no record without a key.")
-    if config.timestamp_type == TimestampType.CREATE_TIME:
-        _check_timestamps(view, config, wall_ms, where)
-    if config.compression is not None and codec != config.compression and not view.is_control:
-        view = BatchView(recompress(view, config.compression))
-        if view.size > config.max_message_bytes:
-            raise MessageTooLarge(
-                f"{where}: a batch of {view.size} bytes after compression.type={config.compression.name.lower()} where "
-                f"max.message.bytes is {config.max_message_bytes}."
-            )
-    if config.timestamp_type == TimestampType.LOG_APPEND_TIME:
-        stamped = bytearray(view.data)
-        set_log_append_time(stamped, wall_ms)
-        view = BatchView(stamped)
-    return view
-
-
-def _check_timestamps(view: BatchView, config: LogConfig, wall_ms: int, where: str) -> None:
-    if view.timestamp_type != TimestampType.CREATE_TIME:
-        raise InvalidTimestamp(f"{where}: a producer's batch says LogAppendTime, which only the server may.")
-    newest = config.timestamp_bound("after", wall_ms)
-    if newest is not None and view.max_timestamp > newest:
-        raise InvalidTimestamp(
-            f"{where}: timestamp {view.max_timestamp} is more than message.timestamp.after.max.ms={config.timestamp_after_max_ms} "
-            f"ahead of the server's clock ({wall_ms})."
+    if view.is_transactional and not from_coordinator:
+        raise InvalidTxnState(
+            f"{where}: producer {view.producer_id} sent a transactional batch outside of any transaction. raylog has no "
+            f"transactions yet: produce without transactional.id."
         )
-    oldest = config.timestamp_bound("before", wall_ms)
-    if oldest is not None:
-        first = min(record.timestamp for record in light_records(view))
-        if first < oldest:
-            raise InvalidTimestamp(
-                f"{where}: timestamp {first} is more than message.timestamp.before.max.ms={config.timestamp_before_max_ms} "
-                f"behind the server's clock ({wall_ms})."
-            )
+    if config.timestamp_type == TimestampType.CREATE_TIME and view.timestamp_type != TimestampType.CREATE_TIME:
+        raise InvalidTimestamp(f"{where}: a producer's batch says LogAppendTime, which only the server may.")

@@ -262,6 +262,13 @@ def set_log_append_time(batch: bytearray | memoryview, log_append_time_ms: int, 
         _CRC.pack_into(batch, position + CRC_POSITION, crc32c(covered))
 
 
+def with_log_append_time(view: BatchView, log_append_time_ms: int) -> BatchView:
+    """A copy of the batch, alone in its buffer, with ``set_log_append_time``."""
+    stamped = bytearray(view.data)
+    set_log_append_time(stamped, log_append_time_ms)
+    return BatchView(stamped)
+
+
 def header_of(
     records_size: int,
     *,

@@ -35,6 +35,7 @@ from raylog.records.batch import (
     NO_SEQUENCE,
     TRANSACTIONAL_MASK,
     BatchView,
+    Buffer,
     assemble,
     header_of,
     write_crc,
@@ -348,6 +349,11 @@ def _too_large(size: int, max_bytes: int) -> Exception:
 def recompress(view: BatchView, compression: int, *, max_inflated_bytes: int = INFLATED_BYTES_MAX) -> bytes:
     """The same batch under another codec; uncompressed if compressing does not make it smaller. No record is decoded."""
     records = decompress(view.compression, view.records, max_bytes=max_inflated_bytes)
+    return recompressed(view, records, compression)
+
+
+def recompressed(view: BatchView, records: Buffer, compression: int) -> bytes:
+    """The same for a batch whose inflated records the caller has."""
     attributes = view.attributes & ~COMPRESSION_MASK
     if compression != Compression.NONE:
         compressed = compress(compression, records)
@@ -425,11 +431,6 @@ def decode_values(view: BatchView, *, max_inflated_bytes: int = INFLATED_BYTES_M
     return [record.value for record in light_records(view, max_inflated_bytes=max_inflated_bytes)]
 
 
-def has_keyless_record(view: BatchView) -> bool:
-    """Whether a compacted topic has to refuse the batch."""
-    return any(record.key is None for record in light_records(view))
-
-
 def cut_values(values: Sequence[bytes], max_bytes: int, *, length: int | None = None) -> Iterator[Sequence[bytes]]:
     """The values in runs, each of which ``encode_values`` makes a batch of at most ``max_bytes``.
 
@@ -460,7 +461,7 @@ __all__ = [
     "encode",
     "encode_values",
     "encoded_size",
-    "has_keyless_record",
     "light_records",
     "recompress",
+    "recompressed",
 ]

@@ -42,6 +42,10 @@ _ZSTD_LEVEL = 3
 _zstd_of_thread = threading.local()  # a compressor must not be used by two threads at once
 
 
+class InflatedTooLarge(CorruptBatch):
+    """The records of a batch inflate to more than is allowed. It may be whole: smaller batches would do."""
+
+
 class Compression(IntEnum):
     """The codec's number in the batch's attributes."""
 
@@ -89,7 +93,7 @@ def compress(compression: int, records: Buffer) -> bytes:
 
 
 def decompress(compression: int, payload: Buffer, *, max_bytes: int = INFLATED_BYTES_MAX) -> bytes:
-    """The records of a batch. Raises CorruptBatch for broken bytes and for more than ``max_bytes`` of records."""
+    """The records of a batch. Raises CorruptBatch for broken bytes, InflatedTooLarge for more than ``max_bytes`` of records."""
     match compression:
         case Compression.NONE:
             if len(payload) > max_bytes:
@@ -106,8 +110,8 @@ def decompress(compression: int, payload: Buffer, *, max_bytes: int = INFLATED_B
     raise _unsupported(compression)
 
 
-def _too_large(max_bytes: int) -> CorruptBatch:
-    return CorruptBatch(f"its records inflate to more than the {max_bytes} bytes allowed")
+def _too_large(max_bytes: int) -> InflatedTooLarge:
+    return InflatedTooLarge(f"its records inflate to more than the {max_bytes} bytes allowed")
 
 
 def _unsupported(compression: int) -> Exception:

@@ -8,7 +8,9 @@
  * Reading takes two passes over *runs*: whole, uncompressed batches of format 2 that follow each other in one buffer
  * (raylog/records/batch.py draws the header, raylog/records/pure.py the records, and is the twin that the tests hold
  * this against). rk_measure checks everything and counts; rk_fill writes the columns that it is given room for.
- * Control batches, codecs, checksums and aborted transactions are the caller's.
+ * Control batches, codecs, checksums and aborted transactions are the caller's (rk_check_batches checks checksums alone).
+ *
+ * Checking: rk_check_records judges the records of one produced batch, before a leader appends it.
  *
  * Writing: rk_check_rows judges all rows once, rk_partition_keys hashes keys as Kafka's default partitioner does,
  * rk_group_rows sorts row numbers by partition, and then rk_next_batch and rk_encode_records cut and write one
@@ -44,12 +46,18 @@ enum {
     RK_BAD_COLUMN = 10,    /* an Arrow column whose ends do not lie in its data */
     RK_NO_HEADER_KEY = 11, /* a header without a key, in a column to be written */
     RK_TOO_LARGE = 12,     /* a record that is larger than allowed */
+    RK_BAD_OFFSET = 13,    /* a record whose offset delta is not its place in the batch */
+    RK_BAD_COUNT = 14,     /* more records than so many bytes can hold, or none */
+    RK_NO_KEY = 15,        /* a record without a key, where one is needed */
+    RK_BAD_TIMESTAMP = 16, /* a record whose timestamp lies outside the bounds */
 };
 
 #define HEADER_SIZE 61
 #define LOG_OVERHEAD 12
 #define RECORD_OVERHEAD_MAX 21
 #define HEADER_OVERHEAD_MAX 10
+#define RECORD_SIZE_MIN 7 /* length, attributes, two deltas, null key, null value, no headers */
+#define NO_TIMESTAMP (-1)
 
 RK_EXPORT uint32_t rk_digest(void) { return RK_DIGEST; }
 
@@ -385,6 +393,124 @@ RK_EXPORT int rk_fill(const rk_run *runs, int64_t run_count, const rk_columns *c
     return RK_OK;
 }
 
+/* ------------------------------------------------------------------ checking */
+
+typedef struct {
+    int32_t index; /* of the record in its batch */
+    int32_t code;  /* RK_NO_KEY or RK_BAD_TIMESTAMP */
+    int64_t timestamp;
+} rk_fault;
+
+typedef struct {
+    rk_fault *faults; /* the first ones */
+    int64_t fault_room;
+    int64_t fault_count; /* of all, which may be more than there is room for */
+    int64_t bad_record;  /* where a batch that breaks the format was given up */
+} rk_report;
+
+/* A varint as Kafka's clients read an int: at most five bytes, and nothing beyond its 32 bits. Other readers would drop such bits
+ * or keep them, so bytes that have them mean nothing. */
+static inline const uint8_t *read_varint32(const uint8_t *p, const uint8_t *end, int64_t *out) {
+    if (LIKELY(p < end) && LIKELY(*p < 0x80)) {
+        *out = (int64_t)(*p >> 1) ^ -(int64_t)(*p & 1);
+        return p + 1;
+    }
+    if (LIKELY(end - p > 1) && LIKELY(p[1] < 0x80)) {
+        uint32_t raw = (uint32_t)(p[0] & 0x7f) | (uint32_t)p[1] << 7;
+        *out = (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1);
+        return p + 2;
+    }
+    const uint8_t *start = p;
+    int64_t value;
+    if (!(p = read_varint(p, end, &value)) || p - start > 5 || value != (int32_t)value) return NULL;
+    *out = value;
+    return p;
+}
+
+/* A key or a value at p; the position behind it, or NULL with *code set. */
+static inline const uint8_t *skip_content(const uint8_t *p, const uint8_t *end, int *is_null, int *code) {
+    int64_t size;
+    if (!(p = read_varint32(p, end, &size))) { *code = RK_BAD_VARINT; return NULL; }
+    *is_null = size < 0;
+    if (size < 0) return p;
+    if (size > end - p) { *code = RK_BAD_LENGTH; return NULL; }
+    return p + size;
+}
+
+static const uint8_t *skip_headers(const uint8_t *p, const uint8_t *end, int64_t count, int *code) {
+    for (int64_t h = 0; h < count; h++) {
+        const uint8_t *key;
+        int64_t key_size;
+        int is_null;
+        if (!(p = read_varint32(p, end, &key_size))) { *code = RK_BAD_VARINT; return NULL; }
+        if (key_size < 0) { *code = RK_BAD_HEADERS; return NULL; }
+        if (key_size > end - p) { *code = RK_BAD_LENGTH; return NULL; }
+        key = p;
+        if (!is_utf8(key, key_size)) { *code = RK_BAD_TEXT; return NULL; }
+        if (!(p = skip_content(p + key_size, end, &is_null, code))) return NULL;
+    }
+    return p;
+}
+
+/* Judges the records of one batch, which lie inflated in data[start] up to data[end] and of which its header says that they are
+ * `count`: that they fill these bytes exactly, each as long as it says, with the offset deltas 0, 1, 2, ..., and that every reader
+ * will understand them. Then, unless LONG bounds leave it open, that each timestamp but NO_TIMESTAMP lies within oldest and newest,
+ * and, with needs_key, that each has a key.
+ *
+ * The first fault is the result. With a report those of the last two kinds do not end the walk: they are counted, and the first ones
+ * are listed. A fault of the format ends it in either case. */
+RK_EXPORT int rk_check_records(const uint8_t *data, int64_t start, int64_t end, int64_t count, int64_t base_timestamp,
+                               int32_t needs_key, int64_t oldest, int64_t newest, rk_report *report) {
+    const uint8_t *p = data + start, *stop = data + end;
+    int result = RK_OK;
+    if (report != NULL) report->fault_count = report->bad_record = 0;
+    if (count <= 0 || count > (end - start) / RECORD_SIZE_MIN) return RK_BAD_COUNT;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t size, timestamp_delta, offset_delta, header_count;
+        int no_key, no_value, code = RK_OK;
+        const uint8_t *body, *body_end;
+        if (UNLIKELY(!(body = read_varint32(p, stop, &size)))) code = RK_BAD_VARINT;
+        else if (UNLIKELY(size < 0 || size > stop - body)) code = RK_BAD_LENGTH;
+        else {
+            body_end = body + size;
+            __builtin_prefetch((const void *)((uintptr_t)body + 16 * (uintptr_t)size)); /* a guess: records are alike */
+            if (UNLIKELY(size == 0 || *body >= 0x80)) code = RK_BAD_RECORD; /* attributes that some readers take for a varint */
+            else if (UNLIKELY(!(p = read_varint(body + 1, body_end, &timestamp_delta)))) code = RK_BAD_VARINT;
+            else if (UNLIKELY(!(p = read_varint32(p, body_end, &offset_delta)))) code = RK_BAD_VARINT;
+            else if (UNLIKELY(!(p = skip_content(p, body_end, &no_key, &code)))) {}
+            else if (UNLIKELY(!(p = skip_content(p, body_end, &no_value, &code)))) {}
+            else if (UNLIKELY(!(p = read_varint32(p, body_end, &header_count)))) code = RK_BAD_VARINT;
+            else if (UNLIKELY(header_count < 0)) code = RK_BAD_HEADERS;
+            else if (UNLIKELY(header_count > 0) && !(p = skip_headers(p, body_end, header_count, &code))) {}
+            else if (UNLIKELY(p != body_end)) code = RK_BAD_RECORD;
+            else if (UNLIKELY(offset_delta != i)) code = RK_BAD_OFFSET;
+        }
+        if (UNLIKELY(code)) {
+            if (report != NULL) report->bad_record = i;
+            return code;
+        }
+        p = body_end; /* equal, but the processor need not have read all of this record to begin with the next */
+        int64_t timestamp = (int64_t)((uint64_t)base_timestamp + (uint64_t)timestamp_delta);
+        if (needs_key && no_key) code = RK_NO_KEY;
+        else if (UNLIKELY(timestamp < oldest || timestamp > newest) && timestamp != NO_TIMESTAMP) code = RK_BAD_TIMESTAMP;
+        if (LIKELY(!code)) continue;
+        if (report == NULL) return code;
+        if (!result) result = code;
+        if (report->fault_count < report->fault_room) {
+            rk_fault *fault = &report->faults[report->fault_count];
+            fault->index = (int32_t)i;
+            fault->code = code;
+            fault->timestamp = timestamp;
+        }
+        report->fault_count++;
+    }
+    if (p != stop) {
+        if (report != NULL) report->bad_record = count;
+        return RK_TRAILING;
+    }
+    return result;
+}
+
 /* ------------------------------------------------------------------ writing */
 
 typedef struct {
@@ -638,4 +764,50 @@ RK_EXPORT int rk_encode_records(const rk_rows *rows, const int64_t *order, int64
         }
     }
     return p == end ? RK_OK : RK_NO_ROOM;
+}
+
+static uint32_t crc32c_bytes(const uint8_t *p, int64_t size) {
+    uint32_t crc = 0xFFFFFFFFu;
+    for (; size > 0; size--) {
+        crc ^= *p++;
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (0x82F63B78u & (0u - (crc & 1u)));
+    }
+    return ~crc;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) static uint32_t crc32c_sse42(const uint8_t *p, int64_t size) {
+    uint64_t crc = 0xFFFFFFFFu;
+    for (; size >= 8; size -= 8, p += 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        crc = __builtin_ia32_crc32di(crc, word);
+    }
+    for (; size > 0; size--) crc = __builtin_ia32_crc32qi((uint32_t)crc, *p++);
+    return ~(uint32_t)crc;
+}
+#endif
+
+static uint32_t crc32c(const uint8_t *p, int64_t size) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("sse4.2")) return crc32c_sse42(p, size);
+#endif
+    return crc32c_bytes(p, size);
+}
+
+/* The checksums of the batches from `start` on: found[0] is where the whole ones end, `size` at most, found[1] where the last of them
+ * begins. RK_BAD_BATCH if the one at found[0] is damaged or cut off. Many small batches are checked faster here than one by one. */
+RK_EXPORT int rk_check_batches(const uint8_t *data, int64_t start, int64_t size, int64_t *found) {
+    int64_t at = start;
+    found[0] = found[1] = start;
+    while (at < size) {
+        if (size - at < HEADER_SIZE) return RK_BAD_BATCH;
+        int64_t length = (int64_t)(int32_t)load32(data + at + 8) + LOG_OVERHEAD;
+        if (length < HEADER_SIZE || length > size - at) return RK_BAD_BATCH;
+        if (load32(data + at + 17) != crc32c(data + at + 21, length - 21)) return RK_BAD_BATCH;
+        found[1] = at;
+        at += length;
+        found[0] = at;
+    }
+    return RK_OK;
 }

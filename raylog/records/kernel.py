@@ -30,23 +30,37 @@ LIBRARY = Path(__file__).with_name("_kernel.so")
 ENVIRONMENT = "RAYLOG_KERNEL"
 
 OK = 0
+BAD_VARINT = 3
+BAD_LENGTH = 4
+BAD_HEADERS = 5
+BAD_TEXT = 6
+BAD_RECORD = 7
+TRAILING = 8
 NO_ROOM = 9
 BAD_COLUMN = 10
 NO_HEADER_KEY = 11
 TOO_LARGE = 12
+BAD_OFFSET = 13
+BAD_COUNT = 14
+NO_KEY = 15
+BAD_TIMESTAMP = 16
 REASONS = {
     1: "a header that is cut off or impossible",
     2: "its records are still compressed",
-    3: "ends inside a varint, or a varint of more than 64 bits",
-    4: "a key, value or header longer than what is left",
-    5: "a negative number of headers, or a header without a key",
-    6: "a header's key is no UTF-8",
-    7: "a record takes more or fewer bytes than it says",
-    8: "bytes behind the last record",
+    BAD_VARINT: "ends inside a varint, or a varint of more than 64 bits",
+    BAD_LENGTH: "a key, value or header longer than what is left",
+    BAD_HEADERS: "a negative number of headers, or a header without a key",
+    BAD_TEXT: "a header's key is no UTF-8",
+    BAD_RECORD: "a record takes more or fewer bytes than it says",
+    TRAILING: "bytes behind the last record",
     NO_ROOM: "its bytes changed while they were read",
     BAD_COLUMN: "an Arrow column whose offsets do not lie in its data",
     NO_HEADER_KEY: "a header without a key",
     TOO_LARGE: "a record larger than allowed",
+    BAD_OFFSET: "its offset delta is not its place in the batch",
+    BAD_COUNT: "more records than so many bytes can hold",
+    NO_KEY: "no key",
+    BAD_TIMESTAMP: "a timestamp outside the bounds",
 }
 
 
@@ -132,6 +146,16 @@ class BatchPlan(Structure):
     _fields_ = [(name, c_int64) for name in ("count", "records_size", "base_timestamp", "max_timestamp")]
 
 
+class Fault(Structure):
+    """A record that the topic does not take: its index in the batch, NO_KEY or BAD_TIMESTAMP, and its timestamp."""
+
+    _fields_ = [("index", c_int32), ("code", c_int32), ("timestamp", c_int64)]
+
+
+class Report(Structure):
+    _fields_ = [("faults", POINTER(Fault)), ("fault_room", c_int64), ("fault_count", c_int64), ("bad_record", c_int64)]
+
+
 class UnusableKernel(Exception):
     """There is no library to use; the message says why."""
 
@@ -151,6 +175,12 @@ class Kernel:
         self.measure = _function(library.rk_measure, POINTER(Run), c_int64, POINTER(Sizes))
         self.fill = _function(library.rk_fill, POINTER(Run), c_int64, POINTER(Columns))
         self.check_rows = _function(library.rk_check_rows, POINTER(Rows), c_int64, POINTER(RowSizes))
+        check = (
+            c_void_p, c_int64, c_int64, c_int64, c_int64, c_int32, c_int64, c_int64, POINTER(Report),
+        )  # fmt: skip
+        self.check_records = _function(library.rk_check_records, *check)
+        # The same, but it keeps the GIL. A thread that gives the GIL up for some microseconds may wait milliseconds until it is back.
+        self.check_few_records = _function(ctypes.PyDLL(str(path)).rk_check_records, *check)
         self.partition_keys = _function(
             library.rk_partition_keys, POINTER(Rows), c_int32, c_void_p, c_int64, c_int64, c_void_p
         )
@@ -161,6 +191,7 @@ class Kernel:
         self.encode_records = _function(
             library.rk_encode_records, POINTER(Rows), c_void_p, c_int64, POINTER(BatchPlan), c_void_p, c_int64
         )
+        self.check_batches = _function(library.rk_check_batches, c_void_p, c_int64, c_int64, c_void_p)
 
 
 def _function(function: Any, *arguments: Any) -> Any:
@@ -212,7 +243,9 @@ __all__ = [
     "Binary",
     "Column",
     "Columns",
+    "Fault",
     "Kernel",
+    "Report",
     "Rows",
     "RowSizes",
     "Run",

@@ -4,7 +4,7 @@
  *
  * Each round takes a log, breaks it in a few places, puts it at the end of an allocation of exactly its size, and reads it: once
  * as it is, and once with bytes that change between measuring and filling. Every output buffer has exactly the room that was
- * measured, so one byte too many is an error of the sanitizer. Then a round of writing: columns whose ends, bitmaps and row
+ * measured, so one byte too many is an error of the sanitizer. Its first batch is judged as a produced one. Then a round of writing: columns whose ends, bitmaps and row
  * numbers may be nonsense. Prints how many logs were whole, how many broken, and a checksum, so that a run can be repeated. */
 
 #include "kernel.c"
@@ -29,7 +29,7 @@ static void *exactly(int64_t size) { /* never NULL, never a byte more than asked
     return made;
 }
 
-static uint64_t checksum, whole, broken, changed;
+static uint64_t checksum, whole, broken, changed, right, wrong;
 
 static void take(const void *bytes, int64_t size) {
     for (int64_t i = 0; i < size; i++) checksum = checksum * 31 + ((const uint8_t *)bytes)[i];
@@ -115,6 +115,41 @@ static void read_log(uint8_t *data, int64_t size, int changes_between) {
     free_column(&columns.value);
     free_column(&columns.header_key);
     free_column(&columns.header_value);
+}
+
+/* ------------------------------------------------------------------ checking */
+
+/* Judges the records of the first batch of a log, as its header has them and under any rules. What is judged right can be measured. */
+static void check_batch(const uint8_t *data, int64_t size) {
+    if (size < HEADER_SIZE) return;
+    int64_t count = below(8) ? (int32_t)load32(data + 57) : (int64_t)(int32_t)chance();
+    int64_t room = below(4), oldest = below(2) ? INT64_MIN : below(2000), newest = below(2) ? INT64_MAX : below(2000);
+    int32_t needs_key = (int32_t)below(2);
+    int64_t batch_size = LOG_OVERHEAD + (int64_t)(int32_t)load32(data + 8);
+    int64_t end = batch_size >= HEADER_SIZE && batch_size <= size && below(8) ? batch_size : size;
+    rk_report report = {exactly((int64_t)sizeof(rk_fault) * room), room, 0, 0};
+    int64_t base_timestamp = (int64_t)load64(data + 27);
+    int first = rk_check_records(data, HEADER_SIZE, end, count, base_timestamp, needs_key, oldest, newest, NULL);
+    int code = rk_check_records(data, HEADER_SIZE, end, count, base_timestamp, needs_key, oldest, newest, &report);
+    if ((first == RK_OK) != (code == RK_OK)) abort();
+    if (report.bad_record < 0 || (count > 0 && report.bad_record > count)) abort();
+    int64_t named = report.fault_count < room ? report.fault_count : room;
+    for (int64_t i = 0; i < named; i++) {
+        const rk_fault *fault = &report.faults[i];
+        if (fault->index < 0 || fault->index >= count || (i && fault->index <= fault[-1].index)) abort();
+        if (fault->code != RK_NO_KEY && fault->code != RK_BAD_TIMESTAMP) abort();
+    }
+    take(report.faults, (int64_t)sizeof(rk_fault) * named);
+    free(report.faults);
+    if (code == RK_OK || code == RK_NO_KEY || code == RK_BAD_TIMESTAMP) {
+        right++;
+        rk_run run = {data, end, INT64_MIN, INT64_MAX, 0};
+        rk_sizes sizes;
+        if (end == batch_size && count == (int32_t)load32(data + 57) && data[16] == 2 && !(load16(data + 21) & 7)) {
+            if (rk_measure(&run, 1, &sizes) != RK_OK) abort();
+            if (sizes.records != count && load64(data) < 1 << 20) abort();
+        }
+    } else wrong++;
 }
 
 /* ------------------------------------------------------------------ writing */
@@ -235,11 +270,13 @@ int main(int argc, char **argv) {
         memcpy(data, log_at[chosen], (size_t)length);
         if (below(6)) mutate(data, length);
         read_log(data, length, 0);
+        check_batch(data, length);
         if (below(2)) read_log(data, length, 1);
         free(data);
         write_rows();
     }
-    printf("%llu whole, %llu broken, %llu changed, checksum %016llx\n", (unsigned long long)whole, (unsigned long long)broken,
-           (unsigned long long)changed, (unsigned long long)checksum);
+    printf("%llu whole, %llu broken, %llu changed, %llu right, %llu wrong, checksum %016llx\n", (unsigned long long)whole,
+           (unsigned long long)broken, (unsigned long long)changed, (unsigned long long)right, (unsigned long long)wrong,
+           (unsigned long long)checksum);
     return 0;
 }

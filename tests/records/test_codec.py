@@ -89,7 +89,6 @@ def test_both_codecs_read_what_was_written(
         for delta, (timestamp, key, value, headers) in enumerate(records)
     ]
     assert codec.decode_values(view) == [value for _, _, value, _ in records]
-    assert codec.has_keyless_record(view) == any(key is None for _, key, _, _ in records)
 
 
 @given(st.lists(st.binary(max_size=150), min_size=1, max_size=80), I64, st.sampled_from(Compression), st.booleans())

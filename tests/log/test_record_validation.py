@@ -1,0 +1,229 @@
+"""What a leader finds wrong with the records of a batch, what it says of each, and how little hostile batches cost it."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from raylog.errors import RecordError, kafka_error
+from raylog.log.config import LogConfig
+from raylog.log.record_validation import INFLATED_SHARE, checked, takes_long
+from raylog.records import kernel, pure
+from raylog.records.batch import BatchView, TimestampType, assemble, batches
+from raylog.records.codec import decode, encode, encode_values
+from raylog.records.compression import Compression, compress
+
+CODECS = [codec for codec in Compression if codec is not Compression.NONE]
+GOOD = pure.encode_record(0, 0, b"k", b"v", ())
+
+
+def batch_of(records: bytes, count: int, codec: int = 0, *, last_offset_delta: int | None = None) -> bytes:
+    """A batch with a valid CRC around whatever the records are."""
+    return assemble(
+        compress(codec, records), record_count=count, base_timestamp=0, max_timestamp=0, attributes=codec,
+        last_offset_delta=count - 1 if last_offset_delta is None else last_offset_delta,
+    )  # fmt: skip
+
+
+def refused(machine: Any, batch: bytes, code: ErrorCode, match: str | None = None) -> tuple[RecordError, ...]:
+    """Which records the leader names when it refuses the batch."""
+    end = machine.log.log_end_offset
+    with pytest.raises(kafka_error(code), match=match) as caught:
+        machine.log.append_as_leader(batch, leader_epoch=0, wall_ms=machine.wall_ms)
+    assert machine.log.log_end_offset == end
+    return caught.value.record_errors
+
+
+BROKEN = {
+    "garbage": (b"\xff" * 50, 1, 0),
+    "bytes behind the last record": (GOOD + b"\x00", 1, None),
+    "a record of another length": (b"\x18" + GOOD[1:], 1, 0),
+    "an offset delta behind the batch": (GOOD + pure.encode_record(0, 7, b"k", b"v", ()), 2, 1),
+    "one offset delta twice": (GOOD + GOOD, 2, 1),
+    "more records than bytes": (GOOD, 1_000, 0),
+    "a header without a key": (b"\x16\x00\x00\x00\x02k\x02v\x02\x01\x01", 1, 0),
+}
+
+
+@pytest.mark.parametrize("codec", Compression)
+@pytest.mark.parametrize("records, count, index", BROKEN.values(), ids=BROKEN)
+def test_records_that_break_the_format_are_refused(
+    machine: Any, records: bytes, count: int, index: int | None, codec: Compression
+) -> None:
+    """Compressed ones where the topic makes the server look into them."""
+    machine.open(compacts=codec is not Compression.NONE)
+    errors = refused(machine, batch_of(records, count, codec), ErrorCode.invalid_record, "t-0: record . of the batch")
+    assert [error.index for error in errors] == ([] if index is None else [index])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_codec_that_fails_under_a_valid_crc_is_no_reason_to_send_again(machine: Any, codec: Compression) -> None:
+    machine.open(compacts=True)
+    cut = compress(codec, GOOD * 100)[:-9]
+    batch = assemble(cut, record_count=1, last_offset_delta=0, base_timestamp=0, max_timestamp=0, attributes=int(codec))
+    refused(machine, batch, ErrorCode.invalid_record, "cannot be inflated")
+    assert not ErrorCode.invalid_record.retriable
+
+
+def test_a_compressed_batch_is_stored_as_it_came_where_the_topic_gives_no_reason_to_inflate_it(machine: Any) -> None:
+    log = machine.open(timestamp_after_max_ms=1_000)
+    batch = batch_of(b"not one record" * 50, 3, Compression.ZSTD)
+    log.append_as_leader(batch, leader_epoch=0, wall_ms=1)
+    assert bytes(log.read(0, 1 << 20).records)[16:] == batch[16:]
+
+
+@pytest.mark.parametrize("codec", Compression)
+def test_records_that_the_topic_does_not_take_are_named(machine: Any, codec: Compression) -> None:
+    machine.wall_ms = 10_000
+    machine.open(compacts=True, timestamp_before_max_ms=1_000, timestamp_after_max_ms=500)
+    good, keyless = (9_500, b"k", b"v" * 99, ()), (9_500, None, b"v" * 99, ())
+    batch = encode([good, keyless, good, good, keyless], compression=codec)
+    keyless_errors = refused(
+        machine, batch, ErrorCode.invalid_record, "2 of 5 records are refused: record 1: a compacted"
+    )
+    assert [error.index for error in keyless_errors] == [1, 4]
+    late, early = (8_999, b"k", b"v" * 99, ()), (10_501, b"k", b"v" * 99, ())
+    batch = encode([keyless, late, good, early], compression=codec)
+    errors = refused(machine, batch, ErrorCode.invalid_timestamp)
+    assert [error.index for error in errors] == [0, 1, 3]
+    assert "without a key" in errors[0].message
+    assert "8999 is more than message.timestamp.before.max.ms=1000 behind" in errors[1].message
+    assert "10501 is more than message.timestamp.after.max.ms=500 ahead" in errors[2].message
+    several = encode([good], compression=codec) + encode([good, keyless], compression=codec)
+    assert [error.index for error in refused(machine, several, ErrorCode.invalid_record)] == [2]
+
+
+def test_a_record_without_a_timestamp_is_within_any_bounds(machine: Any) -> None:
+    machine.wall_ms = 10_000
+    machine.open(timestamp_before_max_ms=1_000, timestamp_after_max_ms=500)
+    machine.log.append_as_leader(encode_values([b"a"], timestamp_ms=-1), leader_epoch=0, wall_ms=machine.wall_ms)
+
+
+def test_a_header_may_not_hide_a_timestamp_nor_make_one_up(machine: Any) -> None:
+    machine.wall_ms = 10_000
+    machine.open(timestamp_after_max_ms=500)
+    record = pure.encode_record(20_000, 0, None, b"v", ())
+    hidden = assemble(record, record_count=1, last_offset_delta=0, base_timestamp=0, max_timestamp=9_000)
+    assert [error.index for error in refused(machine, hidden, ErrorCode.invalid_timestamp)] == [0]
+    made_up = assemble(GOOD, record_count=1, last_offset_delta=0, base_timestamp=9_000, max_timestamp=20_000)
+    assert refused(machine, made_up, ErrorCode.invalid_timestamp, "greatest timestamp 20000") == ()
+
+
+# ------------------------------------------------------------------ what hostile batches cost
+
+BOMB = {
+    "compaction": {"compacts": True},
+    "the age of timestamps": {"timestamp_before_max_ms": 1 << 50},
+    "the topic's codec": {"compression": Compression.LZ4},
+}
+
+
+@pytest.mark.parametrize("config", BOMB.values(), ids=BOMB)
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD])
+def test_a_batch_inflates_to_a_multiple_of_max_message_bytes_at_most(
+    machine: Any, codec: Compression, config: dict[str, Any]
+) -> None:
+    machine.open(max_message_bytes=100_000, **config)
+    bomb = batch_of(bytes(30 << 20), 1, codec)
+    assert len(bomb) < 100_000
+    tracemalloc.start()
+    try:
+        errors = refused(machine, bomb, ErrorCode.message_too_large, "inflates to more than 3200000, 32 times")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert errors == () and peak < 3 * INFLATED_SHARE * 100_000, f"{peak} bytes"
+
+
+@pytest.mark.parametrize("loaded", [kernel.loaded(), None], ids=["kernel", "python"])
+def test_a_multitude_of_records_costs_no_object_each(
+    machine: Any, loaded: kernel.Kernel | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "loaded", lambda: loaded)
+    count = 100_000 if loaded is not None else 10_000
+    records = b"".join(pure.encode_record(0, index, None, b"", ()) for index in range(count))
+    machine.open(max_message_bytes=100_000, compacts=True)
+    batch = batch_of(records, count, Compression.ZSTD)
+    assert len(batch) < 100_000
+    tracemalloc.start()
+    try:
+        errors = refused(
+            machine, batch, ErrorCode.invalid_record, f"{count} of {count} records .* and {count - 3} more"
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(errors) == 1_000 and peak < 3 * len(records) + (1 << 20), f"{peak} bytes for {len(records)}"
+
+
+# ------------------------------------------------------------------ in a thread
+
+
+def _judged(batch: bytes, config: LogConfig) -> Any:
+    return checked(batch, config=config, wall_ms=0, where="t-0")
+
+
+def test_a_verdict_from_a_thread_counts_while_the_configuration_stays(machine: Any) -> None:
+    log = machine.open(compression=Compression.ZSTD)
+    values = [b"abc" * 50] * 20
+    batch = encode_values(values, timestamp_ms=1)
+    verdict = _judged(batch, log.config)
+    log.append_as_leader(batch, leader_epoch=0, wall_ms=1, checked=verdict)
+    (stored,) = batches(log.read(0, 1 << 20).records)
+    assert stored.compression == Compression.ZSTD and [record.value for record in decode(stored)] == values
+    log.config = replace(log.config, compacts=True)
+    with pytest.raises(kafka_error(ErrorCode.invalid_record), match="without a key"):
+        log.append_as_leader(batch, leader_epoch=0, wall_ms=1, checked=verdict)
+    keyless = _judged(batch, log.config)
+    with pytest.raises(kafka_error(ErrorCode.invalid_record)) as caught:
+        log.append_as_leader(batch, leader_epoch=0, wall_ms=1, checked=keyless)
+    assert len(caught.value.record_errors) == 20
+
+
+def test_a_verdict_from_a_thread_is_stamped_with_the_time_of_the_append(machine: Any) -> None:
+    log = machine.open(timestamp_type=TimestampType.LOG_APPEND_TIME, compression=Compression.LZ4)
+    batch = encode_values([b"v" * 99] * 20, timestamp_ms=1)
+    verdict = _judged(batch, log.config)
+    assert log.append_as_leader(batch, leader_epoch=0, wall_ms=777, checked=verdict).log_append_time_ms == 777
+    (stored,) = batches(log.read(0, 1 << 20).records)
+    assert stored.has_valid_crc() and stored.max_timestamp == 777
+
+
+def test_a_repeat_is_known_whatever_a_thread_has_said_of_it(machine: Any) -> None:
+    log = machine.open()
+    batch = bytes(encode_values([b"v"], timestamp_ms=1, producer_id=5, producer_epoch=0, base_sequence=0))
+    log.append_as_leader(batch, leader_epoch=0, wall_ms=1)
+    log.config = replace(log.config, compacts=True)
+    again = log.append_as_leader(batch, leader_epoch=0, wall_ms=1, checked=_judged(batch, log.config))
+    assert again.duplicate and again.base_offset == 0
+    assert log.append_as_leader(batch, leader_epoch=0, wall_ms=1).duplicate
+
+
+def test_what_takes_long_is_known_before_it_is_done() -> None:
+    plain, compacted = LogConfig(max_message_bytes=8 << 20), LogConfig(compacts=True)
+    small, large = encode_values([b"v"], timestamp_ms=1), encode_values([b"v" * 1000] * 1000, timestamp_ms=1)
+    huge = encode_values([b"v" * 1000] * 3000, timestamp_ms=1)
+    bomb = batch_of(bytes(1 << 20), 1, Compression.ZSTD)
+    packed = batch_of(bytes(range(256)) * 100, 1, Compression.GZIP)
+    verdicts = {
+        (name, kind): takes_long(batch, config, 0)
+        for kind, config in {
+            "plain": plain,
+            "compacted": compacted,
+            "recompressed": LogConfig(compression=Compression.ZSTD),
+            "bounded": LogConfig(timestamp_before_max_ms=1),
+        }.items()
+        for name, batch in {"small": small, "large": large, "huge": huge, "bomb": bomb, "packed": packed}.items()
+    }
+    assert {place for place, verdict in verdicts.items() if verdict} == {
+        *(("huge", kind) for kind in ("plain", "compacted", "recompressed", "bounded")),
+        ("large", "recompressed"),
+        ("bomb", "compacted"),
+        ("bomb", "bounded"),
+    }
+    assert not takes_long(b"no batch", compacted, 0) and not takes_long(b"", plain, 0)
+    assert not takes_long(BatchView(small).data, plain, 0)
