@@ -9,6 +9,7 @@
     flushed_always <0|1>          flush.messages was 1 since the log was opened
     clean <0|1>                   closed by a clean stop; nothing was written since
     suspect <0|1>                 found suspect or missing, and not known yet to hold again all that was committed
+    flush_failed <0|1>            what lies above the recovery point may be in the page cache only, and marked as written there
     crc <8 hex digits>            CRC-32C of the lines above
 
 A damaged or missing file costs nothing but trust: the whole log is scanned and the replica is suspect. Apache Kafka keeps
@@ -42,6 +43,7 @@ class ReplicaCheckpoint:
     flushed_always: bool = False
     clean: bool = False
     suspect: bool = False
+    flush_failed: bool = False
 
 
 def encode(checkpoint: ReplicaCheckpoint) -> bytes:
@@ -55,6 +57,7 @@ def encode(checkpoint: ReplicaCheckpoint) -> bytes:
         f"flushed_always {int(checkpoint.flushed_always)}\n"
         f"clean {int(checkpoint.clean)}\n"
         f"suspect {int(checkpoint.suspect)}\n"
+        f"flush_failed {int(checkpoint.flush_failed)}\n"
     ).encode()
     return text + b"crc %08x\n" % crc32c.crc32c(text)
 
@@ -82,6 +85,7 @@ def decode(data: bytes, *, path: str = FILE_NAME) -> ReplicaCheckpoint:
         flushed_always=fields["flushed_always"] == "1",
         clean=fields["clean"] == "1",
         suspect=fields["suspect"] == "1",
+        flush_failed=fields.get("flush_failed") == "1",  # older versions did not write it
     )
 
 
@@ -92,6 +96,11 @@ def read(files: Files, directory: str) -> ReplicaCheckpoint | None:
         return decode(files.read_file(path), path=path)
     except (FileNotFoundError, ValueError, KeyError):
         return None
+
+
+def remove(files: Files, directory: str) -> None:
+    """Without it the next opening trusts nothing."""
+    files.remove(f"{directory}/{FILE_NAME}")
 
 
 def write(files: Files, directory: str, checkpoint: ReplicaCheckpoint, *, flush: bool) -> None:

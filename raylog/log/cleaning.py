@@ -44,6 +44,7 @@ from raylog.log.offset_map import OffsetMap
 from raylog.log.producers import ProducerStates
 from raylog.log.segment import Segment
 from raylog.log.time_index import ENTRY as TIME_ENTRY
+from raylog.log.transactions import SUFFIX as ABORTED_SUFFIX
 from raylog.records.batch import BatchView
 from raylog.records.codec import LightRecord, light_records
 from raylog.records.corrupt import CorruptBatch
@@ -101,6 +102,7 @@ class Cleaning:
         self._sources = [segment for segment in log.segments if segment.base_offset < self.end_offset]
         self._producers = _remembered(log.producers)
         self._aborted: list[AbortedTransaction] | None = None  # None: no transactional batch was met yet
+        self._markers_left: tuple[int, int, set[int]] = 0, 0, set()  # of the segment that is written: from, to, where
         self._is_stopped = False
         self._guard = threading.Lock()  # held for a step: who closes the log waits for the one that is under way
         self._new: Segment | None = None  # its files are not called what they should be
@@ -181,7 +183,7 @@ class Cleaning:
         sources = [segment for segment in self._sources if segment.base_offset < end_offset]
         for segment in sources:
             if not segment.flushed:
-                segment.flush()
+                self._log.flushes.flush_sealed(segment)
                 yield Turn.THREAD
         transactions = CleanedTransactions(self._aborted or ())
         latest_epoch = -1
@@ -295,6 +297,7 @@ class Cleaning:
             suffix=".cleaned",
         )
         writer = _Writer(new, self._config.index_interval_bytes)
+        markers, end_offset = set[int](), new.base_offset
         last = next((segment for segment in reversed(group) if segment.size), group[-1])
         for segment in group:
             for position, batch in self._batches(segment, segment.size):
@@ -309,12 +312,16 @@ class Cleaning:
                 )
                 self.report.records_before += batch.record_count
                 self.report.records_after += count
+                end_offset = batch.next_offset
                 if data is not None:
                     writer.add(data)
+                    if batch.is_control and count:
+                        markers.add(batch.base_offset)
                 if self._is_step_done(batch.size):
                     writer.write()
                     yield Turn.THREAD
         writer.write()
+        self._keep_aborted(new, end_offset, markers)
         new.seal()
         new.flush()
         new.rest()
@@ -322,6 +329,14 @@ class Cleaning:
         report.bytes_before, report.bytes_after = report.bytes_before + size, report.bytes_after + new.size
         report.segments_before, report.segments_after = report.segments_before + len(group), report.segments_after + 1
         return latest_epoch
+
+    def _keep_aborted(self, new: Segment, end_offset: int, markers: set[int]) -> None:
+        """Write the index of the aborted transactions whose markers stay."""
+        self._markers_left = new.base_offset, end_offset, markers
+        entries = self._log.transactions.between(new.base_offset, end_offset)
+        data = b"".join(entry.encode() for entry in entries if entry.last_offset in markers)
+        if data:
+            self._files.write_file(new.path + ABORTED_SUFFIX + new.suffix, data, flush=False)
 
     def _is_remembered(self, batch: BatchView) -> bool:
         """Whether it holds what is remembered of its producer: sequence numbers that may come again, or at least the epoch."""
@@ -366,6 +381,7 @@ class Cleaning:
         self._files.sync_directory(self._directory)
         yield Turn.LOOP
         self._old_files = self._log.segments.exchange(group, new)
+        self._log.transactions.keep(*self._markers_left)
         self._is_in_place = True
         yield Turn.THREAD
         self._files.sync_directory(self._directory)

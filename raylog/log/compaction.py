@@ -77,6 +77,7 @@ class Compaction:
         if self.current is not None and offset < self.current.end_offset:
             self.current.stop()
         self.point = min(self.point, offset)
+        self.fault = None  # what could not be read may be gone
 
     def stop(self, *, waits: bool = False) -> None:
         """End the cleaning that is under way; ``waits`` for its thread, from any thread."""

@@ -49,6 +49,8 @@ class LogConfig:
     cleaner_load_factor: float = 0.9
     cleaner_backoff_ms: int | None = None  # what the process was started with
     cleaner_bytes_per_second: float = float("inf")
+    scrub_interval_ms: int | None = None  # what the process was started with
+    scrub_bytes_per_second: float = 10 << 20
     compression: Compression | None = None
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     timestamp_before_max_ms: int = NEVER
@@ -100,6 +102,10 @@ class LogConfig:
             cleaner_load_factor=float(configs.get("log.cleaner.io.buffer.load.factor") or default.cleaner_load_factor),
             cleaner_bytes_per_second=float(
                 configs.get("log.cleaner.io.max.bytes.per.second") or default.cleaner_bytes_per_second
+            ),
+            scrub_interval_ms=int(text) if (text := configs.get("log.scrub.interval.ms")) else None,
+            scrub_bytes_per_second=float(
+                configs.get("log.scrub.io.max.bytes.per.second") or default.scrub_bytes_per_second
             ),
             compression=_compression(configs.get("compression.type", "producer")),
             timestamp_type=_timestamp_type(configs.get("message.timestamp.type", "CreateTime")),

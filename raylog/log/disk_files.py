@@ -113,29 +113,55 @@ class DiskFile:
 
 
 class DiskLock:
-    """An flock on a file that stays where it is: removing it would let two processes lock two files of one name."""
+    """An flock on a file, which is never removed alone: that would let two processes lock two files of one name.
+
+    Its folder can be renamed or deleted by whoever holds the lock. So once the lock is held, the path must
+    still lead to the locked file; otherwise the file that is there now is locked instead.
+    """
 
     __slots__ = ("_descriptor",)
 
     def __init__(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        descriptor = _locked_descriptor(path)
+        while not _leads_to(path, descriptor):
             os.close(descriptor)
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            by = f"process {holder}" if holder else "another process"
-            raise DiskLockedError(f"{path} is locked by {by}. Stop it, or give this one a folder of its own.") from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            descriptor = _locked_descriptor(path)
         self._descriptor = descriptor
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            # The number helps people only, and a full disk must not keep a folder from being deleted.
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                self.close()
+                raise
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def _locked_descriptor(path: str) -> int:
+    """The file, made if it is missing, open and locked. FileNotFoundError without its folder, DiskLockedError if it is locked."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        by = f"process {holder}" if holder else "another process"
+        raise DiskLockedError(f"{path} is locked by {by}. Stop it, or give this one a folder of its own.") from None
+    return descriptor
+
+
+def _leads_to(path: str, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 class DiskFiles:
@@ -169,12 +195,16 @@ class DiskFiles:
         return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
-        try:
-            os.makedirs(path, exist_ok=True)
-        except (PermissionError, FileExistsError, NotADirectoryError) as error:
-            raise DiskError(
-                f"cannot make the folder {path}: {error.strerror}. Give one that this user may write."
-            ) from error
+        while True:
+            try:
+                os.makedirs(path, exist_ok=True)
+                return
+            except (PermissionError, FileExistsError, NotADirectoryError) as error:
+                if isinstance(error, FileExistsError) and (os.path.isdir(path) or not os.path.lexists(path)):
+                    continue  # another process deleted the folder, or deleted it and made it again, during this call
+                raise DiskError(
+                    f"cannot make the folder {path}: {error.strerror}. Give one that this user may write."
+                ) from error
 
     def replace(self, source: str, destination: str) -> None:
         os.replace(source, destination)
@@ -186,10 +216,11 @@ class DiskFiles:
             pass
 
     def remove_directory(self, path: str) -> None:
-        try:
-            shutil.rmtree(path)
-        except FileNotFoundError:
-            pass
+        while os.path.lexists(path):
+            try:
+                shutil.rmtree(path)
+            except FileNotFoundError:
+                pass  # another process is removing it too: look again
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -27,15 +27,18 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 
+from raylog.errors import KafkaError
 from raylog.log import checkpoint as checkpoints
 from raylog.log.checkpoint import ReplicaCheckpoint
 from raylog.log.compaction import Compaction
 from raylog.log.config import LogConfig
 from raylog.log.files import Buffer, Files
+from raylog.log.flushes import Flushes
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET
-from raylog.log.opening import Opened, load_producers, opened
+from raylog.log.opening import Opened, note, opened, reload_producers
 from raylog.log.recent_appends import RecentAppends
-from raylog.log.removal import doomed_directory
+from raylog.log.record_validation import CheckedRecords, storable
+from raylog.log.removal import rename_for_removal
 from raylog.log.results import AppendResult, Found, LogSlice, OffsetOutOfRange, RecordListTooLarge
 from raylog.log.retention import deletable, facts_of
 from raylog.log.segments import Segments
@@ -43,7 +46,6 @@ from raylog.log.time_search import first_at_or_after, latest_in_time
 from raylog.log.validation import validated
 from raylog.metadata.session import Condition
 from raylog.records.batch import STAMP_SIZE, BatchView, TimestampType, batches, stamped_header
-from raylog.records.control import read_control_batch
 from raylog.records.corrupt import CorruptBatch
 
 
@@ -51,32 +53,29 @@ class Log:
     """See the module. Made by ``Log.open``."""
 
     __slots__ = (
-        "_appended_since_flush_ms",
         "_checkpoint_is_behind",
         "_flushed_always",
-        "_generation",
-        "_guard",
         "_lock",
-        "_one_flush",
+        "_one_checkpoint",
         "_recent",
-        "_unflushed_since_ms",
         "boot_id",
         "compaction",
         "config",
-        "cut_is_unflushed",
         "directory",
         "files",
+        "flushes",
         "high_watermark",
+        "is_proven",
         "is_suspect",
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
         "producers",
         "recovery",
-        "recovery_point",
         "segments",
         "snapshots",
         "topic_id",
+        "transactions",
         "where",
     )
 
@@ -138,23 +137,23 @@ class Log:
         self.leader_epochs = found.epochs
         self.producers = found.producers
         self.snapshots = found.snapshots
+        self.transactions = found.transactions
         self.log_start_offset = found.log_start_offset
         self.log_end_offset = found.log_end_offset
         self.high_watermark = found.high_watermark
-        self.recovery_point = found.recovery_point
+        self.flushes = Flushes(
+            self,
+            recovery_point=found.recovery_point,
+            cut_is_unflushed=found.report.cut_bytes > 0,
+            wall_ms=wall_ms,
+        )
         self.compaction = Compaction(self, found.cleaner_point)
-        self._guard = threading.Lock()  # recovery_point and _generation against a flush in another thread
-        self._one_flush = threading.Lock()  # a second flush must not return before what the first one took over is done
-        self._generation = 0  # raised by every truncation: a flush that began before it proves nothing
+        self._one_checkpoint = threading.Lock()  # they share a temporary file; a flush that fails writes one, too
         self.is_suspect = found.report.condition in (Condition.SUSPECT, Condition.MISSING)
+        self.is_proven = found.report.condition is Condition.CLEAN  # else a clean close would hide what may be lost
         self._flushed_always = config.flush_messages == 1
-        self.cut_is_unflushed = (
-            found.report.cut_bytes > 0
-        )  # a loss of power may bring back what the active segment lost
         self._checkpoint_is_behind = False  # the recovery point on the disk may be above the real one
         self._recent = RecentAppends()
-        self._appended_since_flush_ms: int | None = None
-        self._unflushed_since_ms = wall_ms if found.log_end_offset > found.recovery_point else None
 
     # ------------------------------------------------------------------ facts
 
@@ -174,13 +173,17 @@ class Log:
     @property
     def oldest_unflushed_ms(self) -> int | None:
         """The wall time of the oldest append that no flush covers; None if all is flushed."""
-        return self._unflushed_since_ms if self.unflushed_messages else None
+        return self.flushes.oldest_unflushed_ms
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below survives a loss of power."""
+        return self.flushes.recovery_point
 
     @property
     def stable_end_offset(self) -> int:
         """Everything below is final: committed, and of no transaction that is open."""
-        first_open = self.producers.first_open_transaction_offset
-        return self.high_watermark if first_open is None else min(self.high_watermark, first_open)
+        return self.transactions.stable_end(self.high_watermark)
 
     @property
     def has_rolled_unflushed(self) -> bool:
@@ -197,21 +200,28 @@ class Log:
         wall_ms: int,
         from_coordinator: bool = False,
         is_followed: bool = False,
+        checked: CheckedRecords | None = None,
     ) -> AppendResult:
         """Append a producer's batches, all or none. Raises the KafkaError that the producer shall get, or OSError.
 
+        ``checked`` is what a thread found of these records; it counts unless the configuration has changed since.
         ``is_followed``: other replicas will fetch it soon, so it is kept in memory until the high watermark has passed it.
         """
         config = self.config
-        views = validated(records, config=config, wall_ms=wall_ms, where=self.where, from_coordinator=from_coordinator)
         stamps_time = config.timestamp_type == TimestampType.LOG_APPEND_TIME
-        if any(view.producer_id >= 0 for view in views) and not from_coordinator:
-            earlier = self.producers.judge(views, where=self.where)
-            if earlier is not None:
-                time_ms = earlier.timestamp if stamps_time else -1
-                return AppendResult(
-                    earlier.base_offset, earlier.last_offset, time_ms, self.log_start_offset, duplicate=True
-                )
+        try:
+            views = validated(records, config=config, where=self.where, from_coordinator=from_coordinator)
+            earlier = None if from_coordinator else self.producers.judge(views, where=self.where)
+        except KafkaError:
+            earlier = self.producers.repeated_by(records)  # it may have been appended under other limits
+            if earlier is None:
+                raise
+        if earlier is not None:
+            time_ms = earlier.timestamp if stamps_time else -1
+            return AppendResult(
+                earlier.base_offset, earlier.last_offset, time_ms, self.log_start_offset, duplicate=True
+            )
+        views = storable(views, checked, config=config, wall_ms=wall_ms, where=self.where)
         base_offset = next_offset = self.log_end_offset
         buffers: list[Buffer] = []
         for view in views:
@@ -283,33 +293,28 @@ class Log:
         ):
             fits = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
             self.roll(wall_ms, at_offset=0 if fits else views[0].base_offset)
+        is_transactional = any(view.is_transactional for view in views)
+        if is_transactional:
+            self.transactions.write(views, self.segments.active)
         self.segments.active.append(
             buffers,
             [(view.base_offset, view.last_offset, view.size, view.max_timestamp) for view in views],
             interval_bytes=self.config.index_interval_bytes,
         )
         self.log_end_offset = last_offset + 1
-        if self._unflushed_since_ms is None:
-            self._unflushed_since_ms = wall_ms
-        if self._appended_since_flush_ms is None:
-            self._appended_since_flush_ms = wall_ms
+        self.flushes.appended(wall_ms)
         for view in views:
-            self._note(view)
-
-    def _note(self, view: BatchView) -> None:
-        coordinator_epoch = None
-        if view.is_control and view.producer_id >= 0:
-            coordinator_epoch = read_control_batch(view).coordinator_epoch
-        self.producers.note(view, coordinator_epoch=coordinator_epoch)
+            note(self.producers, view, wall_ms)
+        if is_transactional:
+            self.transactions.note(views)
 
     def roll(self, wall_ms: int, *, at_offset: int = 0) -> None:
         """Start a new segment at the log's end, or at ``at_offset`` behind it. Nothing happens if an empty one starts there."""
         base_offset = max(at_offset, self.log_end_offset)
         if base_offset > self.segments.active.base_offset:
-            if self.cut_is_unflushed:
+            if self.flushes.cut_is_unflushed:
                 # Or what was cut could be back in front of the new segment, with nothing to tell that it does not belong there.
-                self.segments.active.flush()
-                self.cut_is_unflushed = False
+                self.flushes.flush_active()
             if self._checkpoint_is_behind:
                 self.checkpoint(flush=True)
             self.producers.end_offset = base_offset
@@ -371,10 +376,11 @@ class Log:
 
     # ------------------------------------------------------------------ cutting
 
-    def truncate_to(self, offset: int) -> bool:
+    def truncate_to(self, offset: int, *, position: int | None = None) -> bool:
         """Remove every batch that reaches ``offset``; says whether something went. The high watermark follows down.
 
-        A batch that begins before ``offset`` and reaches it goes as a whole: then the log ends where it began.
+        A batch that begins before ``offset`` and reaches it goes as a whole: then the log ends where it began. ``position`` says
+        where in its segment the first to go begins, for a batch that cannot be found by its offset because it is damaged.
         """
         assert offset >= 0, offset
         if offset >= self.log_end_offset:
@@ -384,7 +390,7 @@ class Log:
             # What replaced older records goes, and they are gone already: only a whole copy of the leader's log will do.
             self.truncate_fully_and_start_at(min(offset, self.log_start_offset))
             return True
-        place = self.segments.reaching(offset)[0].locate(offset)
+        place = self.segments.reaching(offset)[0].locate(offset) if position is None else None
         end_offset = offset if place is None else min(offset, place[1])
         self._will_end_at(end_offset)
         self.snapshots.remove_above(end_offset)
@@ -393,12 +399,17 @@ class Log:
         if len(self.segments) != segments or self._flushed_always:
             # Or a loss of power would bring back a segment behind the cut, and with it a hole in the log.
             self.files.sync_directory(self.directory)
-        self.segments.active.truncate_to(offset)
-        self.cut_is_unflushed = not self._flushed_always
+        if position is None:
+            self.segments.active.truncate_to(offset)
+        else:
+            self.segments.active.truncate_at(position, offset)
+        self.flushes.cut_is_unflushed = True
         if self._flushed_always:
-            self.segments.active.flush()
+            self.flushes.flush_active()
         self.leader_epochs.truncate_from_end(end_offset)
-        load_producers(self.producers, self.snapshots, self.segments.all, end_offset)
+        expiration_ms = self.config.producer_id_expiration_ms
+        reload_producers(self.producers, self.snapshots, self.segments.all, end_offset, expiration_ms=expiration_ms)
+        self.transactions.cut(end_offset, self.segments.active)
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -417,10 +428,7 @@ class Log:
         """
         self._recent.clear()
         self.compaction.lose_above(offset)
-        with self._guard:
-            self._generation += 1
-            self.log_end_offset = offset
-            self.recovery_point = min(self.recovery_point, offset)
+        self.flushes.cut(offset)
         self.log_start_offset = min(self.log_start_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)
         self.checkpoint()
@@ -432,9 +440,9 @@ class Log:
         self.compaction.stop()
         self.snapshots.remove_above(-1)
         self.segments.start_over(offset, config=self.config, wall_ms=wall_ms)
-        self.log_end_offset = offset
-        self.recovery_point = min(self.recovery_point, offset)
+        self.flushes.cut(offset)
         self.producers.clear(offset)
+        self.transactions.cut(0, self.segments.active)
 
     # ------------------------------------------------------------------ retention
 
@@ -469,6 +477,7 @@ class Log:
             self.leader_epochs.truncate_from_start(new_start)
             self.checkpoint()
         gone = segments.rename_oldest(count, wall_ms)
+        self.transactions.keep(0, segments.base_offsets[0], ())
         self.snapshots.keep_only(set(segments.base_offsets))
         return gone
 
@@ -484,59 +493,37 @@ class Log:
 
     def flush(self) -> int:
         """Return when everything appended before the call survives a loss of power; returns the offset below which it does."""
-        return self._flush(sealed_only=False)
+        return self.flushes.flush(sealed_only=False)
 
     def flush_rolled(self) -> int:
         """The same for the sealed segments only, as Kafka does after each roll: it bounds what recovery has to scan."""
-        return self._flush(sealed_only=True)
-
-    def _flush(self, *, sealed_only: bool) -> int:
-        with self._one_flush:
-            return self._flushed(sealed_only)
-
-    def _flushed(self, sealed_only: bool) -> int:
-        with self._guard:
-            generation = self._generation
-            # The end first: whatever is appended or rolled after this line may be flushed too, but is not counted.
-            end_offset = self.log_end_offset
-            if sealed_only:  # the active segment may be one that a truncation is about to remove
-                end_offset = min(end_offset, self.segments.active.base_offset)
-            waiting = self.segments.not_below(self.recovery_point)
-            self._appended_since_flush_ms = None
-            names_changed, self.segments.names_changed = self.segments.names_changed, False
-        for segment in waiting:
-            if not sealed_only or segment.base_offset < end_offset:
-                segment.flush()
-        if names_changed:
-            self.files.sync_directory(self.directory)
-        self.leader_epochs.flush()
-        with self._guard:
-            if self._generation == generation and not sealed_only:
-                self.cut_is_unflushed = False
-            if self._generation == generation and end_offset > self.recovery_point:
-                self.recovery_point = end_offset
-                self._unflushed_since_ms = self._appended_since_flush_ms if end_offset < self.log_end_offset else None
-        return end_offset
+        return self.flushes.flush(sealed_only=True)
 
     def checkpoint(self, *, clean: bool = False, flush: bool = False) -> None:
         """Write ``replica.checkpoint``; flushed too where every append is, so that the log stays whole when power is lost."""
         self._recent.drop_below(self.high_watermark)
+        self.write_checkpoint(clean=clean, flush=flush)
+
+    def write_checkpoint(self, *, clean: bool = False, flush: bool = False) -> None:
+        """The file alone. Thread safe, for a flush that fails."""
         flush = flush or self._flushed_always
-        checkpoints.write(
-            self.files,
-            self.directory,
-            ReplicaCheckpoint(
-                recovery_point=self.recovery_point,
-                high_watermark=self.high_watermark,
-                log_start_offset=self.log_start_offset,
-                cleaner_point=self.compaction.point,
-                boot_id=self.boot_id,
-                flushed_always=self._flushed_always,
-                clean=clean,
-                suspect=self.is_suspect,
-            ),
-            flush=flush,
-        )
+        with self._one_checkpoint:
+            checkpoints.write(
+                self.files,
+                self.directory,
+                ReplicaCheckpoint(
+                    recovery_point=self.recovery_point,
+                    high_watermark=self.high_watermark,
+                    log_start_offset=self.log_start_offset,
+                    cleaner_point=self.compaction.point,
+                    boot_id=self.boot_id,
+                    flushed_always=self._flushed_always,
+                    clean=clean,
+                    suspect=self.is_suspect,
+                    flush_failed=self.flushes.has_failed,
+                ),
+                flush=flush,
+            )
         self._checkpoint_is_behind = self._checkpoint_is_behind and not flush
 
     def trust(self) -> None:
@@ -545,6 +532,9 @@ class Log:
         Until then each opening finds the log suspect, so that a process that dies before the controller has heard of the loss
         cannot make it forgotten. ``condition`` stays what was found at this opening.
         """
+        if self.flushes.has_failed:
+            return
+        self.is_proven = True
         if self.is_suspect:
             self.is_suspect = False
             self.checkpoint()
@@ -559,7 +549,11 @@ class Log:
             self.checkpoint(flush=True)  # before an append that no flush covers
 
     def close(self, *, clean: bool = True) -> None:
-        """Close the files and release the lock. ``clean``: flush and say so on the disk, so that no recovery is needed."""
+        """Close the files and release the lock. ``clean``: flush and say so on the disk, so that no recovery is needed.
+
+        A log that nobody has confirmed since an unclean stop (``trust``) is flushed, but not called clean: it may lack its
+        end, and a clean log leads without a look at the others.
+        """
         try:
             self.compaction.stop(waits=True)
             if clean:
@@ -567,18 +561,25 @@ class Log:
                 self.snapshots.write(self.producers)
                 self.flush()
                 self.files.sync_directory(self.directory)
-                self.checkpoint(clean=True, flush=True)
+                self.checkpoint(clean=self.is_proven, flush=True)
         finally:
-            self.segments.close()
-            self._lock.close()
+            self._release()
 
     def delete(self) -> None:
-        """Close and remove the folder. It is renamed to ``<folder>.<topic id>-delete`` first, so that a crash leaves no half of a log."""
-        self.close(clean=False)
-        doomed = doomed_directory(self.directory, self.topic_id)
+        """Close, and remove the folder as ``raylog.log.removal`` says."""
+        try:
+            self.compaction.stop(waits=True)
+            self.flushes.end()
+            doomed = rename_for_removal(self.files, self.directory, self.topic_id)
+        finally:
+            self._release()
         self.files.remove_directory(doomed)
-        self.files.replace(self.directory, doomed)
-        self.files.remove_directory(doomed)
+
+    def _release(self) -> None:
+        """Let others open the folder. From here on no thread of this log touches a file there."""
+        self.flushes.end()
+        self.segments.close()
+        self._lock.close()
 
     def check(self) -> None:
         """Assert the invariants of the module's docstring."""
@@ -590,4 +591,5 @@ class Log:
         assert self.segments.base_offsets[0] <= start and self.segments.active.base_offset <= end, (start, end)
         assert all(entry.start_offset <= end for entry in self.leader_epochs.entries), (self.leader_epochs.entries, end)
         assert self.producers.end_offset == end, (self.producers.end_offset, end)
+        self.transactions.check()
         self._recent.check(end)

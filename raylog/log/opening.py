@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from raylog.errors import DiskError
+from raylog.errors import DiskError, DiskLockedError
 from raylog.log import checkpoint as checkpoints
 from raylog.log.checkpoint import ReplicaCheckpoint
 from raylog.log.config import LogConfig
@@ -24,11 +24,14 @@ from raylog.log.partition_metadata import LOCK_NAME, read_topic_id, write_topic_
 from raylog.log.producers import ProducerSnapshots, ProducerStates
 from raylog.log.recovery import RecoveryReport, load_segments, tidy
 from raylog.log.segment import Segment
+from raylog.log.transactions import Transactions
 from raylog.metadata.session import Condition
 from raylog.records.batch import BatchView
 from raylog.records.control import read_control_batch
+from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 
 _TAIL_BYTES = 4 << 20
+_VANISHINGS_MAX = 100
 
 
 @dataclass(slots=True)
@@ -40,6 +43,7 @@ class Opened:
     epochs: LeaderEpochs
     producers: ProducerStates
     snapshots: ProducerSnapshots
+    transactions: Transactions
     report: RecoveryReport
     log_start_offset: int
     log_end_offset: int
@@ -93,11 +97,20 @@ def opened(
 
 
 def _locked(files: Files, directory: str) -> Lock:
-    try:
-        files.make_directory(directory)
-        return files.lock(f"{directory}/{LOCK_NAME}")
-    except OSError as error:
-        raise _unusable(error, directory) from error
+    """The lock of the folder, which is made if it is missing.
+
+    The folder can vanish while this opens it: a process that deletes a topic of the same name renames it,
+    holding the lock. That is no fault of the disk. The name is free then, and the folder is made again.
+    """
+    for _ in range(_VANISHINGS_MAX):
+        try:
+            files.make_directory(directory)
+            return files.lock(f"{directory}/{LOCK_NAME}")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise _unusable(error, directory) from error
+    raise DiskLockedError(f"{directory} is deleted by another process again and again. Stop it.")
 
 
 def _unusable(error: OSError, directory: str) -> Exception:
@@ -126,6 +139,7 @@ def _opened(
     epochs = LeaderEpochs(files, directory)
     producers = ProducerStates()
     snapshots = ProducerSnapshots(files, directory)
+    transactions = Transactions(files, producers)
     base_offsets = tidy(files, directory, report)
     if own is None:
         for base_offset in base_offsets:  # one after the other: only one of them needs twice its room
@@ -140,7 +154,7 @@ def _opened(
         epochs.clear()
         segment = Segment.create(files, directory, 0, config=config, wall_ms=wall_ms)
         files.sync_directory(directory)
-        return Opened(lock, [segment], epochs, producers, snapshots, report, 0, 0, 0, 0)
+        return Opened(lock, [segment], epochs, producers, snapshots, transactions, report, 0, 0, 0, 0)
     try:
         epochs.load()
     except ValueError:
@@ -170,57 +184,125 @@ def _opened(
     epochs.truncate_from_start(start_offset)
     segments[-1].activate(config, roll_jitter_ms=0)
     snapshots.remove_above(end_offset)
-    load_producers(producers, snapshots, segments, end_offset)
-    for segment in segments[:-1]:
-        segment.rest()
+    if report.scanned_from is not None and known.boot_id != boot_id:
+        # A loss of power may have brought back one that a cut had removed: it knows of records that were cut off, and
+        # lies where others are by now. Up to where the scan began, each cut was synced before anything was built on it.
+        snapshots.remove_above(report.scanned_from)
+    load_producers(
+        producers, snapshots, segments, end_offset, wall_ms=wall_ms, expiration_ms=config.producer_id_expiration_ms
+    )
     # Without the page cache, what lies below the high watermark may not be what lay there when it was noted: the leader says it anew.
     cache_is_lost = report.condition is Condition.SUSPECT and known.boot_id != boot_id
     high_watermark = start_offset if cache_is_lost else known.high_watermark
+    high_watermark = max(start_offset, min(high_watermark, end_offset))
+    transactions.load(
+        segments,
+        scanned_from=report.scanned_from,
+        has_markers=report.scanned_markers,
+        high_watermark=high_watermark,
+    )
+    for segment in segments[:-1]:
+        segment.rest()
     return Opened(
         lock,
         segments,
         epochs,
         producers,
         snapshots,
+        transactions,
         report,
         log_start_offset=start_offset,
         log_end_offset=end_offset,
-        high_watermark=max(start_offset, min(high_watermark, end_offset)),
+        high_watermark=high_watermark,
         recovery_point=min(known.recovery_point, end_offset),
         cleaner_point=min(known.cleaner_point, end_offset),
     )
 
 
-def load_producers(
-    producers: ProducerStates, snapshots: ProducerSnapshots, segments: list[Segment], end_offset: int
+def reload_producers(
+    producers: ProducerStates,
+    snapshots: ProducerSnapshots,
+    segments: list[Segment],
+    end_offset: int,
+    *,
+    expiration_ms: int,
 ) -> None:
-    """As of ``end_offset``: the latest snapshot, what was written since, and the few batches before that a snapshot leaves out."""
+    """After the log was cut to ``end_offset``. When its producers were seen last is known."""
+    known = producers.last_seen()
+    latest_ms = max(known.values(), default=0)
+    load_producers(producers, snapshots, segments, end_offset, wall_ms=latest_ms, expiration_ms=expiration_ms)
+    for state in producers:
+        state.seen_ms = known.get(state.producer_id, state.seen_ms)
+
+
+def load_producers(
+    producers: ProducerStates,
+    snapshots: ProducerSnapshots,
+    segments: list[Segment],
+    end_offset: int,
+    *,
+    wall_ms: int,
+    expiration_ms: int,
+) -> None:
+    """As of ``end_offset``: the latest snapshot, what was written since, and the few batches before that a snapshot leaves out.
+
+    The batches do not say when they were appended; ``wall_ms`` is the latest that it can have been.
+    """
     start = snapshots.load_latest(producers, log_start_offset=segments[0].base_offset, end_offset=end_offset)
     if len(producers):
+        producers.doubt_times(wall_ms, expiration_ms)
         producers.remember_older(_tail(segments, start))
     for batch in _batches(segments, start):
-        coordinator_epoch = None
-        if batch.is_control and batch.producer_id >= 0:
-            coordinator_epoch = read_control_batch(batch).coordinator_epoch
-        producers.note(batch, coordinator_epoch=coordinator_epoch)
+        if batch.has_valid_crc():  # else whoever reads it finds that out; here it would mislead
+            note(producers, batch, wall_ms)
     producers.end_offset = end_offset
+
+
+def note(producers: ProducerStates, batch: BatchView, wall_ms: int) -> None:
+    """The batch is in the log, appended at ``wall_ms``.
+
+    Raises CorruptBatch for a marker that is none; one that a cleaner has emptied says nothing.
+    """
+    coordinator_epoch = None
+    if batch.is_control and batch.producer_id >= 0 and batch.record_count:
+        coordinator_epoch = read_control_batch(batch).coordinator_epoch
+    producers.note(batch, wall_ms=wall_ms, coordinator_epoch=coordinator_epoch)
 
 
 def _batches(segments: list[Segment], offset: int) -> Iterator[BatchView]:
     for number, segment in enumerate(segments):
         if number + 1 < len(segments) and segments[number + 1].base_offset <= offset:
             continue
-        place = segment.locate(offset)
-        if place is not None:
-            yield from (batch for _, batch in segment.scan(place[0]) if batch.base_offset >= offset)
+        try:
+            place = segment.locate(offset)
+            position = segment.size if place is None else place[0]
+        except (CorruptBatch, UnsupportedMagic):
+            position = segment.offset_index.lookup(offset)[1]
+        yield from (batch for batch in _readable(segment, position, segment.size) if batch.base_offset >= offset)
+
+
+def _readable(segment: Segment, position: int, end: int) -> Iterator[BatchView]:
+    """The batches from a batch's position on. Damage does not keep the log from being opened: it goes on where the index knows a batch."""
+    index = segment.offset_index.file
+    while position < end:
+        try:
+            for found, batch in segment.scan(position, end):
+                position = found + batch.size
+                yield batch
+        except (CorruptBatch, UnsupportedMagic):
+            number = index.floor(1, position) + 1
+            position = index.get(number)[1] if number < index.count else end
 
 
 def _tail(segments: list[Segment], end_offset: int) -> Iterator[BatchView]:
     """The last few megabytes of batches below ``end_offset``."""
     wanted, parts = _TAIL_BYTES, []
     for segment in reversed([segment for segment in segments if segment.base_offset < end_offset]):
-        place = segment.locate(end_offset)
-        end = segment.size if place is None else place[0]
+        try:
+            place = segment.locate(end_offset)
+            end = segment.size if place is None else place[0]
+        except (CorruptBatch, UnsupportedMagic):
+            end = segment.offset_index.lookup(end_offset)[1]
         index = segment.offset_index.file
         number = index.floor(1, end - wanted)
         start = index.get(number)[1] if number >= 0 else 0
@@ -229,4 +311,4 @@ def _tail(segments: list[Segment], end_offset: int) -> Iterator[BatchView]:
         if wanted <= 0:
             break
     for segment, start, end in reversed(parts):
-        yield from (batch for _, batch in segment.scan(start, end))
+        yield from (batch for batch in _readable(segment, start, end) if batch.has_valid_crc())

@@ -17,7 +17,11 @@ that only the records behind it are replayed. They hold one batch per producer. 
     producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32,
     first offset of the open transaction i64 (−1: none)
 
-A producer that wrote nothing for ``producer.id.expiration.ms`` is forgotten, unless it has a transaction open.
+A producer that wrote nothing for ``producer.id.expiration.ms`` is forgotten, unless it has a transaction open. What counts
+is when its last batch was appended here or copied from the leader, by this machine's clock, not the records' timestamps: they
+may be a year old. Snapshots say that time in their timestamp field, where Kafka has the last batch's. When one is loaded, a
+time that would end the producer at once is taken for Kafka's kind, and a time ahead of the clock for another clock's: the
+producer counts as seen just now. So none is forgotten too early, and one that an old snapshot brings back stays that much longer.
 """
 
 from __future__ import annotations
@@ -30,8 +34,9 @@ import crc32c
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import DiskError, kafka_error
-from raylog.log.files import Files
-from raylog.records.batch import NO_SEQUENCE, SEQUENCE_MASK, BatchView
+from raylog.log.files import Buffer, Files
+from raylog.records.batch import NO_SEQUENCE, SEQUENCE_MASK, BatchView, batches
+from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 
 REMEMBERED_BATCHES = 5
 SNAPSHOT_VERSION = 1
@@ -60,13 +65,22 @@ class RememberedBatch(NamedTuple):
 class ProducerState:
     """One producer id. ``batches`` ascend by offset; ``epoch`` −1 has no batches."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_first_offset")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp",
+        "producer_id",
+        "seen_ms",
+        "txn_first_offset",
+    )
 
     def __init__(self, producer_id: int, epoch: int = -1) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
         self.batches: list[RememberedBatch] = []
-        self.last_timestamp = -1
+        self.last_timestamp = -1  # of its last batch
+        self.seen_ms = -1  # when that was appended here, by the wall clock
         self.coordinator_epoch = -1
         self.txn_first_offset: int | None = None
 
@@ -83,14 +97,6 @@ class ProducerState:
             if batch.last_sequence == last_sequence and batch.base_sequence == base_sequence:
                 return batch
         return None
-
-    def copy(self) -> ProducerState:
-        twin = ProducerState(self.producer_id, self.epoch)
-        twin.batches = self.batches.copy()
-        twin.last_timestamp = self.last_timestamp
-        twin.coordinator_epoch = self.coordinator_epoch
-        twin.txn_first_offset = self.txn_first_offset
-        return twin
 
 
 class ProducerStates:
@@ -111,7 +117,7 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
 
-    def judge(self, batches: Iterable[BatchView], *, where: str) -> RememberedBatch | None:
+    def judge(self, views: Iterable[BatchView], *, where: str) -> RememberedBatch | None:
         """Whether the batches, in order, may follow: None if so, else the earlier append that they all repeat.
 
         Raises OUT_OF_ORDER_SEQUENCE_NUMBER and INVALID_PRODUCER_EPOCH with ``where`` (topic and partition) in the message.
@@ -121,7 +127,7 @@ class ProducerStates:
         assumed: dict[
             int, tuple[int, int]
         ] = {}  # producer id → epoch and last sequence, once the batches before are appended
-        for batch in batches:
+        for batch in views:
             producer_id = batch.producer_id
             if producer_id < 0:
                 fresh = True
@@ -147,6 +153,21 @@ class ProducerStates:
             )
         return first_duplicate
 
+    def repeated_by(self, records: Buffer) -> RememberedBatch | None:
+        """The first of the earlier appends if these bytes are whole batches that have all been appended before, else None."""
+        try:
+            views = list(batches(records))
+        except (CorruptBatch, UnsupportedMagic):
+            return None
+        earlier = [self._earlier(view) if view.has_valid_crc() else None for view in views]
+        return earlier[0] if earlier and None not in earlier else None
+
+    def _earlier(self, batch: BatchView) -> RememberedBatch | None:
+        state = self._states.get(batch.producer_id)
+        if state is None or batch.producer_epoch != state.epoch:
+            return None
+        return state.find(batch.base_sequence, batch.last_sequence)
+
     @staticmethod
     def _follows(batch: BatchView, epoch: int, last_sequence: int, where: str) -> None:
         who = f"{where}: producer {batch.producer_id}"
@@ -166,8 +187,8 @@ class ProducerStates:
                 f"a repeat of one older than the last {REMEMBERED_BATCHES}."
             )
 
-    def note(self, batch: BatchView, *, coordinator_epoch: int | None = None) -> None:
-        """Take over a batch that is in the log. ``coordinator_epoch`` comes from a control batch that ends a transaction."""
+    def note(self, batch: BatchView, *, wall_ms: int, coordinator_epoch: int | None = None) -> None:
+        """Take over a batch that was appended at ``wall_ms``. ``coordinator_epoch`` comes from a control batch that ends a transaction."""
         self.end_offset = batch.last_offset + 1
         if batch.producer_id < 0:
             return
@@ -178,6 +199,7 @@ class ProducerStates:
             state.epoch = batch.producer_epoch
             state.batches = []
         state.last_timestamp = batch.max_timestamp
+        state.seen_ms = wall_ms
         if batch.is_control:
             state.txn_first_offset = None
             if coordinator_epoch is not None:
@@ -201,24 +223,38 @@ class ProducerStates:
         silent = [
             state.producer_id
             for state in self
-            if state.txn_first_offset is None and wall_ms - state.last_timestamp >= expiration_ms
+            if state.txn_first_offset is None and wall_ms - state.seen_ms >= expiration_ms
         ]
         for producer_id in silent:
             del self._states[producer_id]
         return len(silent)
 
-    def remember_older(self, batches: Iterable[BatchView]) -> None:
+    def last_seen(self) -> dict[int, int]:
+        """When each producer was seen last, by producer id."""
+        return {state.producer_id: state.seen_ms for state in self}
+
+    def doubt_times(self, wall_ms: int, expiration_ms: int) -> None:
+        """After a snapshot was loaded, at ``wall_ms``: take no time from it that ends a producer at once, or that is yet to come."""
+        for state in self:
+            if not wall_ms - expiration_ms < state.seen_ms <= wall_ms:
+                state.seen_ms = wall_ms
+
+    def remember_older(self, views: Iterable[BatchView]) -> None:
         """Give producers that came from a snapshot (one batch each) the batches before it, in log order, up to five again."""
         older = ProducerStates()
-        for batch in batches:
-            older.note(batch)
+        for batch in views:
+            older.note(batch, wall_ms=-1)
         for state in self:
             before = older.get(state.producer_id)
             if before is None or before.epoch != state.epoch or not state.batches:
                 continue
-            first = state.batches[0].base_offset
-            earlier = [batch for batch in before.batches if batch.last_offset < first]
-            state.batches = (earlier + state.batches)[-REMEMBERED_BATCHES:]
+            last = state.batches[-1]
+            earlier = [batch for batch in before.batches if batch.last_offset < last.base_offset]
+            for found in before.batches:
+                # The log says its timestamp, the snapshot when it was appended.
+                if found.last_offset == last.last_offset:
+                    last, state.last_timestamp = found, before.last_timestamp
+            state.batches = [*earlier, last][-REMEMBERED_BATCHES:]
 
     def clear(self, end_offset: int) -> None:
         self._states.clear()
@@ -234,7 +270,7 @@ class ProducerStates:
                 state.last_sequence,
                 state.batches[-1].last_offset if state.batches else -1,
                 state.batches[-1].offset_delta if state.batches else 0,
-                state.last_timestamp,
+                state.seen_ms,
                 state.coordinator_epoch,
                 -1 if state.txn_first_offset is None else state.txn_first_offset,
             )
@@ -260,7 +296,7 @@ class ProducerStates:
                 entry
             )
             state = self._states[producer_id] = ProducerState(producer_id, epoch)
-            state.last_timestamp = timestamp
+            state.last_timestamp = state.seen_ms = timestamp
             state.coordinator_epoch = coordinator_epoch
             state.txn_first_offset = txn_first if txn_first >= 0 else None
             if last_offset >= 0:

@@ -7,6 +7,9 @@ garbage look alike and are cut alike, and later segments go. So does a segment t
 power took the end of that one. Only compaction leaves such gaps, below the cleaner point, and in a folder that Kafka wrote. Indexes of
 scanned segments are built anew, those below are rebuilt only where they are missing or cannot be right.
 
+Of the segments below the recovery point, and of all after a clean stop, only the last few kilobytes are looked at: each has to end where
+the next one begins. One that was cut at rest is scanned, with all that follow.
+
 Leftovers of a crash: ``.deleted`` files and ``.cleaned`` files (a cleaner's unfinished work) are removed; a ``.swap`` file is the
 finished work and takes the place of the segments that it covers; an index without its log is removed.
 
@@ -16,7 +19,11 @@ The verdict (DESIGN §6, "Who may lead")::
     clean     closed by a clean stop, and the log still ends where it ended then
     whole     the page cache cannot have been lost (same boot), or every append was flushed; and the scan cut at most one incomplete batch
               at the very end, nothing below the checkpointed high watermark
-    suspect   everything else; and whatever was suspect or missing at an earlier opening, until ``Log.trust``
+    suspect   everything else; and whatever was suspect or missing at an earlier opening, until ``Log.trust``; and after a failed flush
+
+A failed flush leaves bytes in the page cache that count as written and are on no disk. The log that met it says so in its
+checkpoint. The next opening scans from the recovery point, which no failed flush has moved, and writes what is whole
+again, so that the next flush puts it on the disk.
 """
 
 from __future__ import annotations
@@ -25,6 +32,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from raylog.errors import DiskError
 from raylog.log.checkpoint import ReplicaCheckpoint
@@ -47,6 +55,8 @@ class RecoveryReport:
     """What opening a log found and did, for status pages and tests."""
 
     condition: Condition = Condition.SUSPECT
+    scanned_from: int | None = None  # base offset of the first segment that was scanned; None after a clean stop
+    scanned_markers: bool = False  # ends of transactions were among what was scanned
     scanned_segments: int = 0
     scanned_bytes: int = 0
     cut_bytes: int = 0
@@ -132,24 +142,34 @@ def load_segments(
     """
     segments = [Segment.load(files, directory, base_offset) for base_offset in base_offsets]
     clean = checkpoint is not None and checkpoint.clean
-    if clean and (end_offset := _clean_end(segments, report, config)) == _recovery_point(checkpoint):
+    is_as_left = clean and (end_offset := _clean_end(segments, report, config, checkpoint)) == _recovery_point(
+        checkpoint
+    )
+    if is_as_left and not _has_other_epochs(segments, epochs, config):
         report.condition = Condition.CLEAN
         return segments, end_offset
     if clean:
-        report.cut_reason = "the log does not end where the clean stop left it"
+        report.cut_reason = "the log, or its leader epochs, are not what the clean stop left"
         report.cut_is_one_incomplete_batch = False
     recovery_point = 0 if checkpoint is None or clean else checkpoint.recovery_point
     # After a loss of power the indexes of a segment that was sealed just at the recovery point may not have reached the disk.
     same_boot = checkpoint is not None and checkpoint.boot_id == boot_id
     reach = recovery_point if same_boot else recovery_point - 1
     first = max((number for number, s in enumerate(segments) if s.base_offset <= reach), default=0)
-    if not epochs.entries:
-        first = 0  # the epochs are read from the batches then
     for segment in segments[:first]:
         _trust_indexes(segment, config, report)
+    cleaner_point = 0 if checkpoint is None else checkpoint.cleaner_point
+    sound_end = max(recovery_point, cleaner_point)
+    cut = _first_cut(segments[: first + 1], config, cleaner_point)
+    if cut is not None:
+        first = cut
+        sound_end = sound_end if config.compacts else cleaner_point
+    noted = epochs.entries
+    if not noted or _has_other_epochs(segments[: first + 1], epochs, config):
+        first, noted = 0, ()  # the epochs are read from the batches then
     epochs.truncate_from_end(segments[first].base_offset)  # the batches know better than a file that was not flushed
-    end_offset = segments[first].base_offset
-    sound_end = max(recovery_point, 0 if checkpoint is None else checkpoint.cleaner_point)
+    gapless_from = cleaner_point if same_boot and not clean and not config.compacts else None
+    end_offset = report.scanned_from = segments[first].base_offset
     for number in range(first, len(segments)):
         segment = segments[number]
         gap = segment.base_offset - end_offset
@@ -158,7 +178,9 @@ def load_segments(
             end_offset = max(end_offset, segment.base_offset)
             number += 1
             next_base = segments[number].base_offset if number < len(segments) else None
-            end_offset, whole = _scan(segment, end_offset, next_base, config=config, epochs=epochs, report=report)
+            end_offset, whole = _scan(
+                segment, end_offset, next_base, config=config, epochs=epochs, gapless_from=gapless_from, report=report
+            )
         else:
             report.cut_reason = f"{segment.path}.log does not begin where the segment before it ends, at {end_offset}"
         if not whole:
@@ -166,7 +188,12 @@ def load_segments(
                 _lose(files, lost, report)
             del segments[number:]
             break
+    if checkpoint is not None and checkpoint.flush_failed:
+        for segment in segments[first:]:
+            segment.rewrite_from(recovery_point)
     report.condition = Condition.SUSPECT if clean else _verdict(checkpoint, end_offset, report, boot_id)
+    if same_boot and noted and not set(epochs.entries[1:]) <= set(noted) and not config.compacts:
+        report.condition = Condition.SUSPECT  # the file names each epoch before the log has a batch of it
     return segments, end_offset
 
 
@@ -175,10 +202,69 @@ def _recovery_point(checkpoint: ReplicaCheckpoint | None) -> int:
     return checkpoint.recovery_point
 
 
-def _clean_end(segments: Sequence[Segment], report: RecoveryReport, config: LogConfig) -> int:
-    """Where a cleanly stopped log ends; −1 if its last segment is not what a clean stop leaves."""
+def _has_other_epochs(segments: Sequence[Segment], epochs: LeaderEpochs, config: LogConfig) -> bool:
+    """Whether an epoch does not begin in these segments, but the last, where the file says it does.
+
+    The file has no checksum, and followers cut their logs by it. Its first entry is left out, for it moves with the log's start.
+    """
+    if config.compacts:
+        return False
+    for before, (epoch, start_offset) in pairwise(epochs.entries):
+        if not segments[0].base_offset < start_offset < segments[-1].base_offset:
+            continue
+        last, first = _place_of(segments, start_offset - 1), _place_of(segments, start_offset)
+        if last is None or last[1] != before.epoch or first != (start_offset, epoch):
+            return True
+    return False
+
+
+def _place_of(segments: Sequence[Segment], offset: int) -> tuple[int, int] | None:
+    """Base offset and leader epoch of the batch that holds ``offset``; None if there is none that can be read."""
+    segment = next(each for each in reversed(segments) if each.base_offset <= offset)
+    try:
+        for _, batch in segment.scan(segment.offset_index.lookup(offset)[1]):
+            if batch.last_offset >= offset:
+                return batch.base_offset, batch.partition_leader_epoch
+        return None
+    except (CorruptBatch, UnsupportedMagic):
+        return None
+    finally:
+        segment.rest()
+
+
+def _first_cut(segments: Sequence[Segment], config: LogConfig, cleaner_point: int) -> int | None:
+    """The number of the first of these, but the last, that no longer ends where the next one begins; None if all do.
+
+    Reads what lies behind each one's last index entry. Compaction may have left a gap in front of the next segment.
+    """
+    for number, segment in enumerate(segments[:-1]):
+        next_base = segments[number + 1].base_offset
+        _, position = segment.offset_index.lookup(segment.base_offset + MAX_RELATIVE_OFFSET)
+        end_offset = segment.base_offset
+        try:
+            for _, batch in segment.scan(position):
+                end_offset = batch.next_offset
+        except CorruptBatch:
+            return number
+        except UnsupportedMagic:
+            continue
+        finally:
+            segment.rest()
+        may_have_gap = config.compacts or segment.base_offset < cleaner_point
+        if end_offset > next_base or (end_offset < next_base and not may_have_gap):
+            return number
+    return None
+
+
+def _clean_end(
+    segments: Sequence[Segment], report: RecoveryReport, config: LogConfig, checkpoint: ReplicaCheckpoint | None
+) -> int:
+    """Where a cleanly stopped log ends; −1 if its segments are not what a clean stop leaves."""
     for segment in segments:
         _trust_indexes(segment, config, report)
+    assert checkpoint is not None
+    if _first_cut(segments, config, checkpoint.cleaner_point) is not None:
+        return -1
     last = segments[-1]
     _, position = last.offset_index.lookup(last.base_offset + MAX_RELATIVE_OFFSET)
     end_offset = last.base_offset if not last.size else -1
@@ -225,9 +311,12 @@ def _scan(
     *,
     config: LogConfig,
     epochs: LeaderEpochs,
+    gapless_from: int | None,
     report: RecoveryReport,
 ) -> tuple[int, bool]:
     """Check every batch of a segment, build its indexes, cut at the first bad one: (end offset, the log goes on behind it).
+
+    From the offset ``gapless_from`` on each batch has to follow the one before without a gap; None: nowhere.
 
     What reaches the next segment's base was cut off before that one was made; a loss of power has brought it back.
     """
@@ -239,16 +328,19 @@ def _scan(
                 reason = "a CRC does not fit"
             elif batch.base_offset < expected or batch.last_offset_delta < 0:
                 reason = f"offset {batch.base_offset} comes again"
+            elif gapless_from is not None and batch.base_offset > expected >= gapless_from:
+                reason = f"offset {batch.base_offset} where {expected} is next"
             elif batch.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                 reason = f"offset {batch.last_offset} is too far from the segment's base"
             elif next_base is not None and batch.last_offset >= next_base:
                 reason, is_back = f"offset {batch.last_offset} belongs to the next segment", True
-            elif 0 <= batch.partition_leader_epoch < last_epoch:
+            elif 0 <= batch.partition_leader_epoch < last_epoch or batch.partition_leader_epoch < -1:
                 reason = f"leader epoch {batch.partition_leader_epoch} after {last_epoch}"
             if reason is not None:
                 break
             if batch.partition_leader_epoch > epochs.latest_epoch:
                 epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+            report.scanned_markers = report.scanned_markers or batch.is_control
             segment.index_batch(
                 position, batch.last_offset, batch.size, batch.max_timestamp, interval_bytes=config.index_interval_bytes
             )
@@ -320,7 +412,9 @@ def _lose(files: Files, segment: Segment, report: RecoveryReport) -> None:
 
 
 def _verdict(checkpoint: ReplicaCheckpoint | None, end_offset: int, report: RecoveryReport, boot_id: str) -> Condition:
-    if checkpoint is None or not (checkpoint.boot_id == boot_id or checkpoint.flushed_always):
+    if checkpoint is None or checkpoint.flush_failed:
+        return Condition.SUSPECT
+    if checkpoint.boot_id != boot_id and not checkpoint.flushed_always:
         return Condition.SUSPECT
     if not report.cut_is_one_incomplete_batch or end_offset < checkpoint.high_watermark:
         return Condition.SUSPECT

@@ -1,4 +1,8 @@
-"""Deleting the folder of a replica that no log of this process has open: its topic was deleted, or it moved, while nobody held it.
+"""Deleting the folder of a replica: its topic was deleted, or the replica moved to another broker.
+
+A folder is deleted in two steps. It is renamed to ``<folder>.<topic id>-delete`` while the deleting process holds its
+lock, so nobody else ever sees half of it, and a topic of the same name can have its folder at once. Then the renamed
+folder is removed. A crash between the steps leaves a renamed folder, which the next ``remove_folder`` removes.
 
 A folder that names another topic id in ``partition.metadata``, or none, is somebody else's and stays.
 """
@@ -17,22 +21,37 @@ def doomed_directory(directory: str, topic_id: uuid.UUID) -> str:
     return f"{directory}.{topic_id.hex}-delete"
 
 
-def remove_folder(files: Files, directory: str, topic_id: uuid.UUID) -> None:
-    """Delete the folder if it is that topic's, and what a deletion that was interrupted has left. OSError if that fails.
-
-    Idempotent. DiskLockedError: a log has it open, in a process that is dying or because the replica has come back meanwhile.
-    """
+def rename_for_removal(files: Files, directory: str, topic_id: uuid.UUID) -> str:
+    """The first step: returns the new name. The caller holds the folder's lock and has seen that it is that topic's."""
     doomed = doomed_directory(directory, topic_id)
-    if files.exists(directory):
+    files.remove_directory(doomed)
+    files.replace(directory, doomed)
+    return doomed
+
+
+def remove_folder(files: Files, directory: str, topic_id: uuid.UUID) -> None:
+    """Delete the folder if it is that topic's, and what an interrupted deletion has left. OSError if that fails.
+
+    Idempotent. DiskLockedError: a log has it open, in a process that is dying or because the replica has come back
+    meanwhile; or another process opens or deletes it just now.
+    """
+    if _is_of(files, directory, topic_id):
         try:
-            is_its = read_topic_id(files, directory) == topic_id
-        except DiskError:
-            is_its = False
-        if is_its:
             lock = files.lock(f"{directory}/{LOCK_NAME}")
+        except FileNotFoundError:
+            lock = None  # another process has renamed it meanwhile
+        if lock is not None:
             try:
-                files.remove_directory(doomed)
-                files.replace(directory, doomed)
+                # Again, now that nobody else may touch it: until here it could become another topic's.
+                if _is_of(files, directory, topic_id):
+                    rename_for_removal(files, directory, topic_id)
             finally:
                 lock.close()
-    files.remove_directory(doomed)
+    files.remove_directory(doomed_directory(directory, topic_id))
+
+
+def _is_of(files: Files, directory: str, topic_id: uuid.UUID) -> bool:
+    try:
+        return read_topic_id(files, directory) == topic_id
+    except DiskError:
+        return False

@@ -8,12 +8,15 @@ Index entries (both indexes, every ``index.interval.bytes``) name a batch by its
 ``(largest timestamp so far, last offset of the batch that brought it)``. A short memory of ``offset → position`` (where reads ended
 and appends began) lets followers and sequential readers skip the lookup.
 
+Damage: ``read`` checks the CRC of every batch that it returns. It ends before one that is damaged, and raises CorruptBatch, with the
+position in the file, where that is the first. Lengths that cannot be right end every walk with CorruptBatch.
+
 Reading methods take ``in_memory``: they raise NotInMemory rather than wait for the disk, and leave everything as it was. The last few
 megabytes that this process appended are taken to be in the page cache and read without asking: that is most reads, and asking costs.
 
 Invariants: ``size`` is the end of the last whole batch, also where the file is longer (preallocated); every batch's offsets lie in
 ``[base_offset, base_offset + 2**31)``; ``largest_timestamp`` is the maximum of all batches' max timestamps, −1 if none has one;
-``flushed`` is only ever set on a sealed segment; ``0 <= _written_from <= size``, and it is set on the active one only.
+``flushed`` is only ever true of a sealed segment; ``0 <= _written_from <= size``, and it is set on the active one only.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from raylog.log.files import Buffer, File, Files, NotInMemory
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
 from raylog.log.time_index import NO_TIMESTAMP, TimeIndex
 from raylog.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchView
+from raylog.records.checksums import whole_batches
+from raylog.records.corrupt import CorruptBatch
 
 _PLACE = struct.Struct(">qi")  # base offset and batch length, a batch's first 12 bytes
 _DELTA = struct.Struct(">i")  # last offset delta, at byte 23
@@ -45,13 +50,14 @@ class Segment:
     __slots__ = (
         "_file",
         "_files",
+        "_flushed_life",
+        "_life",
         "_positions",
         "_written_from",
         "base_offset",
         "bytes_since_index_entry",
         "created_ms",
         "first_timestamp",
-        "flushed",
         "index_bytes",
         "largest_timestamp",
         "offset_index",
@@ -85,7 +91,8 @@ class Segment:
         self.index_bytes = 0
         self.preallocated = False
         self.sealed = True
-        self.flushed = False
+        self._life = 0  # raised whenever it becomes active
+        self._flushed_life = -1  # the one at whose end everything was flushed
 
     # ------------------------------------------------------------------ life
 
@@ -155,7 +162,8 @@ class Segment:
         if config.preallocate:
             self.file.truncate(max(config.segment_bytes, self.size))
             self.preallocated = True
-        self.sealed = self.flushed = False
+        self.sealed = False
+        self._life += 1  # a flush in another thread that began before proves nothing from here on
         self._written_from = self.size
 
     def write_indexes(self) -> None:
@@ -203,8 +211,8 @@ class Segment:
         """
         if self.flushed:
             return
-        sealed = self.sealed
-        for suffix in (".log", ".index", ".timeindex") if sealed else (".log",):
+        life, sealed = self._life, self.sealed
+        for suffix in SUFFIXES if sealed else (".log",):
             try:
                 file = self._files.open(self.path + suffix + self.suffix)
             except FileNotFoundError:
@@ -213,7 +221,24 @@ class Segment:
                 file.flush()
             finally:
                 file.close()
-        self.flushed = sealed
+        if sealed:
+            self._flushed_life = life
+
+    def rewrite_from(self, offset: int) -> None:
+        """Write the log file's bytes from the batch that reaches ``offset`` once more, as they are.
+
+        After a failed flush they may be in the page cache only, where no later flush would find anything to write.
+        """
+        found = self.locate(offset)
+        position = self.size if found is None else found[0]
+        while position < self.size:
+            chunk = self.file.read_at(position, min(_SCAN_BYTES, self.size - position))
+            position += self.file.write_at(position, chunk)
+
+    @property
+    def flushed(self) -> bool:
+        """Whether all of it is on the disk, for good. False while it is active, and after a cut made it active again."""
+        return self._flushed_life == self._life
 
     def file_names(self) -> list[str]:
         """The paths of this segment's files that exist."""
@@ -297,6 +322,12 @@ class Segment:
         if found is None:
             return None
         position, base_offset, _ = found
+        self.truncate_at(position, base_offset)
+        return base_offset
+
+    def truncate_at(self, position: int, base_offset: int) -> None:
+        """Cut the active segment at a position, behind which nothing below ``base_offset`` lies."""
+        assert not self.sealed, self.path
         self.offset_index.truncate_to(base_offset)
         self.time_index.truncate_to(base_offset)
         self.file.truncate(position)
@@ -308,7 +339,6 @@ class Segment:
         if not position:
             self.first_timestamp = None
         self._recompute_largest_timestamp()
-        return base_offset
 
     def _recompute_largest_timestamp(self) -> None:
         self.largest_timestamp, self.offset_of_largest_timestamp = self.time_index.last()
@@ -369,6 +399,8 @@ class Segment:
                 break
             base_offset, length = unpack(chunk, start)
             size = length + LOG_OVERHEAD
+            if size < HEADER_SIZE or position + start + size > self.size:
+                raise self._damaged(position + start, f"a batch of {size} bytes")
             if base_offset + delta(chunk, start + _DELTA_POSITION)[0] >= offset:
                 break
             start += size
@@ -378,7 +410,8 @@ class Segment:
             position += start
             chunk = self.file.read_at(position, size, in_memory=in_memory)
             start, available = 0, size
-            assert len(chunk) == size, (self.path, position, len(chunk), size)
+            if len(chunk) < size:
+                raise self._damaged(position, f"the file has {len(chunk)} of its {size} bytes")
         end = last = start
         limit = start + max_bytes
         next_base = base_offset
@@ -394,6 +427,9 @@ class Segment:
             size = length + LOG_OVERHEAD
             if end + size > available or end + size > limit:
                 break
+        end, last = whole_batches(chunk, start, end)
+        if end == start:
+            raise self._damaged(position + start, "a CRC does not fit")
         next_offset = unpack(chunk, last)[0] + delta(chunk, last + _DELTA_POSITION)[0] + 1
         self._remember(next_offset, position + end)
         if start == 0 and end == available:
@@ -452,10 +488,16 @@ class Segment:
             while at + _DELTA_END <= len(chunk):
                 base_offset, length = _PLACE.unpack_from(chunk, at)
                 size = length + LOG_OVERHEAD
+                if size < HEADER_SIZE or position + at + size > self.size:
+                    raise self._damaged(position + at, f"a batch of {size} bytes")
                 yield position + at, base_offset, base_offset + _DELTA.unpack_from(chunk, at + _DELTA_POSITION)[0], size
                 at += size
-            assert at > 0, (self.path, position, len(chunk))
+            if not at:
+                raise self._damaged(position, f"the file has {len(chunk)} of its bytes")
             position += at
+
+    def _damaged(self, position: int, reason: str) -> CorruptBatch:
+        return CorruptBatch(f"{self.path}.log{self.suffix} is damaged there: {reason}", position)
 
     def _start_for(self, offset: int, in_memory: bool) -> int:
         exact = self._positions.get(offset)

@@ -65,8 +65,9 @@ class Segments:
         return self.all[max(0, bisect_right(self.base_offsets, offset) - 1) :]
 
     def not_below(self, offset: int) -> list[Segment]:
-        """The segments that hold offsets at or above ``offset − 1``."""
-        return self.all[max(0, bisect_left(self.base_offsets, offset) - 1) :]
+        """The segments that hold offsets at or above ``offset − 1``. Thread safe: it looks at one list only."""
+        segments = self.all
+        return segments[max(0, bisect_left(segments, offset, key=lambda each: each.base_offset) - 1) :]
 
     def warm(self, segment: Segment) -> None:
         """About to read: keep the files of this segment open, and those of few other sealed ones."""
@@ -103,9 +104,9 @@ class Segments:
         self._files.sync_directory(self._directory)
 
     def _create(self, base_offset: int, config: LogConfig, wall_ms: int) -> Segment:
-        self.names_changed = True
+        """The caller puts it into the list; a flush that finds it there finds ``names_changed``, too."""
         try:
-            return Segment.create(
+            segment = Segment.create(
                 self._files,
                 self._directory,
                 base_offset,
@@ -117,6 +118,9 @@ class Segments:
             for suffix in SUFFIXES:
                 self._files.remove(f"{self._directory}/{base_offset:020d}{suffix}")
             raise
+        # Only now: a flush in another thread that saw it earlier would sync the directory before the files are in it.
+        self.names_changed = True
+        return segment
 
     # ------------------------------------------------------------------ shrinking
 
@@ -178,6 +182,9 @@ class Segments:
         segment.rest()
 
     def close(self) -> None:
+        """Close every file, and let ``remove_renamed`` in another thread remove no more: the next opening does."""
+        with self._removing:
+            self._renamed.clear()
         for segment in self.all:
             segment.rest()
 

@@ -11,6 +11,7 @@ import pytest
 
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
+from raylog.records.batch import STAMP_SIZE, BatchView, stamped_header
 from raylog.records.codec import encode_values
 from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles
 
@@ -76,6 +77,14 @@ class Machine:
         if leader_epoch is None:
             leader_epoch = max(0, self.log.leader_epochs.latest_epoch)
         return self.log.append_as_leader(batch, leader_epoch=leader_epoch, wall_ms=self.wall_ms).base_offset
+
+    def copy(self, batch: bytes, *, leader_epoch: int = 0) -> int:
+        """Append a batch as if a leader had sent it; returns its base offset. The way in of transactional batches, which clients
+        may not write yet: they come from folders of Apache Kafka's."""
+        base_offset = self.log.log_end_offset
+        stamped = stamped_header(BatchView(batch), base_offset, leader_epoch) + batch[STAMP_SIZE:]
+        self.log.append_as_follower(stamped, wall_ms=self.wall_ms)
+        return base_offset
 
     def names(self) -> list[str]:
         return self.files.list_directory(self.directory)

@@ -253,7 +253,9 @@ def test_a_damaged_batch_ends_the_cleaning_and_leaves_the_log_as_it_is(machine: 
 def test_aborted_records_hide_nothing_and_a_marker_goes_when_nothing_of_its_transaction_is_left(machine: Any) -> None:
     compacted(machine)
     committed = put(machine, (b"k", b"committed"))
-    put(machine, (b"k", b"aborted"), producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
+    row = (machine.wall_ms, b"k", b"aborted", ())
+    machine.copy(encode([row], producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True))
+    machine.log.high_watermark = machine.log.log_end_offset
 
     def end(marker: Marker) -> int:
         log = machine.log

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raylog.metadata.session import Condition
+from raylog.testing.simulated_files import WorstLuck
 
 
 def _lose_power(machine: Any, seed: int) -> None:
@@ -119,3 +120,44 @@ def test_old_records_never_come_back_in_front_of_newer_segments(machine: Any) ->
         log = machine.open()
         epochs = [log.leader_epochs.epoch_at(offset) for offset in range(log.log_end_offset)]
         assert epochs in ([0, 0, 1, 1, 1, 1], [0, 0, 1, 1], [0, 0], [0, 0, 0, 0]), (seed, epochs)
+
+
+def test_a_segment_that_was_cut_off_does_not_come_back_behind_newer_records(machine: Any) -> None:
+    """The new records reached the disk by themselves; the removal of the old file had to be there before them."""
+    log = machine.open()
+    machine.append(b"kept")
+    machine.append(b"old")
+    log.roll(machine.wall_ms)
+    machine.append(b"old, in the next segment")
+    log.flush()
+    log.truncate_to(1)
+    machine.append(b"new", leader_epoch=1)
+    machine.files.open(machine.path(f"{0:020d}.log")).flush()
+    machine.disk.lose_power(WorstLuck())
+    machine.files = machine.disk.files()
+    machine.boot_id = "after a loss of power"
+    log = machine.open()
+    epochs = [log.leader_epochs.epoch_at(offset) for offset in range(log.log_end_offset)]
+    assert epochs == [0, 1], epochs
+
+
+def test_the_snapshot_of_records_that_were_cut_off_is_not_believed_when_it_comes_back(machine: Any) -> None:
+    """The one of a clean stop: it lies amid the segment, where no scan would miss it, and its removal was not synced."""
+    log = machine.open()
+    for sequence in range(3):
+        machine.append(b"old", producer_id=1, producer_epoch=0, base_sequence=sequence)
+    log.close()
+    machine.disk.flush_everything()
+    log = machine.open()
+    log.truncate_to(1)
+    for sequence in range(3):
+        machine.append(b"new", leader_epoch=1, producer_id=2, producer_epoch=0, base_sequence=sequence)
+    machine.files.open(machine.path(f"{0:020d}.log")).flush()
+    machine.disk.lose_power(WorstLuck())
+    machine.files = machine.disk.files()
+    machine.boot_id = "after a loss of power"
+    assert f"{3:020d}.snapshot" in machine.names()
+    log = machine.open()
+    assert log.log_end_offset == 4
+    states = {state.producer_id: (state.last_sequence, len(state.batches)) for state in log.producers}
+    assert states == {1: (0, 1), 2: (2, 3)}

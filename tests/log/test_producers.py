@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.errors import DiskError, kafka_error
+from raylog.errors import DiskError, KafkaError, kafka_error
 from raylog.log.producers import ProducerStates
 from raylog.log.results import AppendResult
-from raylog.records.batch import BatchView
+from raylog.records.batch import BatchView, TimestampType
 from raylog.records.codec import encode_values
+from raylog.records.compression import Compression
 from raylog.records.control import Marker, control_batch
 
 LAST_SEQUENCE = (1 << 31) - 1
@@ -48,6 +50,37 @@ def test_a_repeat_is_acknowledged_with_its_first_offset_and_not_appended(machine
     again = _append(machine, 0, 3)
     assert (first.base_offset, again.base_offset, again.last_offset, again.duplicate) == (1, 1, 3, True)
     assert machine.log.log_end_offset == 6
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_message_bytes": 50},
+        {"timestamp_before_max_ms": 1_000},
+        {"compacts": True},
+        {"compression": Compression.ZSTD, "max_message_bytes": 50},
+        {"segment_bytes": 60},
+    ],
+)
+def test_a_repeat_is_recognised_before_limits_that_came_later_can_refuse_it(machine: Any, limits: Any) -> None:
+    """A producer that is refused gives the batch up, and takes it that its records are not in the log."""
+    log = machine.open()
+    assert _append(machine, 0, 3).base_offset == 0
+    log.update_config(replace(log.config, **limits))
+    again = _append(machine, 0, 3)
+    assert (again.base_offset, again.last_offset, again.duplicate) == (0, 2, True)
+    with pytest.raises(KafkaError):
+        _append(machine, 3, 3)
+
+
+def test_damaged_bytes_are_no_repeat(machine: Any) -> None:
+    log = machine.open()
+    _append(machine, 0, 3)
+    damaged = bytearray(_batch(0, 3))
+    damaged[-1] ^= 1
+    for data in (damaged, _batch(0, 3) + damaged, _batch(0, 3)[:-1], b""):
+        with pytest.raises(KafkaError):
+            log.append_as_leader(data, leader_epoch=0, wall_ms=machine.wall_ms)
 
 
 def test_a_gap_is_refused_and_nothing_is_appended(machine: Any) -> None:
@@ -185,21 +218,110 @@ def test_a_newer_snapshot_is_refused_by_name() -> None:
         ProducerStates().load_snapshot(data, end_offset=0, path="x")
 
 
+def _seen(machine: Any, wall_ms: int, *args: Any, **kwargs: Any) -> AppendResult:
+    machine.wall_ms = wall_ms
+    return _append(machine, *args, **kwargs)
+
+
 def test_silent_producers_expire_but_not_those_with_an_open_transaction(machine: Any) -> None:
     log = machine.open(producer_id_expiration_ms=1000)
-    _append(machine, 0, producer=1, timestamp=5000)
-    _append(machine, 0, producer=2, timestamp=5600)
-    _append(machine, 0, producer=3, timestamp=5000, is_transactional=True)
+    _seen(machine, 5000, 0, producer=1)
+    machine.copy(_batch(0, producer=3, is_transactional=True))
+    _seen(machine, 5600, 0, producer=2)
     assert log.expire_producers(5999) == 0
     assert log.expire_producers(6000) == 1
     assert sorted(state.producer_id for state in log.producers) == [2, 3]
     assert _append(machine, 77, producer=1).duplicate is False
 
 
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.mark.parametrize("timestamp", [1, 3 * DAY_MS, 400 * DAY_MS])
+def test_what_counts_for_expiry_is_when_a_batch_was_appended_not_what_its_records_say(
+    machine: Any, timestamp: int
+) -> None:
+    """Backfills, mirrors and events of last year keep their deduplication; records of the future do not keep it for ever."""
+    log = machine.open()
+    _seen(machine, 300 * DAY_MS, 0, timestamp=timestamp)
+    assert log.expire_producers(301 * DAY_MS - 1) == 0
+    assert _append(machine, 0, timestamp=timestamp).duplicate
+    assert log.expire_producers(301 * DAY_MS) == 1
+
+
+def test_a_follower_counts_from_when_it_copied_a_batch(machine: Any, make_machine: Any) -> None:
+    log = machine.open()
+    _seen(machine, 10 * DAY_MS, 0)
+    copied = bytes(log.read(0, 1 << 20).records)
+    follower = make_machine(directory="/disk/u-0").open()
+    follower.append_as_follower(copied, wall_ms=20 * DAY_MS)
+    assert follower.expire_producers(21 * DAY_MS - 1) == 0
+    assert follower.append_as_leader(_batch(0), leader_epoch=1, wall_ms=1).duplicate
+    assert follower.expire_producers(21 * DAY_MS) == 1
+
+
+@pytest.mark.parametrize("way", ["reopen", "recover"])
+def test_a_restart_ends_no_producer_early(machine: Any, way: str) -> None:
+    machine.open(segment_bytes=400)
+    for sequence in range(20):
+        _seen(machine, 10 * DAY_MS + sequence, sequence, timestamp=1)
+    machine.wall_ms = 11 * DAY_MS
+    log = getattr(machine, way)()
+    assert log.expire_producers(11 * DAY_MS + 18) == 0
+    assert _append(machine, 19, timestamp=1).duplicate
+    assert log.expire_producers(12 * DAY_MS + 1) == 1
+
+
+def test_a_clean_restart_prolongs_no_producers_life(machine: Any) -> None:
+    machine.open()
+    _seen(machine, 10 * DAY_MS, 0)
+    for hour in range(1, 24):
+        machine.wall_ms = 10 * DAY_MS + hour * 3_600_000
+        log = machine.reopen()
+    assert log.expire_producers(11 * DAY_MS - 1) == 0
+    assert log.expire_producers(11 * DAY_MS) == 1
+
+
+@pytest.mark.parametrize("timestamp", [1, 400 * DAY_MS])
+def test_times_of_a_snapshot_that_cannot_be_appends_are_taken_for_now(machine: Any, timestamp: int) -> None:
+    """Kafka's snapshots have the records' timestamps; and clocks are set back."""
+    machine.open()
+    _append(machine, 0)
+    machine.log.close()
+    states = ProducerStates()
+    states.note(BatchView(_batch(0)), wall_ms=timestamp)
+    machine.files.write_file(machine.path(f"{1:020d}.snapshot"), states.encode_snapshot(), flush=False)
+    machine.wall_ms = 300 * DAY_MS
+    log = machine.open()
+    assert log.expire_producers(301 * DAY_MS - 1) == 0
+    assert _append(machine, 0).duplicate
+    assert log.expire_producers(301 * DAY_MS) == 1
+
+
+def test_truncation_changes_no_time_of_a_producer_that_stays(machine: Any) -> None:
+    log = machine.open(segment_bytes=400)
+    for sequence in range(20):
+        _seen(machine, 10 * DAY_MS + sequence, sequence, timestamp=1)
+    _seen(machine, 10 * DAY_MS + 100, 0, producer=8, timestamp=1)
+    log.truncate_to(13)
+    assert log.expire_producers(11 * DAY_MS + 18) == 0
+    assert log.expire_producers(11 * DAY_MS + 19) == 1
+
+
+def test_the_time_of_a_repeat_is_the_first_appends_after_a_restart_too(machine: Any, make_machine: Any) -> None:
+    log = machine.open(timestamp_type=TimestampType.LOG_APPEND_TIME)
+    _seen(machine, 5_000, 0)
+    copied = bytes(log.read(0, 1 << 20).records)
+    follower = make_machine(directory="/disk/u-0", wall_ms=9_000)
+    follower.open(timestamp_type=TimestampType.LOG_APPEND_TIME).append_as_follower(copied, wall_ms=9_000)
+    again = follower.reopen().append_as_leader(_batch(0), leader_epoch=1, wall_ms=9_000)
+    assert (again.duplicate, again.log_append_time_ms) == (True, 5_000)
+
+
 def test_a_control_batch_ends_the_transaction(machine: Any) -> None:
     log = machine.open()
-    _append(machine, 0, producer=3, is_transactional=True)
-    _append(machine, 1, producer=3, is_transactional=True)
+    machine.copy(_batch(0, producer=3, is_transactional=True))
+    machine.copy(_batch(1, producer=3, is_transactional=True))
     assert log.producers.first_open_transaction_offset == 0
     marker = control_batch(Marker.COMMIT, producer_id=3, producer_epoch=0, coordinator_epoch=9, timestamp_ms=1)
     with pytest.raises(kafka_error(ErrorCode.invalid_record), match="control"):
@@ -218,7 +340,7 @@ def test_snapshots_read_back_every_field() -> None:
     for producer, sequence in [(1, 5), (1 << 40, LAST_SEQUENCE)]:
         data = bytearray(_batch(sequence, 2, producer=producer, epoch=3, timestamp=123, is_transactional=True))
         data[:8] = (1000 + producer % 7).to_bytes(8, "big")
-        states.note(BatchView(data))
+        states.note(BatchView(data), wall_ms=456)
     again = ProducerStates()
     again.load_snapshot(states.encode_snapshot(), end_offset=2000, path="x")
     assert again.encode_snapshot() == states.encode_snapshot() and len(again) == 2

@@ -162,6 +162,69 @@ def test_only_segments_from_the_recovery_point_on_are_scanned(machine: Any) -> N
     assert machine.open().recovery.scanned_segments == 2, "the segment sealed just before may lack its indexes then"
 
 
+@pytest.mark.parametrize("stop", ["crash", "close"])
+@pytest.mark.parametrize("lost", ["a byte", "a batch", "everything"])
+def test_a_sealed_segment_that_was_cut_at_rest_ends_the_log_there_and_makes_it_suspect(
+    machine: Any, stop: str, lost: str
+) -> None:
+    log = _fill(machine, 20, segment_bytes=600)
+    log.flush_rolled()
+    log.checkpoint()
+    bases = log.segments.base_offsets
+    assert len(bases) > 3
+    (machine.log.close if stop == "close" else machine.crash)()
+    size = len(machine.files.read_file(f"{machine.directory}/{bases[1]:020d}.log"))
+    batch = size // ((bases[2] - bases[1]) // 2)  # of two records
+    left = {"a byte": size - 1, "a batch": size - batch, "everything": 0}[lost]
+    machine.damage(f"{bases[1]:020d}.log", lambda data: data[:left])
+    log = machine.open()
+    assert log.condition is Condition.SUSPECT
+    assert log.log_end_offset == (bases[1] if lost == "everything" else bases[2] - 2)
+    assert _batches(log) == list(range(0, log.log_end_offset, 2)), "nothing is missing in what is left"
+    log.check()
+
+
+@pytest.mark.parametrize("stop", ["crash", "close"])
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"\n2 12\n", b"\n2 10\n"), (b"\n2 12\n", b"\n2 14\n"), (b"\n1 6\n", b"\n1 4\n")]
+)
+def test_leader_epochs_that_were_changed_at_rest_are_read_from_the_batches(
+    machine: Any, stop: str, old: bytes, new: bytes
+) -> None:
+    """Followers cut their logs by them."""
+    log = _fill(machine, 20, segment_bytes=600)
+    log.flush_rolled()
+    log.checkpoint()
+    entries = log.leader_epochs.entries
+    assert len(entries) == 7 and log.segments.active.base_offset > 14
+    (machine.log.close if stop == "close" else machine.crash)()
+    machine.damage("leader-epoch-checkpoint", lambda data: data.replace(old, new))
+    log = machine.open()
+    assert log.leader_epochs.entries == entries and log.log_end_offset == 40
+    assert log.condition is (Condition.SUSPECT if stop == "close" else Condition.WHOLE)
+
+
+def test_an_offset_that_leaves_a_gap_ends_the_log_there_and_makes_it_suspect(machine: Any) -> None:
+    """The CRC does not cover it: a flipped bit would make the log longer than any other."""
+    log = _fill(machine, 5)
+    last = log.segments.active.size // 5 * 4
+    machine.crash()
+    machine.damage(LOG, lambda data: data[: last + 4] + bytes([data[last + 4] | 1]) + data[last + 5 :])
+    log = machine.open()
+    assert (log.condition, log.log_end_offset) == (Condition.SUSPECT, 8)
+    assert log.recovery.cut_reason is not None and "where 8 is next" in log.recovery.cut_reason
+
+
+def test_a_batch_of_an_epoch_that_was_never_noted_makes_the_log_suspect(machine: Any) -> None:
+    """The CRC does not cover it either: a later epoch would be taken for a better log."""
+    log = _fill(machine, 5)
+    last = log.segments.active.size // 5 * 4
+    machine.crash()
+    machine.damage(LOG, lambda data: data[: last + 15] + bytes([data[last + 15] | 8]) + data[last + 16 :])
+    log = machine.open()
+    assert (log.condition, log.leader_epochs.latest_epoch) == (Condition.SUSPECT, 9)
+
+
 def test_leftovers_of_deletion_and_cleaning_are_removed(machine: Any) -> None:
     _fill(machine)
     for name in (
@@ -257,6 +320,16 @@ def test_suspicion_outlives_the_process_until_somebody_trusts_the_log(machine: A
     machine.boot_id = "boot-2"
     assert machine.recover().condition is Condition.SUSPECT
     assert machine.recover().condition is Condition.SUSPECT
+
+
+def test_a_clean_stop_does_not_vouch_for_a_log_that_nobody_has_confirmed(machine: Any) -> None:
+    """Its end may have been cut off while it was at rest; a clean log would lead without a look at the others."""
+    _fill(machine)
+    machine.trusts = False
+    assert machine.recover().condition is Condition.WHOLE
+    assert machine.reopen().condition is Condition.WHOLE
+    machine.log.trust()
+    assert machine.reopen().condition is Condition.CLEAN
 
 
 def test_a_missing_or_damaged_checkpoint_is_suspect(machine: Any) -> None:

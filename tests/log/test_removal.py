@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from raylog.errors import DiskLockedError
+from raylog.log.config import LogConfig
 from raylog.log.disk_files import DiskFiles
-from raylog.log.partition_metadata import LOCK_NAME, write_topic_id
+from raylog.log.log import Log
+from raylog.log.partition_metadata import LOCK_NAME, read_topic_id, write_topic_id
 from raylog.log.removal import doomed_directory, remove_folder
 
 T, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -63,4 +68,74 @@ def test_a_folder_that_a_log_has_open_is_not_deleted(tmp_path):
     assert (directory / "00000000000000000000.log").exists()
     lock.close()
     remove_folder(files, str(directory), T)
+    assert list(tmp_path.iterdir()) == []
+
+
+def opened(directory, topic_id):
+    return Log.open(
+        str(directory),
+        files=DiskFiles(),
+        config=LogConfig(segment_index_bytes=4096),
+        topic="t",
+        partition=0,
+        topic_id=topic_id,
+        now_ms=0,
+        boot_id="boot",
+    )
+
+
+def test_a_real_disk_bears_openings_that_race_with_deletions(tmp_path):
+    """The interleavings of ``test_interleavings``, as far as the operating system finds them."""
+    directory = tmp_path / "t-0"
+
+    def open_anew(topic_id):
+        while True:
+            try:
+                return opened(directory, topic_id)
+            except DiskLockedError:
+                continue
+
+    with ThreadPoolExecutor(1) as other:
+        log = opened(directory, uuid.UUID(int=1))
+        for number in range(2, 30):
+            opening = other.submit(open_anew, uuid.UUID(int=number))
+            log.delete()
+            log = opening.result()
+            assert read_topic_id(DiskFiles(), str(directory)) == uuid.UUID(int=number)
+            with pytest.raises(DiskLockedError):
+                DiskFiles().lock(f"{directory}/{LOCK_NAME}")
+            assert [path.name for path in tmp_path.iterdir() if "stray" not in path.name] == ["t-0"]
+    log.close(clean=False)
+
+
+def test_a_lock_is_of_the_file_that_its_path_leads_to(tmp_path, monkeypatch):
+    """The folder is renamed, and made again, between the opening of the lock file and its locking."""
+    import fcntl
+
+    directory = folder(tmp_path, T)
+    flock, renamed = fcntl.flock, tmp_path / "doomed"
+
+    def late(descriptor, operation):
+        if not renamed.exists():
+            directory.rename(renamed)
+            folder(tmp_path, OTHER)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    files = DiskFiles()
+    lock = files.lock(str(directory / LOCK_NAME))
+    with pytest.raises(DiskLockedError):
+        files.lock(str(directory / LOCK_NAME))
+    files.lock(str(renamed / LOCK_NAME)).close()
+    lock.close()
+
+
+def test_a_full_disk_keeps_no_folder_from_being_deleted(tmp_path, monkeypatch):
+    directory = folder(tmp_path, T)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    remove_folder(DiskFiles(), str(directory), T)
     assert list(tmp_path.iterdir()) == []
