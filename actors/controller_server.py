@@ -10,8 +10,7 @@ controller that becomes active dials every registered server and summons it: ser
 The controller listens on the port that its disk's ``meta.properties`` names, so that a restarted one is found where it was. If
 that port is taken it moves, with a notice, and writes the new address into the ``meta.properties`` of every disk of this machine.
 
-Before a deadline is judged, everything that has arrived is handled: a deadline's callback only asks for another turn of
-the loop, which reads all sockets first.
+Before a deadline is judged, everything that has arrived is handled: its callback asks for another turn of the loop first.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ from raylog.metadata.metadata_log import MetadataLog
 from raylog.metadata.quorum import Quorum
 from raylog.metadata.quorum_messages import NotLeader, QuorumConfig
 from raylog.metadata.requests import ControllerReply, Refused
-from raylog.metadata.session import Exit, FromActor, Hello
+from raylog.metadata.session import SHUT_DOWN, Exit, FromActor, Hello
 from raylog.placement.disks import controller_moved, new_id, open_disk
 from raylog.placement.planner import plan_replicas
 from raylog.types import CONTROLLER_SLOT, Endpoint, broker_of, slot_of
@@ -89,7 +88,6 @@ CREATIONS_AT_ONCE = 64
 _chance = random.SystemRandom()
 SHUTDOWN_PATIENCE_S = 30.0
 STANDBY_TIMEOUT_MS = 2_000
-SHUT_DOWN = "the cluster is shut down"  # what ``ended`` says after a Shutdown request
 
 
 class Launcher(Protocol):
@@ -108,7 +106,6 @@ class ControllerServer:
     def __init__(self, spec: ServerSpec, *, launcher: Launcher, config: ControllerConfig | None = None) -> None:
         self._spec = spec
         self._disk = spec.open_disk()
-        self._identity = spec.identity(self._disk)
         self._secret = self._disk.secret.encode()
         self._launcher = launcher
         self._config = config or ControllerConfig()
@@ -122,9 +119,8 @@ class ControllerServer:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
         self._stopping = False
-        self._published_to: tuple[int, tuple[uuid.UUID, ...]] | None = (
-            None  # disks, voters when the address was last written
-        )
+        # Disks and voters when the address was last written.
+        self._published_to: tuple[int, tuple[uuid.UUID, ...]] | None = None
         self._links = QuorumLinks(
             Path(spec.disk),
             self._disk.directory_id,
@@ -147,7 +143,7 @@ class ControllerServer:
                 private.DESCRIBE_QUORUM: lambda request: request.reply(private.QuorumDescription(self._quorum())),
                 private.FIND_CONTROLLER: self._find_controller,
             },
-            identity=self._identity,
+            identity=spec.identity(self._disk),
             secret=self._secret,
             host=spec.host,
             port=self._last_port(),
@@ -164,6 +160,11 @@ class ControllerServer:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[str] = self._loop.create_future()
         self._log = await self._loop.run_in_executor(self._writing, self._open_log)
+        claim, proposed = self._log.claim_incarnation, self._spec.incarnation
+        incarnation = await self._loop.run_in_executor(self._writing, claim, proposed)
+        self._spec = replace(self._spec, incarnation=incarnation)
+        self._server.identity = self._spec.identity(self._disk)
+        self._links.identity = Peer(self._spec.node_id, incarnation)
         quorum_config = QuorumConfig()
         machine = Quorum(
             self._disk.directory_id,

@@ -12,6 +12,7 @@ from typing import Any
 
 from raylog.metadata import requests
 from raylog.metadata.image import MetadataImage
+from raylog.metadata.opened_logs import NamedLogs
 from raylog.metadata.quorum import Quorum
 from raylog.placement.disks import encode_id
 from raylog.types import BROKER_SLOT, Endpoint, broker_of, slot_of
@@ -55,7 +56,9 @@ def cluster_status(
                 "state": actor.state,
                 "incarnation": actor.incarnation,
                 "replicas": actor.replicas,
-                "failures": [f"{topic}-{partition}: {reason}" for topic, partition, reason in actor.failures],
+                "failures": _named(actor.failures),
+                "damaged": _named(actor.damaged),
+                "mended": _named(actor.mended),
             }
             for actor in report.actors
         ],
@@ -103,6 +106,10 @@ def cluster_status(
             ],
         },
     }
+
+
+def _named(logs: NamedLogs) -> list[str]:
+    return [f"{topic}-{partition}: {words}" for topic, partition, words in logs]
 
 
 def quorum_status(

@@ -6,9 +6,9 @@ creator is this short-lived process, a job without a runtime environment. It mak
 creates the controllers that are not there, each pinned to its disk, waits until they listen, and prints one line of JSON:
 ``{"controllers": [[host, port], …]}`` or ``{"error": …}``.
 
-Input: ``{"ray_address", "disks": [folder, …], "controller_disks": [folder, …], "host"}``. Or, for a cluster whose brokers are Ray
-nodes, ``{"ray_address", "steward": {"expected": disks, "controllers": 1, 3 or null}}``: then it starts the steward, which does all that,
-and prints ``{"steward": …}``, how things stand.
+Input: ``{"ray_address", "disks": [folder, …], "controller_disks": [folder, …], "host", "timeout_s"}``. Or, for a cluster whose brokers are
+Ray nodes, ``{"ray_address", "steward": {"expected": disks, "controllers": 1, 3 or null}, "timeout_s"}``: then it starts the steward,
+which does all that, and prints ``{"steward": …}``, how things stand. What has not started after ``timeout_s`` seconds is an error.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,12 @@ import ray
 from raylog.actors.ray_actors import RAY_CLASSES
 from raylog.actors.ray_launcher import CONTROLLER_PREFIX, pinned
 from raylog.actors.spec import ServerSpec
-from raylog.errors import RaylogError
+from raylog.errors import ClusterError, RaylogError
 from raylog.placement.disks import Disk, encode_id, open_disk
 from raylog.placement.groups import NAMESPACE, advertised_disks, ensure_group
 from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
+
+PROCESS_ANSWER_S = 2.0
 
 
 def controller_name(disk: Disk) -> str:
@@ -53,7 +56,7 @@ def launch(order: dict[str, Any]) -> dict[str, Any]:
     if "steward" in order:
         from raylog.actors.steward_on_ray import ensure_steward
 
-        return {"steward": ensure_steward(**order["steward"])}
+        return {"steward": ensure_steward(**order["steward"], timeout_s=order["timeout_s"])}
     return {"controllers": [[each.host, each.port] for each in _launch_controllers(order)]}
 
 
@@ -64,8 +67,34 @@ def _launch_controllers(order: dict[str, Any]) -> list[Endpoint]:
         if disk.directory_id in offered:
             ensure_group(disk.directory_id)
     actors = [ensure_controller(open_disk(Path(path)), order["host"]) for path in order["controller_disks"]]
-    endpoints: list[Endpoint] = ray.get([actor.start.remote() for actor in actors])
+    starting = [actor.start.remote() for actor in actors]
+    _, late = ray.wait(starting, num_returns=len(starting), timeout=order["timeout_s"])
+    if late:
+        slow = [(path, actor) for path, actor, each in zip(order["controller_disks"], actors, starting) if each in late]
+        raise ClusterError(_why_not_started(slow, order["timeout_s"]))
+    endpoints: list[Endpoint] = ray.get(starting)
     return endpoints
+
+
+def _why_not_started(slow: Sequence[tuple[str, Any]], timeout_s: float) -> str:
+    """For those whose controllers haven't started in time: by their disks' folders, whether Ray has made a process at all."""
+    asked = {actor.pid.remote(): path for path, actor in slow}
+    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=PROCESS_ANSWER_S)
+    found = []
+    for each, path in asked.items():
+        try:
+            state = (
+                f"its process {ray.get(each)} is still opening the disk"
+                if each in answered
+                else "Ray has made no process"
+            )
+        except ray.exceptions.RayError as error:
+            state = str(error).strip().splitlines()[-1]
+        found.append(f"that on {path}: {state}")
+    return (
+        f"a controller has not started within {timeout_s:g} s ({'; '.join(found)}): see `ray status` and Ray's logs of the "
+        "ControllerActor; it goes on starting, and the same call again waits for it"
+    )
 
 
 def ensure_controller(home: Disk, host: str) -> Any:

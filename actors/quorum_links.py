@@ -6,7 +6,8 @@ one if it is open, else the other's. Messages to a peer without a link are dropp
 
 When a link that was dialled ends, the address is dialled again at once. Refused, closed before the handshake ended, or answered by a
 later incarnation: the process that was there is dead, and ``PeerLeft`` says so; silence is only silence. A link of an older
-incarnation than the newest one seen of that disk is closed.
+incarnation than the newest one seen of that disk is closed. (Incarnations never go back, also where a clock does: see
+``MetadataLog.claim_incarnation``.)
 
 Invariants: ``PeerJoined`` and ``PeerLeft`` of a peer alternate, but for a death that shows after it left; every link in the tables is of
 the newest incarnation seen.
@@ -53,7 +54,7 @@ class QuorumLinks:
         self._directory_id = directory_id
         self._cluster_id = cluster_id
         self._secret = secret
-        self._identity = identity
+        self.identity = identity  # the own; known when the links are started
         self._on_event = on_event
         self._own: Endpoint | None = None
         self._dialled: dict[uuid.UUID, QuorumStream] = {}
@@ -197,7 +198,7 @@ class QuorumLinks:
             self._directory_id,
             secret=self._secret,
             cluster_id=self._cluster_id,
-            caller=self._identity,
+            caller=self.identity,
             on_message=self._received,
             on_close=closed,
             timeout_ms=OPEN_TIMEOUT_MS,

@@ -56,7 +56,7 @@ from raylog.metadata.leadership import IMBALANCE, Leadership
 from raylog.metadata.ledger import Decision, Greet, Held, Ledger
 from raylog.metadata.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.liveness import Liveness
-from raylog.metadata.partition_decisions import FIRST_LEADER, PartitionDecisions
+from raylog.metadata.partition_decisions import WAITS, PartitionDecisions
 from raylog.metadata.producer_ids import ProducerIds
 from raylog.metadata.reassignment_decisions import Reassignments
 from raylog.metadata.records import (
@@ -98,7 +98,9 @@ from raylog.metadata.session import (
     Heartbeat,
     Hello,
     NodeLeaving,
+    ReplicaDamaged,
     ReplicaFailed,
+    ReplicaMended,
     ReplicaOpened,
     ReplicaRemoved,
     Welcome,
@@ -219,12 +221,12 @@ class ActiveController:
         touched = self._announcements.touched(decision.records)
         self._effects += self._announcements.copy_rates(decision.records)
         self._effects += self._announcements.changes(decision.records)
+        self._effects += self._announcements.topics(decision.records)
         for id in touched:
             self._effects += self._announcements.of_partition(id)
         for record in decision.records:
             if isinstance(record, TopicDeleted):
                 self._effects += self._announcements.removals(record.topic_id)
-                self._effects += self._announcements.deleted(record.topic_id)
             elif isinstance(record, RemovalPending):
                 key = RemovalKey(record.topic_id, record.partition, record.node_id)
                 self._effects += self._announcements.removal(key)
@@ -323,6 +325,8 @@ class ActiveController:
         for status in hello.replicas:
             if status.id in assigned:
                 session.opened[status.id] = status
+                if status.damage:
+                    self._partitions.note_damage(session, status.id, status.assigned_leader_epoch, status.damage)
         for id in sorted(assigned):
             if id in session.opened:
                 self._partitions.judge(session, session.opened[id])
@@ -348,11 +352,22 @@ class ActiveController:
                 self._alter_partition(session, frame, now_ms)
             case ReplicaOpened():
                 if self._holds(session, frame.status.id):
+                    had_failed = frame.status.id in session.failed
                     self._partitions.opened(session, frame.status, now_ms)
+                    if had_failed:  # it was told nothing since
+                        self._effects += self._announcements.one(session, frame.status.id)
             case ReplicaFailed():
                 id = TopicIdPartition(frame.topic_id, frame.partition)
                 if self._holds(session, id):
                     self._partitions.failed(session, id, frame.reason, now_ms)
+            case ReplicaDamaged():
+                id = TopicIdPartition(frame.topic_id, frame.partition)
+                if self._holds(session, id) and id in session.opened:
+                    self._partitions.damaged(session, id, frame.leader_epoch, frame.damage, now_ms)
+            case ReplicaMended():
+                id = TopicIdPartition(frame.topic_id, frame.partition)
+                if self._holds(session, id):
+                    self._partitions.damaged(session, id, -1, "", now_ms)
             case NodeLeaving():
                 if slot_of(session.node_id) == BROKER_SLOT:
                     self._leadership.leave(broker_of(session.node_id), session.incarnation, now_ms)
@@ -412,8 +427,8 @@ class ActiveController:
             elif name[0] == IMBALANCE:
                 self._leadership.restore_balance(now_ms)
             else:
-                assert name[0] == FIRST_LEADER, name
-                self._partitions.settle([name[1]], now_ms, waited=True)
+                assert name[0] in WAITS, name
+                self._partitions.waited(name, now_ms)
         verdicts = self._liveness.judge(liveness, now_ms)
         if verdicts.paused:
             self._effects.append(Notice("the controller was paused; it gives everybody their time again"))

@@ -38,14 +38,15 @@ from raylog.metadata.session import (
     BrokerDisks,
     CopyRates,
     CopyRatesChanged,
-    DeletedTopic,
     ImageChanged,
     Removal,
+    TopicsNamed,
 )
 from raylog.metadata.sessions import Session, Sessions
 from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, node_id, slot_of
 
 IMAGE_FRAME_RECORDS = 10_000  # an image goes out in frames of so many records: some megabytes
+TOPIC_FRAME_NAMES = 10_000
 
 
 class Announcements:
@@ -56,9 +57,8 @@ class Announcements:
         self._sessions = sessions
         self._controller_epoch = controller_epoch
         self._configs: dict[tuple[uuid.UUID, int | None], tuple[tuple[str, str], ...]] = {}  # by topic and broker
-        self._names = {
-            topic.topic_id: topic.name for topic in committed.topics.values()
-        }  # until their deletion is told
+        # Until their deletion is sent.
+        self._names = {topic.topic_id: topic.name for topic in committed.topics.values()}
         self._rates: dict[int, CopyRates] | None = None  # None: not computed yet
         self._whole: list[ImageChanged] | None = None  # the image as frames, until the next decision
 
@@ -96,6 +96,8 @@ class Announcements:
         for slot in sorted(state.replicas, key=lambda slot: slot.broker_id != state.leader):
             session = self._listening(slot.node_id)
             if session is not None and id not in session.failed:
+                if topic.name == OFFSETS_TOPIC:
+                    frames += self._all_topics(session)
                 own = self._configs_of(slot.broker_id)
                 if own not in made:
                     made[own] = self._assignment(topic, id, own)
@@ -128,9 +130,14 @@ class Announcements:
         """Everything that a session has to know, but what was just sent."""
         sent = set(already_sent)
         own = self._configs_of(broker_of(session.node_id))
-        frames = [
+        offsets = self._committed.topic_named(OFFSETS_TOPIC)
+        ids = self._committed.partitions_on(session.node_id)
+        frames: list[SendFrame] = []
+        if offsets is not None and any(id.topic_id == offsets.topic_id for id in ids):
+            frames += self._all_topics(session)
+        frames += [
             SendFrame(session.session_id, self._assignment(self._committed.topics[id.topic_id], id, own))
-            for id in self._committed.partitions_on(session.node_id)
+            for id in ids
             if id not in sent
         ]
         frames += [self._removal(session, key) for key in self._committed.removals_on(session.node_id)]
@@ -190,15 +197,34 @@ class Announcements:
                 frames.append(self._removal(session, key))
         return frames
 
-    def deleted(self, topic_id: uuid.UUID) -> list[SendFrame]:
-        """To everybody connected who may coordinate groups: a topic was just deleted."""
-        name = self._names.pop(topic_id)
-        offsets = self._committed.topic_named(OFFSETS_TOPIC)
-        if offsets is None:
+    def topics(self, records: Iterable[Record]) -> list[SendFrame]:
+        """What these records, now applied, change in the names of topics, to everybody who coordinates groups."""
+        following = [session for session in self._sessions.all() if session.follows_topics]
+        frames = []
+        for record in records:
+            if isinstance(record, TopicCreated):
+                changed = TopicsNamed(self._controller_epoch, ((record.name, record.topic_id),))
+            elif isinstance(record, TopicDeleted):
+                changed = TopicsNamed(self._controller_epoch, (), (self._names.pop(record.topic_id),))
+            else:
+                continue
+            frames += [SendFrame(session.session_id, changed) for session in following]
+        return frames
+
+    def _all_topics(self, session: Session) -> list[SendFrame]:
+        """The names of all topics, once in a session."""
+        if session.follows_topics:
             return []
-        nodes = {slot.node_id for state in offsets.partitions.values() for slot in state.replicas}
-        sessions = [session for node in sorted(nodes) if (session := self._listening(node)) is not None]
-        return [SendFrame(session.session_id, DeletedTopic(self._controller_epoch, name)) for session in sessions]
+        session.follows_topics = True
+        named = [(topic.name, topic.topic_id) for topic in self._committed.topics.values()]
+        parts = [tuple(named[at : at + TOPIC_FRAME_NAMES]) for at in range(0, len(named), TOPIC_FRAME_NAMES)]
+        return [
+            SendFrame(
+                session.session_id,
+                TopicsNamed(self._controller_epoch, part, begins=number == 0, is_complete=number == len(parts) - 1),
+            )
+            for number, part in enumerate(parts)
+        ]
 
     def removal(self, key: RemovalKey) -> list[SendFrame]:
         """The Removal of one replica that has moved away, if its actor is connected and has not confirmed it yet."""
@@ -243,6 +269,7 @@ class Announcements:
                 state, effective_configs.integer(self._committed, topic, "min.insync.replicas")
             ),
             config=configs,
+            elr=state.elr,
         )
 
     def _replica(self, slot: ReplicaSlot) -> AssignedReplica:

@@ -24,13 +24,14 @@ BrokerConfigs = Mapping[int | None, Mapping[str, str]]
 @dataclass(frozen=True, slots=True)
 class BrokerConfig(TopicConfig):
     """``of_topic`` names the topic config that this one stands in for. ``is_of_groups``: group coordinators go by it;
-    ``is_of_cleaner``: compaction does.
+    ``is_of_cleaner``: compaction does; ``is_of_scrubbing``: scrubbing does.
     """
 
     is_cluster_wide: bool = False
     of_topic: str | None = None
     is_of_groups: bool = False
     is_of_cleaner: bool = False
+    is_of_scrubbing: bool = False
 
 
 _CONTROLLERS = ("min.insync.replicas", "unclean.leader.election.enable")  # honoured by the controller, not by a log
@@ -77,6 +78,10 @@ _CLEANER = (
                  "share of that memory which is filled", 0.01, 1, is_of_cleaner=True),
     BrokerConfig("log.cleaner.io.max.bytes.per.second", ConfigType.DOUBLE, "1.7976931348623157E308",
                  "bytes of log that compaction reads per second in one process", 1, is_of_cleaner=True),
+    BrokerConfig("log.scrub.interval.ms", ConfigType.LONG, "604800000",
+                 "how long after a log was read through for damage it is read through again", 1, is_of_scrubbing=True),
+    BrokerConfig("log.scrub.io.max.bytes.per.second", ConfigType.DOUBLE, "10485760",
+                 "bytes of log that scrubbing reads per second in one process", 1, is_of_scrubbing=True),
 )  # fmt: skip
 
 _TABLE = (
@@ -100,6 +105,9 @@ _TABLE = (
                  "fetch sessions of Kafka clients that one broker keeps", 0, INT_MAX),
     BrokerConfig("queued.max.request.bytes", ConfigType.LONG, "268435456",
                  "bytes of requests that one broker works on; beyond them large senders are not read", 1),
+    BrokerConfig("unclean.shutdown.election.wait.ms", ConfigType.INT, "10000",
+                 "how long an election after an unclean stop waits for the logs of in-sync replicas that are not up yet",
+                 0, is_cluster_wide=True),
     *(_for_topics(name, broker_name) for name, broker_name in BROKER_NAMES.items() if TOPIC_CONFIGS[name].refused is None),
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ class ControllerConfig:
     redial_interval_ms: int = 500  # while a process is unreachable or mute
     pause_ms: int = 500  # a liveness deadline seen later than this was missed by the controller itself
     first_leader_wait_ms: int = 1_000  # how long a new partition waits for its preferred leader once another is there
+    unclean_shutdown_election_wait_ms: int = 10_000  # unclean.shutdown.election.wait.ms: for the logs of other members
     num_partitions: int = 1  # num.partitions
     default_replication_factor: int = 1  # default.replication.factor
     delete_topic_enable: bool = True  # delete.topic.enable
@@ -37,6 +38,7 @@ class ControllerConfig:
             "leader.imbalance.check.interval.seconds": str(self.leader_imbalance_check_interval_ms // 1_000),
             "leader.imbalance.per.broker.percentage": str(self.leader_imbalance_per_broker_percentage),
             "num.partitions": str(self.num_partitions),
+            "unclean.shutdown.election.wait.ms": str(self.unclean_shutdown_election_wait_ms),
         }
 
     def __post_init__(self) -> None:

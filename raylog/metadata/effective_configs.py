@@ -20,9 +20,13 @@ TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE =
 
 
 def shapes_logs(name: str) -> bool:
-    """Whether that config of brokers stands in for one of topics, or goes with the logs to those who compact them or hold groups."""
+    """Whether that config of brokers stands in for one of topics, or goes with the logs to those who compact or scrub
+    them or hold groups.
+    """
     config = BROKER_CONFIGS.get(name)
-    return config is not None and (config.of_topic is not None or config.is_of_groups or config.is_of_cleaner)
+    if config is None:
+        return False
+    return config.of_topic is not None or config.is_of_groups or config.is_of_cleaner or config.is_of_scrubbing
 
 
 def has_own(image: MetadataImage, broker_id: int) -> bool:
@@ -33,10 +37,12 @@ def has_own(image: MetadataImage, broker_id: int) -> bool:
 def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[str, str]:
     """Every topic config with the value that holds for a log on that broker; None: on any that has none of its own.
 
-    With a compacted log come those configs of the cleaner that were set, with the log of groups those of groups.
+    With every log come those configs of scrubbing that were set, with a compacted one those of the cleaner, with the
+    log of groups those of groups.
     """
     values = dict(topic.configs)
     cleaner: dict[str, str] = {}
+    scrubbing: dict[str, str] = {}
     for named in (broker_id, None):
         for broker_name, value in image.broker_configs.get(named, {}).items():
             config = BROKER_CONFIGS.get(broker_name)
@@ -44,7 +50,9 @@ def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[st
                 values.setdefault(config.of_topic, value)
             elif config is not None and config.is_of_cleaner:
                 cleaner.setdefault(broker_name, value)
-    effective = topic_configs.effective(values)
+            elif config is not None and config.is_of_scrubbing:
+                scrubbing.setdefault(broker_name, value)
+    effective = topic_configs.effective(values) | scrubbing
     if "compact" in effective["cleanup.policy"]:
         effective |= cleaner
     if topic.name == OFFSETS_TOPIC:

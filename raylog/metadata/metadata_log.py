@@ -3,7 +3,9 @@
 ::
 
     metadata.log                                    the entries behind the snapshot
-    quorum-state                                    {"version": 1, "term": 3, "voted_for": "<directory id>" or null}
+    quorum-state                                    {"version": 1, "term": 3, "voted_for": "<directory id>" or null, "crc": "<hex>"}
+    log-end                                         {"version": 1, "index": 7, "term": 3, "crc": "<hex>"}
+    incarnation                                     {"version": 1, "incarnation": 1700…} and crc
     <20-digit end index>-<10-digit term>.checkpoint a snapshot; the newest counts, older ones are leftovers of a crash
     .lock                                           held while the log is open
 
@@ -13,15 +15,22 @@
     *.checkpoint           magic "RAYLOGMS", version u16, crc u32 of the rest
                            msgpack map of last_index, last_term, cluster_id, voters (16 bytes each), data
 
-Numbers are big-endian, CRCs are CRC-32C. ``base`` is the entry before the first frame. A frame's *flushed end* is where in the file the
-write began that brought it: each write is flushed before the next begins, so all below was on the disk by then.
+Numbers are big-endian, CRCs are CRC-32C; the ``crc`` of a text is that of the text without it. ``base`` is the entry before the
+first frame. A frame's *flushed end* is where in the file the write began that brought it: each write is flushed before the next
+begins, so all below was on the disk by then.
 
-Recovery reads frames up to the first that is not whole. If a later frame says that this place had been flushed, the disk has lost what it
-promised and the log is refused (acknowledged metadata would be gone); else the tail is that of a write which nobody was told about, and
-is cut. A snapshot is written before the log is cut behind it, so a crash in between leaves entries that the snapshot holds
-already: they are dropped. ``quorum-state`` exists before the log does; a log without it has forgotten its votes and is refused.
+Recovery reads frames up to the first that is not whole. If a later frame says that this place had been flushed, the disk has lost
+what it promised and the log is refused (acknowledged metadata would be gone). So is a log that ends before the entry that
+``log-end`` names: it was cut at rest. Else the tail is that of a write which nobody was told about, and is cut. ``log-end`` is
+written after each write, unflushed: a loss of power may leave it behind, or damaged, never ahead. Before the log's end goes back,
+it is written and flushed.
+
+A snapshot is written before the log is cut behind it, so a crash in between leaves entries that the snapshot holds already: they
+are dropped. ``quorum-state`` exists before the log does; a log without it has forgotten its votes and is refused.
 
 Knows nothing of roles and messages. After a failed ``store`` what the disk holds is not known: the log takes no more writes.
+Opening it again, in the same boot too, writes the last write once more: after a failed flush the page cache has it and
+the disk may not.
 """
 
 from __future__ import annotations
@@ -30,6 +39,7 @@ import json
 import struct
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
 import msgpack
 from crc32c import crc32c
@@ -40,10 +50,12 @@ from raylog.metadata.quorum_messages import BLANK, Entry, EntryKind, HardState, 
 
 LOG_NAME = "metadata.log"
 STATE_NAME = "quorum-state"
+END_NAME = "log-end"
+INCARNATION_NAME = "incarnation"
 LOCK_NAME = ".lock"
 SNAPSHOT_SUFFIX = ".checkpoint"
 VERSION = 1
-"""Of each of the three formats."""
+"""Of each of the formats."""
 
 _LOG_MAGIC = b"RAYLOGML"
 _SNAPSHOT_MAGIC = b"RAYLOGMS"
@@ -54,17 +66,22 @@ _FRAME = struct.Struct(">4sII")
 _BODY = struct.Struct(">QQQB")
 _SNAPSHOT_HEADER = struct.Struct(">8sHI")
 _CRC = struct.Struct(">I")
+_END_BYTES = 128  # of ``log-end``, filled up with spaces
 
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """What a log file holds: ``positions[i]`` is where the frame of ``entries[i]`` starts, ``end`` where the last whole one ends."""
+    """What a log file holds: ``positions[i]`` is where the frame of ``entries[i]`` starts, ``end`` where the last whole one ends.
+
+    ``last_write`` is where the write begins that brought the last frame: all below was flushed before it.
+    """
 
     base_index: int
     base_term: int
     entries: list[Entry]
     positions: list[int]
     end: int
+    last_write: int
 
 
 class MetadataLog:
@@ -84,6 +101,7 @@ class MetadataLog:
         self._terms: list[int] = []
         self._end = 0
         self._failed = False
+        self._end_file: File | None = None
 
     @classmethod
     def format(cls, files: Files, directory: str, snapshot: Snapshot) -> None:
@@ -129,12 +147,17 @@ class MetadataLog:
             )
         file = files.open(log_path)
         try:
-            # A process that was killed may have left votes and entries in the page cache only; this one will answer by them.
             files.sync_directory(directory)
-            file.flush()
             log = cls(files, directory, lock, file)
             log.hard_state = _decode_state(files.read_file(state_path), state_path)
-            log._recover(snapshot, _scan(bytes(file.read_at(0, file.size())), log_path))
+            content = bytes(file.read_at(0, file.size()))
+            scan = _scan(content, log_path)
+            # A process that was killed, or whose flush failed, may have left entries in the page cache only; this one
+            # will answer by them. A failed flush makes the cache take them for written, so the last write is repeated.
+            last_write = scan.last_write
+            file.write_at(last_write, content[last_write : scan.end])
+            file.flush()
+            log._recover(snapshot, scan)
             return log
         except BaseException:
             file.close()
@@ -164,6 +187,49 @@ class MetadataLog:
             raise DiskError(
                 f"{self._directory}: {STATE_NAME} is of term {self.hard_state.term}, the log of term {last_term}; an old copy was put back"
             )
+        noted = self._noted_end()
+        if noted is not None and self._last < noted:
+            term, index = self._last
+            raise DiskError(
+                f"{self._directory}/{LOG_NAME} ends with entry {index} of term {term}, but entry {noted[1]} of term {noted[0]} had been "
+                f"written safely; bring the file back from a copy, or take this voter out"
+            )
+
+    @property
+    def _last(self) -> tuple[int, int]:
+        """Term and index of the last entry, or of the snapshot in its place."""
+        return self._terms[-1], self._base_index + len(self._terms) - 1
+
+    def _noted_end(self) -> tuple[int, int] | None:
+        """Term and index that ``log-end`` names; None if a loss of power, or an older raylog, has left nothing to go by."""
+        try:
+            fields = _checked(self._files.read_file(f"{self._directory}/{END_NAME}"))
+            return int(fields["term"]), int(fields["index"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def _note_end(self, term: int, index: int, *, flush: bool = False) -> None:
+        """Overwritten in place, in one page: a file that takes another's place would make the next flush dearer."""
+        if self._end_file is None:
+            self._end_file = self._files.open(f"{self._directory}/{END_NAME}", create=True)
+        text = _with_crc({"version": VERSION, "index": index, "term": term})
+        self._end_file.write_at(0, text.rstrip().ljust(_END_BYTES - 1) + b"\n")
+        if flush:
+            self._end_file.flush()
+
+    def claim_incarnation(self, clock: int) -> int:
+        """The number of the process that has opened the log: ``clock``, or the next one after the last process's number.
+
+        Other controllers refuse a process whose number is below one that they have seen of this disk, and a clock may be set
+        back over a restart. Durable when it returns. DiskError for a file that is damaged or of a newer version.
+        """
+        path = f"{self._directory}/{INCARNATION_NAME}"
+        last = 0
+        if self._files.exists(path):
+            last = _decode_incarnation(self._files.read_file(path), path)
+        claimed = max(clock, last + 1)
+        self._files.write_file(path, _with_crc({"version": VERSION, "incarnation": claimed}))
+        return claimed
 
     @property
     def entry_bytes(self) -> int:
@@ -186,6 +252,8 @@ class MetadataLog:
             self._store_snapshot(write.snapshot)
         if write.entries:
             self._store_entries(write.entries)
+        if write.snapshot is not None or write.entries:
+            self._note_end(*self._last)
         self._failed = False
 
     def _store_entries(self, entries: tuple[Entry, ...]) -> None:
@@ -193,6 +261,7 @@ class MetadataLog:
         assert 0 <= first <= len(self._positions), (entries[0].index, self._base_index, len(self._positions))
         if first < len(self._positions):
             # Flushed before anything takes the place of what is cut, or a crash could mix the two.
+            self._note_end(self._terms[first], self._base_index + first, flush=True)
             self._end = self._positions[first]
             self._file.truncate(self._end)
             self._file.flush()
@@ -207,7 +276,10 @@ class MetadataLog:
     def _store_snapshot(self, snapshot: Snapshot) -> None:
         self._files.write_file(f"{self._directory}/{_snapshot_name(snapshot)}", _encode_snapshot(snapshot))
         entries = _scan(bytes(self._file.read_at(0, self._end)), self._directory).entries
-        self._rewrite(snapshot, self._behind(snapshot, entries))
+        kept = self._behind(snapshot, entries)
+        if not kept:  # what the log ends with now may be of a later term than the snapshot, and goes
+            self._note_end(snapshot.last_term, snapshot.last_index, flush=True)
+        self._rewrite(snapshot, kept)
         for name in self._files.list_directory(self._directory):
             if name.endswith(SNAPSHOT_SUFFIX) and name != _snapshot_name(snapshot):
                 self._files.remove(f"{self._directory}/{name}")
@@ -230,6 +302,8 @@ class MetadataLog:
         self._end = _LOG_HEADER_SIZE + len(frames)
 
     def close(self) -> None:
+        if self._end_file is not None:
+            self._end_file.close()
         self._file.close()
         self._lock.close()
 
@@ -275,10 +349,11 @@ def _scan(content: bytes, path: str) -> _Scan:
         raise DiskError(
             f"{path}: the header's checksum is wrong; bring the file back from a copy, or take this voter out"
         )
-    scan = _Scan(base_index, base_term, [], [], _LOG_HEADER_SIZE)
+    scan = _Scan(base_index, base_term, [], [], _LOG_HEADER_SIZE, _LOG_HEADER_SIZE)
     position, index, term = _LOG_HEADER_SIZE, base_index + 1, base_term
+    last_write = position
     while (body := _frame_body(content, position)) is not None:
-        entry_index, entry_term, _, kind = _BODY.unpack_from(body)
+        entry_index, entry_term, flushed_end, kind = _BODY.unpack_from(body)
         if entry_index != index or entry_term < term:
             break
         if kind not in EntryKind.__members__.values():
@@ -286,7 +361,7 @@ def _scan(content: bytes, path: str) -> _Scan:
         scan.entries.append(Entry(entry_index, entry_term, EntryKind(kind), body[_BODY.size :]))
         scan.positions.append(position)
         position += _FRAME.size + len(body)
-        index, term = index + 1, entry_term
+        index, term, last_write = index + 1, entry_term, flushed_end
     later = content.find(_FRAME_MAGIC, position + 1)
     while later >= 0:
         body = _frame_body(content, later)
@@ -296,7 +371,7 @@ def _scan(content: bytes, path: str) -> _Scan:
                 f"bring the file back from a copy, or take this voter out"
             )
         later = content.find(_FRAME_MAGIC, later + 1)
-    return _Scan(base_index, base_term, scan.entries, scan.positions, position)
+    return _Scan(base_index, base_term, scan.entries, scan.positions, position, min(last_write, position))
 
 
 def _refuse_newer(version: int, path: str) -> None:
@@ -306,18 +381,43 @@ def _refuse_newer(version: int, path: str) -> None:
 
 def _encode_state(state: HardState) -> bytes:
     voted_for = None if state.voted_for is None else str(state.voted_for)
-    return json.dumps({"version": VERSION, "term": state.term, "voted_for": voted_for}).encode() + b"\n"
+    return _with_crc({"version": VERSION, "term": state.term, "voted_for": voted_for})
+
+
+def _with_crc(fields: dict[str, object]) -> bytes:
+    crc = crc32c(json.dumps(fields).encode())
+    return json.dumps(fields | {"crc": f"{crc:08x}"}).encode() + b"\n"
+
+
+def _checked(content: bytes) -> dict[str, Any]:
+    """The fields of such a text. ValueError if its bytes are not what was written; older ones have no checksum."""
+    fields: dict[str, Any] = json.loads(content)
+    crc = fields.pop("crc", None)
+    if crc is not None and crc != f"{crc32c(json.dumps(fields).encode()):08x}":
+        raise ValueError("the checksum is wrong")
+    return fields
 
 
 def _decode_state(content: bytes, path: str) -> HardState:
     try:
-        fields = json.loads(content)
+        fields = _checked(content)
         _refuse_newer(int(fields["version"]), path)
         voted_for = fields["voted_for"]
         return HardState(int(fields["term"]), None if voted_for is None else uuid.UUID(voted_for))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DiskError(
             f"{path} is corrupt: {content[:80]!r}; bring it back from a copy, or take this voter out"
+        ) from None
+
+
+def _decode_incarnation(content: bytes, path: str) -> int:
+    try:
+        fields = _checked(content)
+        _refuse_newer(int(fields["version"]), path)
+        return int(fields["incarnation"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DiskError(
+            f"{path} is corrupt: {content[:80]!r}; remove it if this machine's clock has not been set back"
         ) from None
 
 

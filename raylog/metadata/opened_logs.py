@@ -7,12 +7,13 @@ can say it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.session import Condition
 from raylog.metadata.sessions import Sessions
-from raylog.types import broker_of
+from raylog.types import TopicIdPartition, broker_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,31 @@ def opened_logs(image: MetadataImage, sessions: Sessions) -> OpenedLogs:
     )
 
 
-def failures_of(image: MetadataImage, sessions: Sessions, node_id: int) -> tuple[tuple[str, int, str], ...]:
-    """Topic, partition and reason of each log that the live process of that node could not open, or whose disk failed."""
+NamedLogs = tuple[tuple[str, int, str], ...]
+"""Topic, partition, and what is to be said of the log of that replica."""
+
+
+def failures_of(image: MetadataImage, sessions: Sessions, node_id: int) -> NamedLogs:
+    """The reason of each log that the live process of that node could not open, or whose disk failed."""
     session = sessions.of_node(node_id)
-    named = sorted(session.failed.items()) if session is not None else []
+    return _named(image, session.failed if session is not None else {})
+
+
+def damaged_on(image: MetadataImage, sessions: Sessions, node_id: int) -> NamedLogs:
+    """The damage of each log in which the live process of that node has found some."""
+    session = sessions.of_node(node_id)
+    return _named(image, {id: words for id, (_, words) in session.damaged.items()} if session is not None else {})
+
+
+def mended_on(image: MetadataImage, sessions: Sessions, node_id: int) -> NamedLogs:
+    """The last damage of each log that the live process of that node has cut off."""
+    session = sessions.of_node(node_id)
+    return _named(image, session.mended if session is not None else {})
+
+
+def _named(image: MetadataImage, by_id: Mapping[TopicIdPartition, str]) -> NamedLogs:
     return tuple(
-        (image.topics[id.topic_id].name, id.partition, reason) for id, reason in named if id.topic_id in image.topics
+        (image.topics[id.topic_id].name, id.partition, words)
+        for id, words in sorted(by_id.items())
+        if id.topic_id in image.topics
     )

@@ -6,6 +6,9 @@ that follow to the ledger. It knows nothing of frames to be sent: those follow f
 The standing of a replica is that of its log in its process: LIVE when its node's current session has opened it, DEAD when the
 process was declared dead, when the log failed in this process, when its disk is offline, or when its first process could not be
 created; else ABSENT.
+
+**Waiting.** Two elections may wait: the first one of a partition for its preferred leader, and one after an unclean stop for the
+logs of those who may still come up (``elections``). Each wait has a timer by the partition, which ends it.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ from collections.abc import Callable, Iterable
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata import effective_configs, elections, reassignments, topic_configs
+from raylog.metadata import broker_configs, effective_configs, elections, reassignments, topic_configs
 from raylog.metadata.controller_config import ControllerConfig
-from raylog.metadata.elections import Candidate, Standing
+from raylog.metadata.elections import Candidate, Candidates, Standing
 from raylog.metadata.events import Notice
 from raylog.metadata.image import Topic, may_hold_folder
 from raylog.metadata.ledger import Ledger
@@ -25,10 +28,13 @@ from raylog.metadata.records import PartitionChanged, PartitionState, RemovalPen
 from raylog.metadata.requests import ElectionType
 from raylog.metadata.session import AlterPartition, Condition, ReplicaStatus
 from raylog.metadata.sessions import Session, Sessions
-from raylog.metadata.timers import Timers
+from raylog.metadata.timers import Name, Timers
 from raylog.types import NO_LEADER, TopicIdPartition, broker_of
 
 FIRST_LEADER = "first-leader"
+AWAITED_LOGS = "unclean.shutdown.election.wait.ms"
+WAITS = (FIRST_LEADER, AWAITED_LOGS)
+"""The kinds of timers whose end is told to ``waited``."""
 
 
 class PartitionDecisions:
@@ -80,13 +86,13 @@ class PartitionDecisions:
         if not actor.alive:
             return Candidate(Standing.DEAD, actor.incarnation)
         if self._has_failed(slot.directory_id):
-            return Candidate(Standing.DEAD, actor.incarnation)
+            return Candidate(Standing.DEAD, actor.incarnation, may_come_up=False)
         session = self._sessions.of_node(slot.node_id)
         if session is None:
             return Candidate(Standing.ABSENT, actor.incarnation)
         assert session.incarnation == actor.incarnation, f"{session} is not of {actor}"
         if id in session.failed:
-            return Candidate(Standing.DEAD, actor.incarnation)
+            return Candidate(Standing.DEAD, actor.incarnation, may_come_up=False)
         status = session.opened.get(id)
         if status is None:
             return Candidate(Standing.ABSENT, actor.incarnation)
@@ -98,6 +104,8 @@ class PartitionDecisions:
             status.last_epoch,
             status.log_end_offset,
             self._ledger.latest.is_draining(broker_id),
+            status.high_watermark,
+            damaged_in=session.damaged[id][0] if id in session.damaged else -1,
         )
 
     def _candidates(self, id: TopicIdPartition, state: PartitionState) -> dict[int, Candidate]:
@@ -105,20 +113,37 @@ class PartitionDecisions:
 
     # -------------------------------------------------------------- elections
 
-    def settle(self, ids: Iterable[TopicIdPartition], now_ms: int, *, waited: bool = False) -> None:
-        """Bring these partitions to the state that follows from how their replicas stand. ``waited``: for the preferred leader."""
+    def waited(self, name: Name, now_ms: int) -> None:
+        """The time has come to elect a leader of that partition without those who were awaited."""
+        kind, id = name
+        self.settle([id], now_ms, waited_for_preferred=kind == FIRST_LEADER, waited_for_logs=kind == AWAITED_LOGS)
+
+    def settle(
+        self,
+        ids: Iterable[TopicIdPartition],
+        now_ms: int,
+        *,
+        waited_for_preferred: bool = False,
+        waited_for_logs: bool = False,
+    ) -> None:
+        """Bring these partitions to the state that follows from how their replicas stand.
+
+        ``waited_for_preferred``, ``waited_for_logs``: for long enough.
+        """
         for id in sorted(ids):
             topic = self._ledger.latest.topics.get(id.topic_id)
             state = topic.partitions.get(id.partition) if topic is not None else None
             if topic is None or state is None:
                 continue
             candidates = self._candidates(id, state)
+            state = self._drop_short_logs(topic, id, state, candidates)
             after = elections.settled(
                 state,
                 candidates,
                 min_isr=self.min_isr(topic, state),
                 unclean_allowed=effective_configs.boolean(self._ledger.latest, topic, "unclean.leader.election.enable"),
-                wait_for_preferred=not waited,
+                wait_for_preferred=not waited_for_preferred,
+                wait_for_logs=not waited_for_logs,
             )
             after = reassignments.completed(
                 after,
@@ -127,15 +152,54 @@ class PartitionDecisions:
             )
             self._change(topic, id, state, after)
             if after.leader_epoch < 0 and any(each.standing is Standing.LIVE for each in candidates.values()):
-                if (FIRST_LEADER, id) not in self._timers and not waited:
+                if (FIRST_LEADER, id) not in self._timers and not waited_for_preferred:
                     self._timers.set((FIRST_LEADER, id), now_ms + self._config.first_leader_wait_ms)
             elif after.leader_epoch >= 0:
                 self._timers.cancel((FIRST_LEADER, id))
+            if not elections.awaits_logs(after, candidates):
+                self._timers.cancel((AWAITED_LOGS, id))
+            elif (AWAITED_LOGS, id) not in self._timers:
+                self._await_logs(topic, id, after, candidates, now_ms)
+
+    def _drop_short_logs(
+        self, topic: Topic, id: TopicIdPartition, state: PartitionState, candidates: Candidates
+    ) -> PartitionState:
+        after = elections.without_short_logs(state, candidates)
+        for broker_id in state.isr + state.elr:
+            if broker_id not in after.isr + after.elr:
+                self._notice(
+                    Notice(
+                        f"{topic.name}-{id.partition}: the log of broker {broker_id} ends at "
+                        f"{candidates[broker_id].log_end_offset} and lacks records that another replica knows to be committed; "
+                        "it is no longer in sync"
+                    )
+                )
+        self._change(topic, id, state, after)
+        return after
+
+    def _await_logs(
+        self, topic: Topic, id: TopicIdPartition, state: PartitionState, candidates: Candidates, now_ms: int
+    ) -> None:
+        wait_ms = broker_configs.number(
+            self._ledger.latest.broker_configs,
+            None,
+            AWAITED_LOGS,
+            default=self._config.unclean_shutdown_election_wait_ms,
+        )
+        self._timers.set((AWAITED_LOGS, id), now_ms + wait_ms)
+        awaited = [broker for broker in state.isr + state.elr if candidates[broker].standing is not Standing.LIVE]
+        self._notice(
+            Notice(
+                f"{topic.name}-{id.partition}: its replicas come back from an unclean stop; the election waits up to "
+                f"{wait_ms} ms for the logs of brokers {awaited}"
+            )
+        )
 
     def opened(self, session: Session, status: ReplicaStatus, now_ms: int) -> None:
         """A process has opened a log, or brings it along in its hello."""
         session.opened[status.id] = status
         session.failed.pop(status.id, None)
+        session.damaged.pop(status.id, None)
         self.judge(session, status)
         self.settle([status.id], now_ms)
 
@@ -154,9 +218,28 @@ class PartitionDecisions:
             )
         self._change(topic, status.id, state, after)
 
+    def damaged(self, session: Session, id: TopicIdPartition, leader_epoch: int, damage: str, now_ms: int) -> None:
+        """A process has found damaged bytes in a log that it has open; ``damage`` empty: it has dropped them."""
+        self.note_damage(session, id, leader_epoch, damage)
+        self.settle([id], now_ms)
+
+    def note_damage(self, session: Session, id: TopicIdPartition, leader_epoch: int, damage: str) -> None:
+        """The same, of one replica among those of a hello; ``settle`` has to follow."""
+        topic = self._ledger.latest.topics[id.topic_id]
+        where = f"{topic.name}-{id.partition}: the log of broker {broker_of(session.node_id)}"
+        known = session.damaged.pop(id, None)
+        if damage:
+            session.damaged[id] = (leader_epoch, damage)
+            if known is None or known[1] != damage:
+                self._notice(Notice(f"{where} is damaged: {damage}"))
+        elif known is not None:
+            session.mended[id] = known[1]
+            self._notice(Notice(f"{where} was cut where it is damaged, and is copied from the leader: {known[1]}"))
+
     def failed(self, session: Session, id: TopicIdPartition, reason: str, now_ms: int) -> None:
         """A process has dropped a replica whose log could not be opened or whose disk failed."""
         session.opened.pop(id, None)
+        session.damaged.pop(id, None)
         session.failed[id] = reason
         topic = self._ledger.latest.topics[id.topic_id]
         self._notice(Notice(f"{topic.name}-{id.partition}: broker {broker_of(session.node_id)} lost it: {reason}"))
@@ -204,6 +287,7 @@ class PartitionDecisions:
         if session is not None:
             session.opened.pop(id, None)
             session.failed.pop(id, None)
+            session.damaged.pop(id, None)
         if may_hold_folder(self._ledger.latest, slot):
             self._ledger.add(RemovalPending(id.topic_id, id.partition, slot.node_id, slot.directory_id, topic.name))
 
@@ -226,7 +310,7 @@ class PartitionDecisions:
             case ElectionType.UNCLEAN:
                 if state.leader != NO_LEADER:
                     return ErrorCode.election_not_needed, f"broker {state.leader} leads"
-                after = elections.settled(state, candidates, min_isr=minimum, unclean_allowed=True)
+                after = elections.settled(state, candidates, min_isr=minimum, unclean_allowed=True, wait_for_logs=True)
                 code = ErrorCode.eligible_leaders_not_available
                 failure = "no replica is live, or one that holds more may still return"
         self._change(topic, id, state, after)
@@ -274,7 +358,7 @@ class PartitionDecisions:
             return False
         if broker in state.isr and candidate.standing is Standing.ABSENT:
             return incarnation in (0, candidate.incarnation)
-        if candidate.is_draining and broker not in state.isr:
+        if (candidate.is_draining or candidate.is_damaged) and broker not in state.isr:
             return False
         return candidate.standing is Standing.LIVE and incarnation == candidate.incarnation
 

@@ -99,6 +99,8 @@ def completed(state: PartitionState, candidates: Candidates, *, min_insync_repli
     min_isr = effective_min_isr(after, min_insync_replicas)
     if not set(state.adding) <= set(isr) or len(isr) < min_isr:
         return state
+    if all(candidates[member].is_damaged for member in isr):
+        return state  # what is to go may hold the only whole copy
     if state.leader in staying:
         return after
     able = [broker for broker in after.brokers if broker in isr and may_take_over(candidates[broker])]

@@ -340,6 +340,10 @@ class ActorStatus:
     state: str  # "live", "silent" (being dialled), "dead", "starting"
     replicas: int
     failures: tuple[tuple[str, int, str], ...]  # topic, partition, reason
+    damaged: tuple[tuple[str, int, str], ...] = ()  # logs with damaged bytes: file, byte, offset, reason
+    mended: tuple[
+        tuple[str, int, str], ...
+    ] = ()  # the last damage of each that was cut off, and copied from the leader
 
 
 @dataclass(frozen=True, slots=True)

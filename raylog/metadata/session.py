@@ -55,6 +55,7 @@ class ReplicaStatus:
     assigned_partition_epoch: int
     scanned_bytes: int = 0
     cut_bytes: int = 0
+    damage: str = ""  # in words: the log's file, the byte, the offset, what is wrong; empty: none is known
 
     @property
     def id(self) -> TopicIdPartition:
@@ -106,6 +107,28 @@ class ReplicaFailed:
     topic_id: uuid.UUID
     partition: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDamaged:
+    """Bytes of an open replica's log have changed on the disk. Said in ``leader_epoch``, again in later ones until it is mended.
+
+    The actor serves what is whole, and drops nothing before an Assignment of a later epoch names it neither in the ISR nor in the ELR.
+    ``damage`` names file, byte, offset and reason.
+    """
+
+    topic_id: uuid.UUID
+    partition: int
+    leader_epoch: int
+    damage: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMended:
+    """The damaged part of the log was dropped; what is gone is being copied from the leader."""
+
+    topic_id: uuid.UUID
+    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +249,7 @@ class Assignment:
     removing: tuple[int, ...]
     min_isr: int
     config: tuple[tuple[str, str], ...]
+    elr: tuple[int, ...] = ()
 
     @property
     def id(self) -> TopicIdPartition:
@@ -247,11 +271,19 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedTopic:
-    """To a process that holds partitions of ``__consumer_offsets``: nobody will read on in that topic. Said once, when that commits."""
+class TopicsNamed:
+    """To a process that holds partitions of ``__consumer_offsets``: committed topics, name and id; those that ``gone`` names
+    were deleted.
+
+    All topics come before the first Assignment of such a partition in a session, in one or more frames; then each change, in
+    the order of the log. ``begins``: what the process knew is void, and what begins counts from the frame that ``is_complete``.
+    """
 
     controller_epoch: int
-    topic: str
+    topics: tuple[tuple[str, uuid.UUID], ...]
+    gone: tuple[str, ...] = ()
+    begins: bool = False
+    is_complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +297,10 @@ class AlterPartitionAnswer:
     error: int
 
 
+SHUT_DOWN = "the cluster is shut down"
+"""The reason of an Exit after a Shutdown request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exit:
     """The process was declared dead and replaced, or is not wanted any more: close logs cleanly and end."""
@@ -274,7 +310,16 @@ class Exit:
 
 
 FromActor = (
-    Hello | Heartbeat | ReplicaOpened | ReplicaFailed | ReplicaRemoved | NodeLeaving | DisksChecked | AlterPartition
+    Hello
+    | Heartbeat
+    | ReplicaOpened
+    | ReplicaFailed
+    | ReplicaDamaged
+    | ReplicaMended
+    | ReplicaRemoved
+    | NodeLeaving
+    | DisksChecked
+    | AlterPartition
 )
 FromController = (
     Welcome
@@ -283,7 +328,7 @@ FromController = (
     | ImageChanged
     | Assignment
     | Removal
-    | DeletedTopic
+    | TopicsNamed
     | AlterPartitionAnswer
     | Exit
 )

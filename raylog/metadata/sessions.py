@@ -21,8 +21,13 @@ class Session:
     incarnation: int
     opened: dict[TopicIdPartition, ReplicaStatus] = field(default_factory=dict)
     failed: dict[TopicIdPartition, str] = field(default_factory=dict)
+    damaged: dict[TopicIdPartition, tuple[int, str]] = field(
+        default_factory=dict
+    )  # in which epoch it said so, and what
+    mended: dict[TopicIdPartition, str] = field(default_factory=dict)  # the last damage that was dropped
     rates: CopyRates = field(default_factory=CopyRates)  # as it was told last
     follows_image: bool = False  # a Broker that was sent the whole image, and is sent what changes
+    follows_topics: bool = False  # it coordinates groups, was sent the names of all topics, and is sent what changes
     exiting: bool = False  # told to exit because nothing is assigned to it any more
 
 

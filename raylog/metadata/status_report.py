@@ -6,7 +6,7 @@ from raylog.metadata import views
 from raylog.metadata.disk_health import DiskHealth
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.liveness import Liveness
-from raylog.metadata.opened_logs import failures_of, opened_logs
+from raylog.metadata.opened_logs import damaged_on, failures_of, mended_on, opened_logs
 from raylog.metadata.requests import ClusterStatusReport
 from raylog.metadata.sessions import Sessions
 from raylog.metadata.starts import Starts
@@ -35,6 +35,8 @@ def status_report(
         controller_epoch=controller_epoch,
         state_of=state_of,
         failures_of=lambda node_id: failures_of(image, sessions, node_id),
+        damaged_on=lambda node_id: damaged_on(image, sessions, node_id),
+        mended_on=lambda node_id: mended_on(image, sessions, node_id),
         logs=opened_logs(image, sessions),
         failed_disks=disks.reasons(),
     )

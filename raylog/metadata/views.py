@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.metadata import effective_configs, elections, reassignments
 from raylog.metadata.image import MetadataImage, Topic
-from raylog.metadata.opened_logs import OpenedLogs
+from raylog.metadata.opened_logs import NamedLogs, OpenedLogs
 from raylog.metadata.records import ActorRegistered, PartitionState
 from raylog.metadata.requests import (
     ActorStatus,
@@ -83,11 +83,13 @@ def cluster_status(
     controller_node: int,
     controller_epoch: int,
     state_of: Callable[[int], str],
-    failures_of: Callable[[int], tuple[tuple[str, int, str], ...]],
+    failures_of: Callable[[int], NamedLogs],
+    damaged_on: Callable[[int], NamedLogs],
+    mended_on: Callable[[int], NamedLogs],
     logs: OpenedLogs,
     failed_disks: Mapping[uuid.UUID, str],
 ) -> ClusterStatusReport:
-    """``state_of``, ``failures_of`` and ``logs`` tell what only the active controller knows of the processes, ``failed_disks`` of disks."""
+    """``failed_disks`` tells what only the active controller knows of disks, the other arguments what it knows of processes."""
     leaderless, under_replicated, under_min_isr = [], [], []
     partitions = unclean = 0
     for name, topic in _by_name(image):
@@ -124,6 +126,8 @@ def cluster_status(
                 state=state_of(node),
                 replicas=len(image.assigned.get(node, ())),
                 failures=failures_of(node),
+                damaged=damaged_on(node),
+                mended=mended_on(node),
             )
             for node in nodes
             for actor in [image.actors.get(node)]

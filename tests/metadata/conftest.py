@@ -89,7 +89,7 @@ class Process:
         self.held: dict[TopicIdPartition, ReplicaStatus] = {}
         self.conditions: dict[TopicIdPartition, Condition] = {}
         self.default_condition: Condition | None = None
-        self.ends: dict[TopicIdPartition, tuple[int, int]] = {}
+        self.ends: dict[TopicIdPartition, tuple[int, ...]] = {}
         self.told: dict[TopicIdPartition, Assignment] = {}
         self.exited = False
 
@@ -137,8 +137,9 @@ class Process:
     def open(self, id: TopicIdPartition) -> None:
         known = id in self.world.disks.setdefault(self.broker, set())
         default = self.default_condition or (Condition.WHOLE if known else Condition.MISSING)
-        epoch, end = self.ends.get(id, (-1, 0))
-        status = ReplicaStatus(*id, self.conditions.get(id, default), 0, end, end, epoch, -1, -1)
+        epoch, end, *committed = self.ends.get(id, (-1, 0))
+        high_watermark = committed[0] if committed else 0
+        status = ReplicaStatus(*id, self.conditions.get(id, default), 0, end, high_watermark, epoch, -1, -1)
         self.held[id] = status
         self.world.disks[self.broker].add(id)
         self.world.later(lambda: self.say(ReplicaOpened(status)))
@@ -317,6 +318,24 @@ class World:
             process.hello()
             self.run_later()
         return process
+
+    def restart(
+        self, id: TopicIdPartition, broker: int, condition: Condition, end: tuple[int, ...] = (0, 0)
+    ) -> Process:
+        """SIGKILL and a new process that finds its log in this condition.
+
+        ``end`` is its last epoch, its end offset and its high watermark (0 if left out).
+        """
+        process = self.process(id, broker)
+        self.starts_at_once = False
+        if process.session is not None:
+            process.kill()
+        new = self.launch(process.node, says_hello=False)
+        new.conditions[id] = condition
+        new.ends[id] = end
+        new.hello()
+        self.run_later()
+        return new
 
     def pass_time(self, ms: int, *, step: int = 100, beating: bool = True) -> None:
         """Time passes in small steps; processes with a session keep beating, deadlines are ticked."""

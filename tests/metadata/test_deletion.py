@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylog.metadata.requests import ClusterStatus, CreateTopics, DeleteTopics, NewTopic
-from raylog.metadata.session import DeletedTopic, Removal
+from raylog.metadata.session import Assignment, Removal, TopicsNamed
 from raylog.types import TopicIdPartition
 
 
@@ -29,18 +29,39 @@ def test_removals_go_out_and_confirmed_ones_are_forgotten_and_emptied_actors_exi
     assert len(full.starts) == 2, "nobody is created again"
 
 
-def test_only_who_may_coordinate_groups_hears_of_a_deleted_topic_and_once(full):
-    full.create("__consumer_offsets", (2,))
-    holder = full.process(TopicIdPartition(full.image.topic_ids["__consumer_offsets"], 0), 2)
+def topics_of(process):
+    """What it was told of topics: everything at first, then each change."""
+    return [frame for frame in process.heard if isinstance(frame, TopicsNamed)]
+
+
+def test_only_who_may_coordinate_groups_is_told_the_topics_and_what_becomes_of_them(full):
+    offsets = full.create("__consumer_offsets", (2,))
+    holder = full.process(TopicIdPartition(offsets, 0), 2)
     others = [process for process in full.processes.values() if process is not holder]
+    (whole,) = topics_of(holder)
+    assert (whole.begins, whole.is_complete, whole.gone) == (True, True, ())
+    assert dict(whole.topics) == {"t": full.topic, "__consumer_offsets": offsets}
+    first = next(frame for frame in holder.heard if isinstance(frame, Assignment))
+    assert holder.heard.index(whole) < holder.heard.index(first), "it may lead from then on"
     full.ask(DeleteTopics(("t",)))
     full.pass_time(2_000)
-    assert [frame.topic for frame in holder.heard if isinstance(frame, DeletedTopic)] == ["t"]
-    assert not any(isinstance(frame, DeletedTopic) for process in others for frame in process.heard)
     full.starts_at_once = False
-    full.create("never-opened", (0, 1))
+    made = full.create("never-opened", (0, 1))
     full.ask(DeleteTopics(("never-opened",)))
-    assert [frame.topic for frame in holder.heard if isinstance(frame, DeletedTopic)] == ["t", "never-opened"]
+    changes = [(frame.topics, frame.gone) for frame in topics_of(holder)[1:]]
+    assert changes == [((), ("t",)), ((("never-opened", made),), ()), ((), ("never-opened",))]
+    assert not any(topics_of(process) for process in others)
+
+
+def test_the_next_session_begins_with_all_topics(full):
+    offsets = full.create("__consumer_offsets", (2,))
+    holder = full.process(TopicIdPartition(offsets, 0), 2)
+    holder.lose_session()
+    full.ask(DeleteTopics(("t",)))
+    heard = len(holder.heard)
+    holder.hello()
+    (whole,) = [frame for frame in holder.heard[heard:] if isinstance(frame, TopicsNamed)]
+    assert whole.begins and dict(whole.topics) == {"__consumer_offsets": offsets}
 
 
 def test_an_actor_that_was_away_is_created_to_delete_its_folders(full):

@@ -13,7 +13,7 @@ import pytest
 from raylog.errors import DiskError
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files
-from raylog.metadata.metadata_log import LOG_NAME, STATE_NAME, MetadataLog
+from raylog.metadata.metadata_log import END_NAME, LOG_NAME, STATE_NAME, MetadataLog
 from raylog.metadata.quorum_messages import (
     BLANK,
     Entry,
@@ -24,7 +24,7 @@ from raylog.metadata.quorum_messages import (
     bootstrap_snapshot,
     encode_voters,
 )
-from raylog.testing.simulated_files import SimulatedDisk, TornWrite
+from raylog.testing.simulated_files import SimulatedDisk, TornWrite, WorstLuck
 
 A, B = uuid.UUID(int=0xA), uuid.UUID(int=0xB)
 FOLDER = "/disk/metadata"
@@ -182,13 +182,14 @@ def test_a_torn_tail_is_cut_wherever_it_is_torn(disk: SimulatedDisk) -> None:
     files: Files = disk.files()
     log = formatted(files)
     log.store(write(*entries(1, 2)))
-    safe = len(log_bytes(files))
+    safe, noted = len(log_bytes(files)), files.read_file(f"{FOLDER}/{END_NAME}")
     log.store(write(*entries(3, 4)))
     log.close()
     whole = log_bytes(files)
     frame = (len(whole) - safe) // 2
     for end in range(safe, len(whole)):
         files.write_file(f"{FOLDER}/{LOG_NAME}", whole[:end])
+        files.write_file(f"{FOLDER}/{END_NAME}", noted)
         log = MetadataLog.open(files, FOLDER)
         survivors = 2 + (end - safe) // frame
         assert log.entries == entries(1, survivors)
@@ -199,9 +200,31 @@ def test_a_torn_tail_is_cut_wherever_it_is_torn(disk: SimulatedDisk) -> None:
         files = _closed(disk)
 
 
+def test_incarnations_rise_whatever_the_clock_says(disk: SimulatedDisk) -> None:
+    claimed = []
+    for number, clock in enumerate((1_000, 2_000, 500, 500, 3_000, 1)):
+        log = MetadataLog.open(disk.files(), FOLDER)
+        claimed.append(log.claim_incarnation(clock))
+        log.close()
+        disk.lose_power(random.Random(number))
+    assert claimed == [1_000, 2_000, 2_001, 2_002, 3_000, 3_001]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"{}", "is corrupt"), (b"", "is corrupt"), (b'{"version": 2, "incarnation": 1}', "is of version 2")],
+)
+def test_an_incarnation_that_cannot_be_read_is_refused_by_name(disk: SimulatedDisk, content: bytes, said: str) -> None:
+    files = disk.files()
+    log = MetadataLog.open(files, FOLDER)
+    files.write_file(f"{FOLDER}/incarnation", content)
+    with pytest.raises(DiskError, match=f"incarnation {said}"):
+        log.claim_incarnation(5)
+
+
 def _closed(disk: SimulatedDisk) -> Files:
     """Another process, after the last one died with its locks."""
-    for holder in list(disk._locks.values()):
+    for holder, _ in list(disk._locks.values()):
         holder.crash()
     return disk.files()
 
@@ -235,12 +258,79 @@ def test_a_corrupt_entry_of_the_last_write_is_a_torn_tail(disk: SimulatedDisk) -
     files = disk.files()
     log = formatted(files)
     log.store(write(entry(1)))
+    noted = files.read_file(f"{FOLDER}/{END_NAME}")
     log.store(write(*entries(2, 4)))
     log.close()
+    files.write_file(f"{FOLDER}/{END_NAME}", noted)
     broken = bytearray(log_bytes(files))
     broken[broken.index(b"entry 2")] ^= 1  # a page that never reached the disk, while the ones behind it did
     files.write_file(f"{FOLDER}/{LOG_NAME}", bytes(broken))
     assert MetadataLog.open(files, FOLDER).entries == entries(1, 1)
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5, 0.99])
+def test_a_log_that_was_cut_at_rest_is_refused_wherever_it_was_cut(disk: SimulatedDisk, left: float) -> None:
+    """The quorum counts on what it held: with the entries it would lose its part of a majority."""
+    files = disk.files()
+    log = formatted(files)
+    start = len(log_bytes(files))
+    for first in (1, 4, 7):
+        log.store(write(*entries(first, first + 2)))
+    log.close()
+    whole = log_bytes(files)
+    files.write_file(f"{FOLDER}/{LOG_NAME}", whole[: start + int((len(whole) - start) * left)])
+    with pytest.raises(
+        DiskError, match=r"metadata\.log ends with entry \d of term \d, but entry 9 of term 1 had been written"
+    ):
+        MetadataLog.open(files, FOLDER)
+
+
+def test_an_entry_of_the_last_write_that_was_corrupted_at_rest_is_refused(disk: SimulatedDisk) -> None:
+    files = disk.files()
+    log = formatted(files)
+    log.store(write(*entries(1, 3)))
+    log.close()
+    broken = bytearray(log_bytes(files))
+    broken[broken.index(b"entry 2")] ^= 1
+    files.write_file(f"{FOLDER}/{LOG_NAME}", bytes(broken))
+    with pytest.raises(DiskError, match="ends with entry 1 of term 1, but entry 3 of term 1"):
+        MetadataLog.open(files, FOLDER)
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"version": 1, "index": 99, "term": 9, "crc": "00000000"}\n'])
+def test_a_log_end_that_a_loss_of_power_or_an_older_version_has_left_is_no_evidence(
+    disk: SimulatedDisk, content: bytes | None
+) -> None:
+    files = disk.files()
+    log = formatted(files)
+    log.store(write(*entries(1, 3)))
+    log.close()
+    files.remove(f"{FOLDER}/{END_NAME}")
+    if content is not None:
+        files.write_file(f"{FOLDER}/{END_NAME}", content)
+    assert MetadataLog.open(files, FOLDER).entries == entries(1, 3)
+
+
+def test_every_flipped_bit_of_a_vote_is_refused_or_harmless(disk: SimulatedDisk) -> None:
+    files = disk.files()
+    log = formatted(files, term=5)
+    log.close()
+    content = files.read_file(f"{FOLDER}/{STATE_NAME}")
+    for position in range(8 * len(content)):
+        broken = bytearray(content)
+        broken[position // 8] ^= 1 << position % 8
+        files.write_file(f"{FOLDER}/{STATE_NAME}", bytes(broken))
+        files = _closed(disk)
+        with contextlib.suppress(DiskError):
+            assert MetadataLog.open(files, FOLDER).hard_state == HardState(5, A)
+            files = _closed(disk)
+
+
+def test_a_vote_without_a_checksum_is_that_of_an_older_version(disk: SimulatedDisk) -> None:
+    files = disk.files()
+    formatted(files).close()
+    files.write_file(f"{FOLDER}/{STATE_NAME}", b'{"version": 1, "term": 3, "voted_for": null}')
+    assert MetadataLog.open(files, FOLDER).hard_state == HardState(3, None)
 
 
 @pytest.mark.parametrize(
@@ -341,6 +431,26 @@ def test_after_a_failed_write_the_log_takes_no_more(disk: SimulatedDisk) -> None
         log.store(write(entry(1)))
 
 
+def test_what_a_failed_flush_left_in_the_page_cache_is_written_again_before_it_is_trusted(disk: SimulatedDisk) -> None:
+    files = disk.files()
+    log = formatted(files)
+    log.store(write(*entries(1, 2)))
+
+    def failing(operation: str, path: str) -> None:
+        if operation == "flush":
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    disk.fault = failing
+    with pytest.raises(OSError, match="Input/output"):
+        log.store(write(*entries(3, 5)))
+    disk.fault = None
+    files.crash()
+    found = MetadataLog.open(disk.files(), FOLDER)
+    assert found.entries == entries(1, 5)
+    disk.lose_power(WorstLuck())
+    assert MetadataLog.open(disk.files(), FOLDER).entries == entries(1, 5)
+
+
 class Crash(Exception):
     """The machine stops in the middle of an operation."""
 
@@ -438,7 +548,10 @@ def test_what_was_stored_survives_power_loss_at_any_moment(seed: int, disk: Simu
             if rng.random() > 0.1:
                 continue
         disk.fault = None
-        disk.lose_power(rng)
+        if rng.random() < 0.7:
+            disk.lose_power(rng)
+        else:
+            _closed(disk)  # a process that is killed leaves its writes in the page cache
         crashes += 1
         log = MetadataLog.open(disk.files(), FOLDER)
         model.adopt(log)

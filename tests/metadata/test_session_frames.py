@@ -59,7 +59,7 @@ def test_the_bytes_of_a_frame_are_those_of_its_layout():
     assert msgpack.unpackb(to_frame(Heartbeat())) == {"t": "Heartbeat", "v": 1}
     plain = msgpack.unpackb(to_frame(Removal(4, T, 2, "t")))
     assert plain == {"t": "Removal", "v": 1, "controller_epoch": 4, "topic_id": T.bytes, "partition": 2, "topic": "t"}
-    assert msgpack.unpackb(to_frame(HELLO))["replicas"] == [[T.bytes, 3, "whole", 0, 5, 4, 2, 2, 9, 0, 0]]
+    assert msgpack.unpackb(to_frame(HELLO))["replicas"] == [[T.bytes, 3, "whole", 0, 5, 4, 2, 2, 9, 0, 0, ""]]
 
 
 def test_a_frame_of_a_newer_version_is_refused_by_name():

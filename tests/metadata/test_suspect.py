@@ -9,20 +9,6 @@ from raylog.metadata.session import Condition
 from raylog.types import TopicIdPartition
 
 
-def restart(world, p, broker, condition, end=(0, 0)):
-    """SIGKILL and a new process that finds its log in this condition."""
-    process = world.process(p, broker)
-    world.starts_at_once = False
-    if process.session is not None:
-        process.kill()
-    new = world.launch(process.node, says_hello=False)
-    new.conditions[p] = condition
-    new.ends[p] = end
-    new.hello()
-    world.run_later()
-    return new
-
-
 @pytest.fixture
 def three(world):
     world.p = TopicIdPartition(world.create("t", (0, 1, 2), min_insync_replicas=2), 0)
@@ -47,7 +33,7 @@ def test_a_suspect_follower_leaves_the_isr_even_if_its_death_went_unnoticed(thre
 
 
 def test_a_log_that_was_judged_is_not_judged_again_by_the_next_controller(three):
-    new = restart(three, three.p, 1, Condition.SUSPECT)
+    new = three.restart(three.p, 1, Condition.SUSPECT)
     assert three.leader(three.p).alter(three.p, 0, 2, 1) == 0
     three.restart_controller()
     for process in list(three.processes.values()):
@@ -77,13 +63,13 @@ def test_a_suspect_log_that_no_controller_has_judged_is_judged_by_the_next(three
 
 
 def test_the_last_member_serves_again_after_a_whole_restart(one):
-    restart(one, one.p, 0, Condition.WHOLE)
+    one.restart(one.p, 0, Condition.WHOLE)
     state = one.state(one.p)
     assert (state.leader, state.isr, state.unclean_elections) == (0, (0,), 0)
 
 
 def test_the_last_known_leader_serves_again_with_a_suspect_log_counted_and_reported(one):
-    restart(one, one.p, 0, Condition.SUSPECT)
+    one.restart(one.p, 0, Condition.SUSPECT)
     state = one.state(one.p)
     assert (state.leader, state.isr, state.unclean_elections) == (0, (0,), 1)
     assert one.ask(ClusterStatus()).unclean_elections == 1
@@ -91,7 +77,7 @@ def test_the_last_known_leader_serves_again_with_a_suspect_log_counted_and_repor
 
 
 def test_a_missing_log_waits_for_an_unclean_election_by_hand(one):
-    restart(one, one.p, 0, Condition.MISSING)
+    one.restart(one.p, 0, Condition.MISSING)
     state = one.state(one.p)
     assert (state.leader, state.isr, state.elr) == (-1, (), ())
     outcome = one.ask(ElectLeaders(ElectionType.UNCLEAN, (("t", 0),))).partitions[0]
@@ -100,7 +86,7 @@ def test_a_missing_log_waits_for_an_unclean_election_by_hand(one):
 
 
 def test_a_missing_log_waits_for_an_unclean_election_by_config(one):
-    restart(one, one.p, 0, Condition.MISSING)
+    one.restart(one.p, 0, Condition.MISSING)
     assert one.configure("t", "unclean.leader.election.enable", "true") == 0
     assert one.state(one.p).leader == 0, "switching it on acts at once"
 
@@ -111,9 +97,10 @@ def test_the_isr_waits_for_its_clean_member_not_for_others(three):
         three.process(three.p, broker).kill()
     assert (three.state(three.p).isr, three.state(three.p).elr) == ((0,), (2,))
     three.leader(three.p).kill()
-    restart(three, three.p, 1, Condition.WHOLE)
+    three.restart(three.p, 1, Condition.WHOLE)
     assert three.state(three.p).leader == -1, "1 left the ISR while it was large enough: it may lack records"
-    restart(three, three.p, 2, Condition.WHOLE)
+    three.restart(three.p, 2, Condition.WHOLE)
+    three.pass_time(three.config.unclean_shutdown_election_wait_ms + 200)
     state = three.state(three.p)
     assert (state.leader, state.isr, state.elr) == (2, (2,), (0,)), "an eligible leader holds everything committed"
     assert state.unclean_elections == 0
@@ -123,10 +110,10 @@ def test_a_suspect_eligible_leader_is_none(three):
     for broker in (1, 2, 0):
         three.starts_at_once = False
         three.process(three.p, broker).kill()
-    restart(three, three.p, 2, Condition.SUSPECT)
+    three.restart(three.p, 2, Condition.SUSPECT)
     state = three.state(three.p)
     assert (state.leader, state.isr, state.elr) == (-1, (0,), ())
-    restart(three, three.p, 0, Condition.WHOLE)
+    three.restart(three.p, 0, Condition.WHOLE)
     assert three.state(three.p).leader == 0
 
 
@@ -135,8 +122,8 @@ def test_an_unclean_election_takes_the_longest_log(three):
         three.starts_at_once = False
         three.process(three.p, broker).kill()
     three.configure("t", "min.insync.replicas", "1")
-    restart(three, three.p, 1, Condition.WHOLE, (0, 5))
-    restart(three, three.p, 2, Condition.WHOLE, (0, 7))
+    three.restart(three.p, 1, Condition.WHOLE, (0, 5))
+    three.restart(three.p, 2, Condition.WHOLE, (0, 7))
     assert three.state(three.p).leader == -1
     assert three.configure("t", "unclean.leader.election.enable", "true") == 0
     assert three.state(three.p).leader == 2 and three.state(three.p).unclean_elections == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from typing import Any
 import pytest
 from raw_requests import eventually, part, status
 
-from raylog.actors.controller_server import SHUT_DOWN
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer, call
 from raylog.errors import RaylogError
+from raylog.metadata.session import SHUT_DOWN
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.wire.connection import Connection
 from raylog.wire.private import ClusterStatus, Shutdown
@@ -83,6 +84,23 @@ def test_a_standby_refuses_and_names_the_active_one(three: Any) -> None:
         RaylogError, match=f"not the active one; the active one listens at {running.controller._endpoint}"
     ):
         running.run(ask())
+
+
+def test_a_controller_whose_clock_was_set_back_while_it_was_down_is_taken_in_again(
+    three: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = three.running
+    three.make_topic()
+    restarted, third = others(running)
+    running.crash_controller(restarted)
+    hour_ns = 3_600 * 10**9
+    monkeypatch.setattr("raylog.testing.in_process.new_incarnation", lambda: time.time_ns() - hour_ns)
+    running.start_controller(restarted)
+    running.await_true(lambda: all_follow(running))
+    running.crash_controller(third)  # now nothing is decided without the one that has restarted
+    create(running, "u")
+    running.start_controller(third)
+    running.await_true(lambda: all_follow(running))
 
 
 def test_the_active_controller_dies_under_load_and_a_standby_takes_over(three: Any) -> None:
