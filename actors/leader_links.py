@@ -2,7 +2,8 @@
 
 A process is its node id and its incarnation: the handshake proves both, and a link to an earlier incarnation is closed when a fetch for a
 later one comes. Decides nothing: a ``SendFetch`` goes out as a frame, and what comes of it, an answer or none, goes back to the machine
-as an event. At most one fetch is in flight on each link, because the machine gives no other one before.
+as an event. The machine gives up a fetch when it sends a newer one to the same leader. On an open link both travel; while the link is
+being opened the newer one takes the place of the older.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class _Caller:
 
 
 class LeaderLinks:
-    """On the event loop. ``on_event`` hears of each fetch once, unless its link is closed before."""
+    """On the event loop. ``on_event`` hears of each fetch once, unless its link is closed before or a newer fetch has taken its place."""
 
     def __init__(
         self,
@@ -75,30 +76,40 @@ class _LeaderLink:
         self._key = key
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._waiting: SendFetch | None = None  # while the connection is being opened
 
     def send(self, effect: SendFetch) -> None:
         if self._connection is not None and self._connection.is_open:
             self._call(self._connection, effect)
-        else:
-            self._opening = asyncio.get_running_loop().create_task(self._open_and_send(effect))
+            return
+        is_opening = self._waiting is not None
+        self._waiting = effect
+        if not is_opening:
+            self._opening = asyncio.get_running_loop().create_task(self._open(f"replica-{effect.replica_id}"))
 
-    async def _open_and_send(self, effect: SendFetch) -> None:
+    async def _open(self, client_id: str) -> None:
         caller = self._caller
+        connection: Connection | None = None
         try:
-            self._connection = await Connection.open(
+            connection = await Connection.open(
                 self._endpoint,
                 secret=caller.secret,
                 cluster_id=caller.cluster_id,
                 expect=self._key,
                 caller=caller.peer,
-                client_id=f"replica-{effect.replica_id}",
+                client_id=client_id,
                 borrows_records=True,
             )
         except RaylogError as error:
             logger.info("cannot fetch from node %d at %s: %s", self._key[0], self._endpoint, error)
+        finally:
+            effect, self._waiting = self._waiting, None
+        assert effect is not None, "a link was opened for nothing"
+        if connection is None:
             caller.on_event(FetchFailed(*self._key, effect.fetch_id))
-            return
-        self._call(self._connection, effect)
+        else:
+            self._connection = connection
+            self._call(connection, effect)
 
     def _call(self, connection: Connection, effect: SendFetch) -> None:
         def answered(reply: Any, error: Exception | None) -> None:

@@ -1,5 +1,5 @@
-"""What a replica's server does to logs in threads: open, close, flush, load, tidy, compact and remove them. Each reports an event, or what
-became of it.
+"""What a replica's server does in threads: it opens, closes, flushes, loads, tidies, compacts and removes logs, and checks records.
+Each reports an event, or what became of it.
 
 Knows nothing of the server; ``LogCleaner`` has a thread of its own, and as much of its time as it leaves to the others: a cleaning is
 Python at work, so after each step the thread rests as long as that took, for the loop's sake, or longer where
@@ -17,27 +17,32 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from raylog.errors import DiskLockedError, RaylogError
+from raylog.errors import DiskLockedError, RaylogError, code_of, error_for
 from raylog.log.cleaning import Turn
 from raylog.log.config import LogConfig
 from raylog.log.files import Files
 from raylog.log.log import Log
+from raylog.log.record_validation import CheckedRecords, checked
 from raylog.log.recovery import RecoveryReport
 from raylog.log.removal import remove_folder
 from raylog.metadata.session import Assignment, Removal
 from raylog.replication.cleaning_rounds import ended
 from raylog.replication.events import (
+    CheckRecords,
     Clean,
     CleaningEnded,
     CloseLog,
     Flush,
     FlushCompleted,
+    FolderRemoved,
     Load,
     Loaded,
     LogFailed,
     LogOpened,
+    RecordsChecked,
     RunHousekeeping,
 )
+from raylog.types import TopicIdPartition
 
 logger = logging.getLogger("raylog.replica")
 _chance = random.SystemRandom()
@@ -85,30 +90,31 @@ def _tell_recovery(directory: str, report: RecoveryReport) -> None:
         )
 
 
-def remove(files: Files, disk: str, removal: Removal) -> bool | None:
-    """Whether the folder of a replica that nobody here has open is gone; None while another process has it open."""
+def remove(files: Files, disk: str, removal: Removal) -> FolderRemoved:
+    """Delete the folder of a replica that has no log open here."""
     directory = os.path.join(disk, f"{removal.topic}-{removal.partition}")
+    id = TopicIdPartition(removal.topic_id, removal.partition)
     try:
         remove_folder(files, directory, removal.topic_id)
-    except DiskLockedError:
-        return None
+    except DiskLockedError as error:
+        return FolderRemoved(id, str(error), locked=True)
     except OSError as error:
-        logger.error("cannot delete %s: %s", directory, error)
-        return False
-    return True
+        logger.error("cannot delete %s, which is tried again later: %s", directory, error)
+        return FolderRemoved(id, str(error))
+    return FolderRemoved(id)
 
 
-def close(effect: CloseLog) -> bool:
-    """Close a log, and delete it if that is wanted; whether its folder is gone."""
+def close(effect: CloseLog) -> FolderRemoved | None:
+    """Close a log, and delete it if that is wanted."""
     if not effect.delete:
         close_log(effect.log, clean=effect.clean)
-        return False
+        return None
     try:
         effect.log.delete()
     except OSError as error:
-        logger.error("cannot delete the folder of %s: %s", effect.id, error)
-        return False
-    return True
+        logger.error("cannot delete the folder of %s, which is tried again later: %s", effect.id, error)
+        return FolderRemoved(effect.id, str(error))
+    return FolderRemoved(effect.id)
 
 
 def close_cleanly(log: Log) -> None:
@@ -126,8 +132,17 @@ def flush(effect: Flush) -> FlushCompleted:
     try:
         effect.log.flush()
     except OSError as error:
-        return FlushCompleted(effect.id, effect.log_end_offset, str(error))
-    return FlushCompleted(effect.id, effect.log_end_offset)
+        return FlushCompleted(effect.id, effect.log_end_offset, str(error), log=effect.log)
+    return FlushCompleted(effect.id, effect.log_end_offset, log=effect.log)
+
+
+def check_records(effect: CheckRecords) -> RecordsChecked:
+    try:
+        verdict = checked(effect.records, config=effect.config, wall_ms=effect.wall_ms, where=effect.where)
+    except Exception as error:  # memory, or a bug of ours: the request behind it must not wait for ever
+        logger.exception("cannot check a batch for %s", effect.where)
+        verdict = CheckedRecords((), error_for(code_of(error), f"{type(error).__name__}: {error}"), effect.config)
+    return RecordsChecked(effect.token, effect.index, verdict)
 
 
 def load(files: Files, effect: Load) -> Loaded:

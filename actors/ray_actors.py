@@ -149,8 +149,8 @@ class ControllerActor(ServerActor):
                 os._exit(1)
 
     async def _retire(self, server: Any, reason: str) -> None:
-        from raylog.actors.controller_server import SHUT_DOWN
         from raylog.actors.ray_launcher import retire
+        from raylog.metadata.session import SHUT_DOWN
 
         if reason == SHUT_DOWN:
             await asyncio.to_thread(retire, server.directory_ids(), self._launcher.waiting())

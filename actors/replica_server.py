@@ -3,7 +3,8 @@
 It owns every socket and every thread of a process that holds replicas, and decides nothing: requests, answers, assignments and
 deadlines become events, ``ReplicaHost.handle`` returns effects, and ``_run`` carries them out in order. All of that happens on the
 event loop's thread; opening, flushing, closing and compacting logs happen in threads (``log_work``) and come back as events. So do
-reads of what is not in the page cache, in two threads of their own: no flush waits for them.
+reads of what is not in the page cache, in two threads of their own: no flush waits for them. Produced records that take long to check
+are checked in two further threads.
 
 What touches the disk on the loop is short, because it ends in the page cache: reads of what is there, appends, the opening of an old
 segment's files, retention's renames, and checkpoints (a small file and a rename, not flushed). It waits for the disk in three cases: where
@@ -26,16 +27,18 @@ from pathlib import Path
 from typing import Any
 
 from raylog.actors import log_work
-from raylog.actors.apis import fetch, log_dirs, offsets, produce, producers, whereabouts
+from raylog.actors.apis import fetch, log_dirs, offsets, produce, producers, repairs, whereabouts
 from raylog.actors.apis.entities import TopicNames
 from raylog.actors.group_coordinator import GroupCoordinators
 from raylog.actors.leader_links import LeaderLinks
+from raylog.actors.log_scrubber import LogScrubber
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
 from raylog.groups.context import GroupConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files, NotInMemory
 from raylog.metadata.session import (
+    SHUT_DOWN,
     AlterPartitionAnswer,
     Assignment,
     CopyRatesChanged,
@@ -43,7 +46,6 @@ from raylog.metadata.session import (
     FromController,
     Hello,
     Removal,
-    ReplicaRemoved,
     Welcome,
 )
 from raylog.placement.disks import boot_id
@@ -52,6 +54,7 @@ from raylog.replication.events import (
     AlterPartitionAnswered,
     Assigned,
     Cancelled,
+    CheckRecords,
     Clean,
     CloseLog,
     ControlSessionChanged,
@@ -66,9 +69,12 @@ from raylog.replication.events import (
     OwnAppend,
     ProducePartition,
     ProducePartitionResult,
+    RecordsChecked,
     Removed,
+    RemoveFolder,
     Reply,
     RunHousekeeping,
+    Scrub,
     SendFetch,
     Tell,
     Ticked,
@@ -83,7 +89,7 @@ logger = logging.getLogger("raylog.replica")
 
 THREADS = 4
 LOADING_THREADS = 2
-LOCKED_RETRY_S = 0.5
+CHECKING_THREADS = 2
 ToEntity = Callable[[Any], Any]
 
 
@@ -124,7 +130,10 @@ class ReplicaServer:
         )
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="raylog-log")
         self._loading = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="raylog-load")
+        self._checking = ThreadPoolExecutor(CHECKING_THREADS, thread_name_prefix="raylog-check")
+        self._unanswered: dict[int, Request] = {}  # with acks 0, held by the machine
         self._cleaner = log_work.LogCleaner(self._handle)
+        self._scrubber = LogScrubber(self._handle)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
         self._over: asyncio.Future[str] | None = None
@@ -148,6 +157,7 @@ class ReplicaServer:
                 log_dirs.KEY: self._describe_log_dirs,
                 producers.KEY: self._describe_producers,
                 **whereabouts.handlers(self, self._names, self._boot_id),
+                **repairs.handlers(self, self._names, self._handle),
                 **self._groups.handlers(),
                 **self._session.handlers(),
             },
@@ -187,10 +197,15 @@ class ReplicaServer:
         return await self._over
 
     async def stop(self, reason: str = "stopped") -> None:
-        """Close the session and the listener, then every log cleanly. ``reason`` is what ``ended`` returns."""
+        """Close the session and the listener, then every log cleanly. ``reason`` is what ``ended`` returns.
+
+        When the whole cluster is shut down the session ends last. Its controller waits for that, and whoever asked
+        for the shutdown may end the processes then.
+        """
         self._stopping = True
         self._groups.stop()
-        await self._session.stop()
+        if reason != SHUT_DOWN:
+            await self._session.stop()
         await self._server.stop()
         self._leaders.close()
         if self._timer is not None:
@@ -198,8 +213,12 @@ class ReplicaServer:
         for log in self._host.logs():
             await self._loop.run_in_executor(self._threads, log_work.close_cleanly, log)
         self._cleaner.stop()
+        self._scrubber.stop()
         self._threads.shutdown(wait=True)
         self._loading.shutdown(wait=True, cancel_futures=True)
+        self._checking.shutdown(wait=True, cancel_futures=True)
+        if reason == SHUT_DOWN:
+            await self._session.stop()
         if self._over is not None and not self._over.done():
             self._over.set_result(reason)
 
@@ -213,8 +232,10 @@ class ReplicaServer:
         if self._timer is not None:
             self._timer.cancel()
         self._cleaner.stop()
+        self._scrubber.stop()
         self._threads.shutdown(wait=True)
         self._loading.shutdown(wait=True, cancel_futures=True)
+        self._checking.shutdown(wait=True, cancel_futures=True)
         for log in self._host.logs():
             log.close(clean=False)
         self._host = ReplicaHost(self._identity, broker_of(self._spec.node_id), HostConfig())
@@ -272,10 +293,21 @@ class ReplicaServer:
                 case CloseLog():
                     self._in_thread(
                         lambda e=effect: log_work.close(e),  # type: ignore[misc]
-                        lambda gone, id=effect.id: self._removed(id, gone),  # type: ignore[misc]
+                        lambda event: self._handle(event) if event is not None else None,
+                    )
+                case RemoveFolder(removal):
+                    self._in_thread(
+                        lambda r=removal: log_work.remove(self._files, self._spec.disk, r),  # type: ignore[misc]
+                        lambda event: self._handle(event),
                     )
                 case Flush():
                     self._in_thread(lambda e=effect: log_work.flush(e), lambda event: self._handle(event))  # type: ignore[misc]
+                case CheckRecords():
+                    self._in_thread(
+                        lambda e=effect: log_work.check_records(e),  # type: ignore[misc]
+                        self._records_checked,
+                        threads=self._checking,
+                    )
                 case Load():
                     self._in_thread(
                         lambda e=effect: log_work.load(self._files, e),  # type: ignore[misc]
@@ -286,6 +318,8 @@ class ReplicaServer:
                     self._housekeeping(effect)
                 case Clean():
                     self._cleaner.start(effect)
+                case Scrub():
+                    self._scrubber.start(effect)
 
     def _in_thread(
         self, work: Callable[[], Any], then: Callable[[Any], None], *, threads: ThreadPoolExecutor | None = None
@@ -315,10 +349,17 @@ class ReplicaServer:
         if body.acks == 0:
             del self._waiting[token]
         self._handle(produce.event(body, token, self._names))
-        if body.acks == 0:
-            request.done()
-        else:
+        if body.acks:
             self._parked(request, token)
+        elif self._host.holds(token):
+            self._unanswered[token] = request
+        else:
+            request.done()
+
+    def _records_checked(self, event: RecordsChecked) -> None:
+        self._handle(event)
+        for token in [token for token in self._unanswered if not self._host.holds(token)]:
+            self._unanswered.pop(token).done()
 
     def _fetch(self, request: Request) -> None:
         body = request.body
@@ -378,41 +419,24 @@ class ReplicaServer:
     # ------------------------------------------------------------------ the controller
 
     def _controller_said(self, frame: FromController) -> None:
+        if self._stopping:
+            return
         self._groups.hear(frame)
         match frame:
             case Assignment():
                 self._names.add(frame.topic, frame.topic_id)
                 self._handle(Assigned(frame))
-            case Removal(topic_id=topic_id, partition=partition):
-                id = TopicIdPartition(topic_id, partition)
-                is_held = id in self._host.replicas
+            case Removal():
                 self._handle(Removed(frame))
-                if not is_held:
-                    self._delete_folder(frame)
             case AlterPartitionAnswer():
                 self._handle(AlterPartitionAnswered(frame))
             case Welcome() | CopyRatesChanged():
                 self._handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
             case Exit(_, reason):
                 logger.info("told to exit: %s", reason)
-                if not self._stopping:
-                    self._exiting = self._loop.create_task(self.stop(reason))
-
-    def _removed(self, id: TopicIdPartition, gone: bool) -> None:
-        """A log was closed; if its folder is gone, the controller waits to hear it."""
-        if gone:
-            self._session.send(ReplicaRemoved(id.topic_id, id.partition))
+                self._exiting = self._loop.create_task(self.stop(reason))
 
     # ------------------------------------------------------------------ logs
-
-    def _delete_folder(self, removal: Removal) -> None:
-        def tried(is_gone: bool | None) -> None:
-            if is_gone is not None:
-                self._removed(TopicIdPartition(removal.topic_id, removal.partition), is_gone)
-            elif not self._stopping:
-                self._loop.call_later(LOCKED_RETRY_S, self._delete_folder, removal)
-
-        self._in_thread(lambda: log_work.remove(self._files, self._spec.disk, removal), tried)
 
     def _housekeeping(self, effect: RunHousekeeping) -> None:
         wall_ms = time.time_ns() // 1_000_000

@@ -19,7 +19,8 @@ OWN_ADDRESS = ""
 class ServerSpec:
     """One server actor: its node id, the folder of its disk, the host name or address that it listens on.
 
-    ``incarnation`` names this process among all that ever were this actor; later ones are larger.
+    ``incarnation`` names this process among all that ever were this actor; later ones are larger. A controller takes the one
+    given as a proposal, and a larger one where its disk remembers an earlier process of a number as large.
     """
 
     node_id: int
@@ -43,5 +44,5 @@ class ServerSpec:
 
 
 def new_incarnation() -> int:
-    """A number that no earlier process of any actor of this machine had: the wall clock in nanoseconds."""
+    """The wall clock in nanoseconds: a number that no earlier process of this machine had, unless the clock was set back."""
     return time.time_ns()

@@ -32,7 +32,6 @@ from raylog.types import NO_LEADER, broker_of
 ERROR_NONE = CODES[0]
 INVALID_REQUEST = ErrorCode.invalid_request.value
 TOPIC_DELETION_DISABLED = ErrorCode.topic_deletion_disabled.value
-NOT_COORDINATOR = ErrorCode.not_coordinator.value
 MISMATCHED_ENDPOINT_TYPE = ErrorCode.mismatched_endpoint_type.value
 UNSUPPORTED_ENDPOINT_TYPE = ErrorCode.unsupported_endpoint_type.value
 
@@ -217,7 +216,12 @@ def _create_partitions_entity(body: Any, reply: ControllerReply, version: int) -
 # ------------------------------------------------------------------ the cluster and producer ids
 
 DESCRIBE_CLUSTER, INIT_PRODUCER_ID = 60, 22
+NO_TRANSACTIONS = ErrorCode.transactional_id_authorization_failed
+"""What a client is told that asks for its transaction coordinator: the one code that all clients take as final at this point.
 
+librdkafka repeats the question after any other one, until ``init_transactions`` times out.
+"""
+NO_TRANSACTIONS_MESSAGE = "raylog has no transactions yet: produce without transactional.id"
 
 _BROKERS, _CONTROLLERS = 1, 2
 _ALL_CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))  # nobody is refused any here
@@ -272,7 +276,7 @@ def _describe_cluster_entity(body: Any, reply: ControllerReply, version: int) ->
 
 def _init_producer_id_request(body: Any, version: int) -> requests.Request:
     if body.transactional_id is not None:
-        raise error_for(NOT_COORDINATOR, "a transactional id belongs to a transaction coordinator, which comes later")
+        raise error_for(NO_TRANSACTIONS, NO_TRANSACTIONS_MESSAGE)
     if version >= 3:
         return requests.InitProducerId(body.producer_id, body.producer_epoch)
     return requests.InitProducerId()

@@ -104,7 +104,12 @@ def _partition(module: Any, has: frozenset[str], result: FetchPartitionResult) -
         "error_code": CODES[result.error],
         "high_watermark": result.high_watermark,
         "last_stable_offset": result.last_stable_offset,
-        "aborted_transactions": None,
+        "aborted_transactions": None
+        if result.aborted is None
+        else tuple(
+            module.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+            for producer_id, first_offset in result.aborted
+        ),
         "records": result.records,
     }
     if "log_start_offset" in has:

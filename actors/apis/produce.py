@@ -1,7 +1,8 @@
 """Produce (key 0), versions 3–13: by topic name up to 12, by topic id from 13; record batches v2 only.
 
 Older versions carry message sets v0/v1, which nobody writes any more: UNSUPPORTED_VERSION. Version 10 adds KIP-951's leader hints.
-With acks 0 the client expects no answer, and gets none.
+From version 8 on an answer names the records for which a batch is refused (KIP-467). With acks 0 the client expects no answer, and
+gets none.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ def _partition(module: Any, has: frozenset[str], result: ProducePartitionResult)
     if "log_start_offset" in has:
         values["log_start_offset"] = result.log_start_offset
     if "record_errors" in has:
-        values["record_errors"] = ()
+        values["record_errors"] = tuple(
+            module.BatchIndexAndErrorMessage(batch_index=error.index, batch_index_error_message=error.message)
+            for error in result.record_errors
+        )
         values["error_message"] = result.message
     if result.hint is not None and "current_leader" in has:
         values["current_leader"] = module.LeaderIdAndEpoch(

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis import groups as apis
+from raylog.actors.apis.admin import NO_TRANSACTIONS, NO_TRANSACTIONS_MESSAGE
 from raylog.actors.apis.api import answer
 from raylog.actors.apis.entities import NO_DELAY, build
 from raylog.actors.apis.groups import Caller, GroupApi
@@ -38,7 +39,7 @@ from raylog.wire.server import Handler, Request
 
 FIND_COORDINATOR = 10
 FIND_COORDINATOR_VERSIONS = range(7)
-GROUP_KEY = 0
+GROUP_KEY, TRANSACTION_KEY = 0, 1
 CLIENT_ID_MAX = 8_000  # characters that are passed on
 TIMEOUT_MS = 30_000
 PATIENCE_MS = float("inf")  # of requests that wait for others: the end of the process's connection ends them
@@ -108,8 +109,10 @@ class Coordinators:
     def _place(self, key: str, key_type: int) -> dict[str, Any]:
         error, message = ErrorCode.none, None
         listener = None
-        if key_type != GROUP_KEY:
-            error, message = ErrorCode.invalid_request, "only groups have coordinators here: transactions come later"
+        if key_type == TRANSACTION_KEY:
+            error, message = NO_TRANSACTIONS, NO_TRANSACTIONS_MESSAGE
+        elif key_type != GROUP_KEY:
+            error, message = ErrorCode.invalid_request, f"coordinators of type {key_type} are unknown: 0 is of groups"
         else:
             broker = self._places.leading_broker(OFFSETS_TOPIC, partition_for(key))
             listener = self._places.door(broker)

@@ -12,6 +12,7 @@ Fetch                                  by the processes that hold the partitions
 DescribeLogDirs                        by all processes of this broker
 FindCoordinator                        from the image (``coordinators``), which may have ``__consumer_offsets`` created
 JoinGroup … OffsetFetch, DeleteGroups  by the processes of this broker that coordinate the groups
+DescribeAcls, CreateAcls, DeleteAcls   refused: there is no authorizer (``acls``)
 everything in ``CONTROLLER_APIS``,     by the active controller (``controller_link``)
 DescribeQuorum
 =====================================  ==========================================================================================
@@ -29,7 +30,7 @@ from dataclasses import replace
 from typing import Any
 
 from raylog.actors.apis import admin, configs, fetch, operations, quorum
-from raylog.actors.outside import cluster_view, log_directories, scattered
+from raylog.actors.outside import acls, cluster_view, log_directories, scattered
 from raylog.actors.outside.answer_room import AnswerRoom
 from raylog.actors.outside.controller_link import TIMEOUT_MS, ControllerLink, timed_out, timed_out_as_a_whole
 from raylog.actors.outside.coordinators import Coordinators
@@ -89,12 +90,14 @@ class Router:
             cluster_view.DESCRIBE_CLUSTER: self._describe_cluster,
             fetch.KEY: fetches.handle,
             log_directories.KEY: log_directories.handler(self._places, self._owners),
+            **acls.handlers(),
         }
         versions = {
             cluster_view.METADATA: cluster_view.METADATA_VERSIONS,
             cluster_view.DESCRIBE_CLUSTER: cluster_view.DESCRIBE_CLUSTER_VERSIONS,
             fetch.KEY: fetch.VERSIONS,
             log_directories.KEY: log_directories.VERSIONS,
+            **acls.VERSIONS,
         }
         for shape in scattered.SHAPES:
             handlers[shape.key] = scattered.Scattered(shape, self._places, self._owners).handle

@@ -8,12 +8,15 @@ from raylog.client.address import ClusterAddress
 from raylog.errors import ConfigError
 
 
-def address_of(cluster: Any) -> ClusterAddress:
-    """The address of a cluster: of a ``Cluster``, of anything else that has one, of an address itself; None: ``raylog.connect()``."""
+def address_of(cluster: Any, timeout_s: float = 30) -> ClusterAddress:
+    """The address of a cluster: of a ``Cluster``, of anything else that has one, of an address itself.
+
+    None is ``raylog.connect()``, within ``timeout_s`` seconds.
+    """
     if cluster is None:
         from raylog import connect
 
-        cluster = connect()
+        cluster = connect(timeout_s=timeout_s)
     address = getattr(cluster, "address", cluster)
     if not isinstance(address, ClusterAddress):
         raise ConfigError(f"cluster={cluster!r} is no cluster: give what raylog.init() or raylog.connect() returned")

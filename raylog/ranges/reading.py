@@ -236,9 +236,14 @@ class RangeReader:
 
     def _mended(self, error: RaylogError, position: int) -> bool:
         """Whether there is something to be read beyond what is lost. Raises what is no loss, and losses that are not to be."""
+        key = self._wanted.key
+        if isinstance(error, _CORRUPT):
+            raise _CORRUPT(
+                f"the batch at offset {position} of {key.topic}-{key.partition} is broken ({error}): read up to {position} and "
+                "from behind that batch on to go without it; `raylog dump-log` shows where it ends"
+            ) from error
         if not isinstance(error, _OUT_OF_RANGE):
             raise error
-        key = self._wanted.key
         earliest, latest = self._ask(EARLIEST), self._ask(LATEST)
         end = self._wanted.end
         if position < earliest:

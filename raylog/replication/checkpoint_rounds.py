@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 TURN_MS = 50
 
 
+def arm_housekeeping(context: HostContext, replica: Replica, now_ms: int) -> None:
+    """Have retention applied to its log every ``log.retention.check.interval.ms``, for as long as it is open."""
+    interval_ms = context.config.log_retention_check_interval_ms
+
+    def due(now_ms: int, wall_ms: int) -> None:
+        if replica.log is not None:
+            replica.checkpointed = replica.log.high_watermark
+            context.effects.append(RunHousekeeping(replica.id, replica.log))
+            replica.housekeeping = context.wheel.add(now_ms + interval_ms, due)
+
+    replica.housekeeping = context.wheel.add(now_ms + interval_ms, due)
+
+
 class CheckpointRounds:
     __slots__ = ("_context", "_interval_ms", "_is_armed", "_replicas", "_turn")
 

@@ -4,8 +4,9 @@ A round looks at every compacted log that is open here. Where none is due the ne
 cleaning it comes at once, since there may be more. The work is an order, ``Clean``, carried out by the shell beside everything else;
 its end comes back as ``CleaningEnded``.
 
-A damaged batch leaves its log uncleaned from there on, until it is opened anew. A disk that is full is no reason to take the replica
-offline, as it can still be read: the log is tried again in a later round. Any other IO error takes it offline.
+A damaged batch leaves its log uncleaned from there on, until it was cut or is opened anew; the log is scrubbed next. A disk that is
+full is no reason to take the replica offline, as it can still be read: the log is tried again in a later round. Any other IO error
+takes it offline.
 
 Invariant (``check``): nothing is awaited but the end of ``_current`` or the timer.
 """
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from raylog.log.cleaning import Cleaning
-from raylog.records.corrupt import CorruptBatch
+from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.context import HostContext
 from raylog.replication.events import Clean, CleaningEnded
 from raylog.types import TopicIdPartition
@@ -35,7 +36,9 @@ def ended(order: Clean, broken: Exception | None = None) -> CleaningEnded:
     if isinstance(broken, OSError):
         error = None if broken.errno in FULL else str(broken)
     elif broken is not None:
-        fault = str(broken) if isinstance(broken, CorruptBatch) else f"{type(broken).__name__}: {broken}"
+        fault = (
+            str(broken) if isinstance(broken, CorruptBatch | UnsupportedMagic) else f"{type(broken).__name__}: {broken}"
+        )
     return CleaningEnded(order.id, order.log, order.cleaning, fault, error)
 
 

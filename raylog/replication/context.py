@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from raylog.log.record_validation import WALKED_BYTES_MAX
 from raylog.metadata.session import ActorIdentity
 from raylog.replication.events import Effect
 from raylog.replication.throttle import Throttle
@@ -26,7 +27,7 @@ Deadline = Timer[Expire]
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """Kafka's broker settings that replication uses, under their names (``.`` becomes ``_``), and four of ours."""
+    """Kafka's broker settings that replication uses, under their names (``.`` becomes ``_``), and some of ours."""
 
     replica_lag_time_max_ms: int = 30_000
     replica_fetch_wait_max_ms: int = 500
@@ -40,10 +41,14 @@ class HostConfig:
     fetch_max_bytes: int = 57_671_680
     replica_fetch_backoff_first_ms: int = 5
     alter_partition_backoff_ms: int = 100  # after the controller refused an ISR
+    log_scrub_interval_ms: int = 604_800_000  # where it is not set for the cluster
     cold_read_wait_ms: int = (
         500  # how long a consumer's fetch may wait for records that have to be loaded, if its own wait is shorter
     )
     locked_log_retry_ms: int = 20  # while another process holds a replica's folder
+    failed_log_retry_ms: int = 250  # after a log could not be opened, or a folder not be deleted; doubled each time
+    failed_log_retry_max_ms: int = 30_000
+    walked_bytes_max: int = WALKED_BYTES_MAX  # a Produce of more is checked in a thread
 
 
 class HostContext:
@@ -60,6 +65,7 @@ class HostContext:
         "identity",
         "incarnation",
         "request_ids",
+        "suspected",
         "wheel",
         "woken",
     )
@@ -73,6 +79,7 @@ class HostContext:
         self.effects: list[Effect] = []
         self.woken: dict[ParkedFetch, None] = {}
         self.failed: list[Replica] = []
+        self.suspected: list[tuple[Replica, int]] = []  # reading at that offset met damaged bytes
         self.copying_out = Throttle()  # as a leader
         self.copying_in = Throttle()  # as a follower
         self.connected = True

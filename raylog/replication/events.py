@@ -11,20 +11,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from raylog.errors import RecordError
 from raylog.metadata.session import (
     AlterPartition,
     AlterPartitionAnswer,
     Assignment,
     CopyRates,
     Removal,
+    ReplicaDamaged,
     ReplicaFailed,
+    ReplicaMended,
     ReplicaOpened,
+    ReplicaRemoved,
 )
 from raylog.types import Endpoint, TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.log.cleaning import Cleaning
+    from raylog.log.config import LogConfig
     from raylog.log.log import Log
+    from raylog.log.record_validation import CheckedRecords
+    from raylog.log.scrubbing import Scrubbing
 
 Token = int
 Buffer = bytes | bytearray | memoryview
@@ -77,6 +84,7 @@ class ProducePartitionResult:
     log_start_offset: int = -1
     message: str | None = None
     hint: LeaderHint | None = None
+    record_errors: tuple[RecordError, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +124,11 @@ class FetchReceived:
 
 @dataclass(frozen=True, slots=True)
 class FetchPartitionResult:
-    """``diverging_epoch`` is (epoch, end offset) where the follower's log has to be cut; then there are no records."""
+    """``diverging_epoch`` is (epoch, end offset) where the follower's log has to be cut; then there are no records.
+
+    ``aborted`` are the (producer id, first offset) of the aborted transactions among the records; None unless the fetch was to
+    read committed records only.
+    """
 
     id: TopicIdPartition
     error: int
@@ -126,6 +138,7 @@ class FetchPartitionResult:
     diverging_epoch: tuple[int, int] | None = None
     records: Buffer = b""
     hint: LeaderHint | None = None
+    aborted: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +248,9 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class LogOpened:
-    """The answer to OpenLog. Exactly one of ``log`` and ``reason`` is set.
+    """The answer to OpenLog. Exactly one of ``log`` and ``reason`` is set. What failed is tried again, later and later.
 
-    ``locked``: another process holds the folder, the one before this that is still dying or stopped; it will be tried again.
+    ``locked``: another process holds the folder, the one before this that is still dying or stopped; it is tried again soon.
     """
 
     id: TopicIdPartition
@@ -293,12 +306,37 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsChecked:
+    """The end of a CheckRecords."""
+
+    token: Token
+    index: int
+    checked: CheckedRecords
+
+
+@dataclass(frozen=True, slots=True)
 class FlushCompleted:
-    """Everything below ``log_end_offset`` is on the disk, or ``reason`` says why not (the disk goes offline)."""
+    """Everything below ``log_end_offset`` is on the disk, or ``reason`` says why not (the disk goes offline).
+
+    ``log`` is the one that was flushed: the replica may have been removed and opened again since. None: the replica's.
+    """
 
     id: TopicIdPartition
     log_end_offset: int
     reason: str | None = None
+    log: Log | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FolderRemoved:
+    """The end of a RemoveFolder, or of a CloseLog that deletes: the folder is gone, or ``error`` says why it is not.
+
+    ``locked``: another process, or a log of this one that is just being closed, has it open.
+    """
+
+    id: TopicIdPartition
+    error: str | None = None
+    locked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +373,25 @@ class CleaningEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ScrubEnded:
+    """A log that was to be read through was, up to its end or its first damage; or ``error`` says why the disk has failed."""
+
+    id: TopicIdPartition
+    log: Log
+    scrubbing: Scrubbing
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DamageReported:
+    """Somebody who has compared this replica with the others says that it is wrong from ``offset`` on."""
+
+    id: TopicIdPartition
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """A deadline that ``next_deadline_ms`` announced may have come."""
 
@@ -342,8 +399,8 @@ class Ticked:
 Event = (
     Assigned | Removed | LogOpened | ProduceReceived | OwnAppend | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived
     | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered | ControlSessionChanged | CopyRatesGiven
-    | Cancelled
-    | FlushCompleted | Loaded | LogFailed | CleaningEnded | Ticked
+    | Cancelled | RecordsChecked
+    | FlushCompleted | FolderRemoved | Loaded | LogFailed | CleaningEnded | ScrubEnded | DamageReported | Ticked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects
@@ -366,7 +423,7 @@ class OpenLog:
 
 @dataclass(frozen=True, slots=True)
 class CloseLog:
-    """Close in a thread; with ``delete`` its folder goes too.
+    """Close in a thread; with ``delete`` its folder goes too, and FolderRemoved reports what became of it.
 
     Without ``clean`` the next opening recovers it: after an IO error nobody vouches for what is on the disk.
     """
@@ -378,12 +435,34 @@ class CloseLog:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveFolder:
+    """Delete in a thread the folder of a replica that has no log open here (``remove_folder``) and report FolderRemoved."""
+
+    removal: Removal
+
+
+@dataclass(frozen=True, slots=True)
 class Flush:
     """fsync the log in a thread and report FlushCompleted with the log end offset that was taken before the call."""
 
     id: TopicIdPartition
     log: Log
     log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRecords:
+    """Judge the records of one partition of a Produce (``record_validation.checked``) in a thread and report RecordsChecked.
+
+    ``index`` is the partition's place in the request; ``config`` the topic's, ``wall_ms`` when the request came.
+    """
+
+    token: Token
+    index: int
+    records: Buffer
+    config: LogConfig
+    wall_ms: int
+    where: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +496,7 @@ class SendFetch:
 class Tell:
     """Send a frame over the control session (dropped by the shell if there is none)."""
 
-    frame: AlterPartition | ReplicaOpened | ReplicaFailed
+    frame: AlterPartition | ReplicaOpened | ReplicaFailed | ReplicaDamaged | ReplicaMended | ReplicaRemoved
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,4 +523,18 @@ class Clean:
     cleaning: Cleaning
 
 
-Effect = Reply | OpenLog | CloseLog | Flush | Load | SendFetch | Tell | RunHousekeeping | Clean
+@dataclass(frozen=True, slots=True)
+class Scrub:
+    """Read the log through: do ``scrubbing.step()`` in a thread until it returns False, or raises OSError.
+
+    At most so fast as ``log.scrub.io.max.bytes.per.second`` says, an urgent one at once. ScrubEnded reports the end, whatever it is.
+    """
+
+    id: TopicIdPartition
+    log: Log
+    scrubbing: Scrubbing
+
+
+Effect = (
+    Reply | OpenLog | CloseLog | RemoveFolder | Flush | CheckRecords | Load | SendFetch | Tell | RunHousekeeping | Clean | Scrub
+)  # fmt: skip

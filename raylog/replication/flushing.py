@@ -114,7 +114,7 @@ class Flushing:
 
     def _flush_cut(self) -> None:
         """What was cut shall not come back with a loss of power. Nobody waits for this, unless the log rolls before it is done."""
-        if self.log.cut_is_unflushed:
+        if self.log.flushes.cut_is_unflushed:
             self._flush()
 
     def _flush_ms_passed(self, now_ms: int, wall_ms: int) -> None:

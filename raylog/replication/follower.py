@@ -92,7 +92,7 @@ class Follower:
                 log.append_as_follower(result.records, wall_ms=wall_ms)
                 self.replica.flushing.appended(now_ms)
             self._follow_offsets(result)
-            if log.is_suspect and self._holds_all(result.high_watermark):
+            if not log.is_proven and self._holds_all(result.high_watermark):
                 log.trust()
         except KafkaError:  # what came is damaged: fetch it again
             return self._pause(now_ms)
@@ -123,7 +123,7 @@ class Follower:
         """
         log = self.log
         is_current = request.current_leader_epoch == self.leader_epoch and request.fetch_offset == log.log_end_offset
-        if log.is_suspect and is_current and not self.truncating:
+        if not log.is_proven and is_current and not self.truncating:
             try:
                 log.trust()
             except OSError as error:

@@ -12,6 +12,8 @@ fetches that an event wakes are read once, when the event has been dealt with.
 A fetch reads the partitions in the order asked, sharing ``max_bytes``; the first batch found is returned whole even if
 it is larger. A follower's answer leaves out partitions that have no news for it, a consumer's names them all.
 
+A Produce whose records take long to check is held until a thread has checked them (``produce_requests.py``).
+
 Reading never waits for the disk: records that are not in memory count as not there yet while they are loaded
 (``loads.py``). A follower takes it for the end of the log when an answer without any records leaves a partition out; so
 such an answer names a partition whose records are being loaded with REQUEST_TIMED_OUT, and one whose records the throttle holds back
@@ -34,7 +36,7 @@ from kio.schema.errors import ErrorCode
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
 from raylog.metadata.session import ActorIdentity, Assignment, Removal, ReplicaStatus
-from raylog.replication.checkpoint_rounds import CheckpointRounds
+from raylog.replication.checkpoint_rounds import CheckpointRounds, arm_housekeeping
 from raylog.replication.cleaning_rounds import CleaningRounds
 from raylog.replication.context import HostConfig, HostContext
 from raylog.replication.copying_out import CopyingOut, is_throttled
@@ -46,6 +48,7 @@ from raylog.replication.events import (
     CloseLog,
     ControlSessionChanged,
     CopyRatesGiven,
+    DamageReported,
     DeleteRecordsPartitionResult,
     DeleteRecordsReceived,
     DeleteRecordsReply,
@@ -58,6 +61,7 @@ from raylog.replication.events import (
     FetchReceived,
     FetchReply,
     FlushCompleted,
+    FolderRemoved,
     ListOffsetsPartitionResult,
     ListOffsetsReceived,
     ListOffsetsReply,
@@ -66,29 +70,28 @@ from raylog.replication.events import (
     LogOpened,
     OffsetForLeaderEpochReceived,
     OffsetForLeaderEpochReply,
-    OpenLog,
     OwnAppend,
-    ProducePartition,
-    ProducePartitionResult,
     ProduceReceived,
     ProduceReply,
+    RecordsChecked,
     Removed,
     Reply,
-    RunHousekeeping,
+    ScrubEnded,
     Ticked,
+    Token,
 )
 from raylog.replication.fetch_streams import FetchStreams
+from raylog.replication.folders import Folders
 from raylog.replication.leader import FollowerProgress
 from raylog.replication.loads import Lacking, Loads, is_patient
 from raylog.replication.parked import Parked, ParkedFetch, ParkedListOffsets
-from raylog.replication.replica import UNKNOWN_LEADER_EPOCH, Replica, Role
-from raylog.types import INTERNAL_TOPICS, TopicIdPartition
+from raylog.replication.produce_requests import UNKNOWN_TOPIC_OR_PARTITION, ProduceRequests
+from raylog.replication.replica import UNKNOWN_LEADER_EPOCH, Replica
+from raylog.replication.scrubbing import ScrubRounds
+from raylog.types import TopicIdPartition
 
-UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
 THROTTLED = ErrorCode.throttling_quota_exceeded.value
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
-INVALID_REQUIRED_ACKS = ErrorCode.invalid_required_acks.value
-INVALID_TOPIC_EXCEPTION = ErrorCode.invalid_topic_exception.value
 
 __all__ = ["HostConfig", "ReplicaHost"]
 
@@ -101,13 +104,15 @@ class ReplicaHost:
         self.replicas: dict[TopicIdPartition, Replica] = {}
         self.controller_epoch = 0
         self.refused_frames = 0  # from deposed controllers
-        self._removed_while_opening: set[TopicIdPartition] = set()
+        self._folders = Folders(self.context, self.replicas)
         self._parked = Parked(self.context)
+        self._produces = ProduceRequests(self.context, self.replicas, self._parked)
         self._loads = Loads(self.context)
         self._streams = FetchStreams(self.context)
         self._checkpoints = CheckpointRounds(self.context, self.replicas)
         self._copying_out = CopyingOut(self.context)
         self._cleanings = CleaningRounds(self.context, self.replicas)
+        self._scrubs = ScrubRounds(self.context, self.replicas)
 
     # -------------------------------------------------------------- the shell's side
 
@@ -120,9 +125,11 @@ class ReplicaHost:
         context.copying_in.advance(now_ms)
         match event:
             case ProduceReceived():
-                self._produce(event, now_ms, wall_ms)
+                self._produces.received(event, now_ms, wall_ms)
+            case RecordsChecked():
+                self._produces.checked(event, now_ms, wall_ms)
             case OwnAppend(token, part):
-                result = self._append(part, 1, now_ms, wall_ms)[0]
+                result = self._produces.append(part, 1, now_ms, wall_ms)[0]
                 self.context.effects.append(Reply(token, ProduceReply((result,))))
             case FetchReceived():
                 self._fetch(event, now_ms)
@@ -147,6 +154,8 @@ class ReplicaHost:
                 self._remove(event.removal)
             case LogOpened():
                 self._log_opened(event, now_ms)
+            case FolderRemoved():
+                self._folders.removed(event, now_ms)
             case AlterPartitionAnswered():
                 self._alter_partition_answered(event, now_ms)
             case ControlSessionChanged():
@@ -161,6 +170,12 @@ class ReplicaHost:
                 self._loaded(event)
             case CleaningEnded():
                 self._cleanings.ended(event, now_ms)
+                if event.fault is not None:
+                    self._scrubs.hurry(event.id, now_ms)
+            case ScrubEnded():
+                self._scrubs.ended(event, now_ms)
+            case DamageReported():
+                self._scrubs.reported(event)
             case Cancelled():
                 cancelled = self._parked.cancel(event.token)
                 if isinstance(cancelled, ParkedFetch | ParkedListOffsets):
@@ -169,11 +184,17 @@ class ReplicaHost:
                 assert_never(event)
         if context.woken:
             self._answer_woken(now_ms)
+        while context.suspected:
+            self._scrubs.suspected(*context.suspected.pop())
         if context.failed:
             for replica in context.failed:
                 self._streams.drop(replica.id)
             context.failed.clear()
         return effects
+
+    def holds(self, token: Token) -> bool:
+        """Whether a Produce is not appended yet, because its records are checked first."""
+        return self._produces.holds(token)
 
     def next_deadline_ms(self) -> int | None:
         """When Ticked has something to do; None while nothing waits for the time."""
@@ -190,47 +211,6 @@ class ReplicaHost:
             return False
         self.controller_epoch = controller_epoch
         return True
-
-    # -------------------------------------------------------------- produce
-
-    def _append(
-        self, part: ProducePartition, acks: int, now_ms: int, wall_ms: int
-    ) -> tuple[ProducePartitionResult, int]:
-        """The result, and the offset at which the append is complete (−1 after an error)."""
-        replica = self.replicas.get(part.id)
-        if replica is None:
-            return ProducePartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION), -1
-        if replica.leader is None:
-            return replica.refused_produce(), -1
-        return replica.leader.append(part.records, acks, now_ms, wall_ms)
-
-    def _produce(self, event: ProduceReceived, now_ms: int, wall_ms: int) -> None:
-        acks = event.acks
-        if acks not in (-1, 0, 1):
-            refused = tuple(ProducePartitionResult(part.id, INVALID_REQUIRED_ACKS) for part in event.partitions)
-            self.context.effects.append(Reply(event.token, ProduceReply(refused)))
-            return
-        results: list[ProducePartitionResult] = []
-        waits: list[tuple[int, Replica, int]] = []
-        for index, part in enumerate(event.partitions):
-            replica = self.replicas.get(part.id)
-            if replica is not None and replica.assignment.topic in INTERNAL_TOPICS:
-                results.append(ProducePartitionResult(part.id, INVALID_TOPIC_EXCEPTION))
-                continue
-            result, required_end = self._append(part, acks, now_ms, wall_ms)
-            results.append(result)
-            if required_end >= 0 and replica is not None and replica.log is not None:
-                reached = replica.log.high_watermark if acks == -1 else replica.flushing.completed_end
-                if reached < required_end:
-                    waits.append((index, replica, required_end))
-        if acks == 0:
-            return
-        if waits:
-            self._parked.park_produce(
-                event.token, event.timeout_ms, results, waits, committed=acks == -1, now_ms=now_ms
-            )
-        else:
-            self.context.effects.append(Reply(event.token, ProduceReply(tuple(results))))
 
     # -------------------------------------------------------------- fetch
 
@@ -302,10 +282,10 @@ class ReplicaHost:
                     continue
             first = size == 0
             try:
-                result = replica.read(part, limit, follower=follower, at_least_one=first, in_memory=in_memory)
+                result = replica.read(part, limit, event, at_least_one=first, in_memory=in_memory)
             except NotInMemory as missing:
                 lacking.append((part.id, missing))
-                result = replica.read(part, 0, follower=follower, at_least_one=False, in_memory=True)
+                result = replica.read(part, 0, event, at_least_one=False, in_memory=True)
             got = len(result.records)
             size += got
             if throttled:
@@ -408,7 +388,7 @@ class ReplicaHost:
                 results.append(ListOffsetsPartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
             else:
                 try:
-                    results.append(replica.list_offset(part, event.replica_id, in_memory=in_memory))
+                    results.append(replica.list_offset(part, event, in_memory=in_memory))
                 except NotInMemory as missing:
                     lacking.append((part.id, missing))
         return results, lacking
@@ -449,61 +429,38 @@ class ReplicaHost:
     def _assign(self, assignment: Assignment, now_ms: int) -> None:
         if not self.admit_controller(assignment.controller_epoch):
             return
-        self._removed_while_opening.discard(assignment.id)
+        self._folders.assigned(assignment.id)
         replica = self.replicas.get(assignment.id)
         if replica is None:
-            self.replicas[assignment.id] = Replica(self.context, assignment)
-            self.context.effects.append(OpenLog(assignment))
+            replica = self.replicas[assignment.id] = Replica(self.context, assignment)
+            self._folders.open(replica)
         elif replica.assign(assignment, now_ms):
             self._streams.update(replica, now_ms)
-            self._cleanings.opened(replica.log, now_ms)
+            self._configured(replica, now_ms)
 
     def _remove(self, removal: Removal) -> None:
         if not self.admit_controller(removal.controller_epoch):
             return
-        id = TopicIdPartition(removal.topic_id, removal.partition)
-        replica = self.replicas.get(id)
-        if replica is None:
-            return
-        if replica.role is Role.OPENING:
-            self._removed_while_opening.add(id)  # its thread is at work: LogOpened ends it
-            return
-        self._streams.drop(id)
-        del self.replicas[id]
-        replica.remove()
+        self._streams.drop(TopicIdPartition(removal.topic_id, removal.partition))
+        self._folders.remove(removal)
 
     def _log_opened(self, event: LogOpened, now_ms: int) -> None:
         replica = self.replicas.get(event.id)
-        if replica is None or replica.role is not Role.OPENING:
+        if replica is None or not replica.is_opening:
             if event.log is not None:
                 self.context.effects.append(CloseLog(event.id, event.log, delete=False))
             return
-        if event.id in self._removed_while_opening:
-            self._removed_while_opening.discard(event.id)
-            del self.replicas[event.id]
-            if event.log is not None:
-                self.context.effects.append(CloseLog(event.id, event.log, delete=True))
-            return
-        if event.log is None:
-            if event.locked:
-                self._open_again(replica, now_ms)
-            else:
-                replica.fail(event.reason or "its log could not be opened")
+        if not self._folders.opened(replica, event, now_ms) or event.log is None:
             return
         replica.log_opened(event.log, now_ms)
         self._streams.update(replica, now_ms)
-        self._arm_housekeeping(replica, now_ms)
+        arm_housekeeping(self.context, replica, now_ms)
         self._checkpoints.begin(now_ms)
+        self._configured(replica, now_ms)
+
+    def _configured(self, replica: Replica, now_ms: int) -> None:
         self._cleanings.opened(replica.log, now_ms)
-
-    def _open_again(self, replica: Replica, now_ms: int) -> None:
-        """The folder is locked by another process: wait for it, however long it takes (DESIGN §3)."""
-
-        def due(now_ms: int, wall_ms: int) -> None:
-            if self.replicas.get(replica.id) is replica and replica.role is Role.OPENING:
-                self.context.effects.append(OpenLog(replica.assignment))
-
-        self.context.wheel.add(now_ms + self.context.config.locked_log_retry_ms, due)
+        self._scrubs.opened(replica.id, replica.log, now_ms)
 
     def _alter_partition_answered(self, event: AlterPartitionAnswered, now_ms: int) -> None:
         answer = event.answer
@@ -532,7 +489,7 @@ class ReplicaHost:
 
     def _flush_completed(self, event: FlushCompleted, now_ms: int) -> None:
         replica = self.replicas.get(event.id)
-        if replica is None:
+        if replica is None or (event.log is not None and event.log is not replica.log):
             return
         replica.flush_completed(event)
         if replica.log is not None and not replica.flushing.held:
@@ -548,17 +505,6 @@ class ReplicaHost:
                 self.context.woken[waiter] = None
             else:
                 self._search_again(waiter)
-
-    def _arm_housekeeping(self, replica: Replica, now_ms: int) -> None:
-        interval_ms = self.context.config.log_retention_check_interval_ms
-
-        def due(now_ms: int, wall_ms: int) -> None:
-            if replica.log is not None:
-                replica.checkpointed = replica.log.high_watermark
-                self.context.effects.append(RunHousekeeping(replica.id, replica.log))
-                replica.housekeeping = self.context.wheel.add(now_ms + interval_ms, due)
-
-        replica.housekeeping = self.context.wheel.add(now_ms + interval_ms, due)
 
     def logs(self) -> list[Log]:
         """The open logs."""
@@ -583,9 +529,12 @@ class ReplicaHost:
         assert not self.context.woken, "an event ended with woken fetches that nobody read"
         self._streams.check()
         self._parked.check()
+        self._produces.check()
         self._loads.check()
         self._copying_out.check()
         self._cleanings.check()
+        self._folders.check()
+        self._scrubs.check()
         for request in self._parked.by_token.values():
             if isinstance(request, ParkedFetch | ParkedListOffsets):
                 waits = [request in self._loads.in_flight.get(place, ()) for place in sorted(request.lacks)]

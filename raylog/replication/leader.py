@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import KafkaError
+from raylog.log.record_validation import CheckedRecords
 from raylog.metadata.session import AlterPartition, AlterPartitionAnswer, AssignedReplica, Assignment
 from raylog.replication.context import Deadline
 from raylog.replication.events import Buffer, FetchPartition, ProducePartitionResult, Tell
@@ -149,7 +150,9 @@ class Leader:
 
     # -------------------------------------------------------------- append
 
-    def append(self, records: Buffer, acks: int, now_ms: int, wall_ms: int) -> tuple[ProducePartitionResult, int]:
+    def append(
+        self, records: Buffer, acks: int, now_ms: int, wall_ms: int, checked: CheckedRecords | None = None
+    ) -> tuple[ProducePartitionResult, int]:
         """The result for the client, and the offset at which the append is complete (−1 after an error)."""
         replica = self.replica
         if acks == -1 and len(self.isr.committed) < self.min_isr:
@@ -157,10 +160,15 @@ class Leader:
             return ProducePartitionResult(replica.id, NOT_ENOUGH_REPLICAS, message=short), -1
         try:
             appended = self.log.append_as_leader(
-                records, leader_epoch=self.leader_epoch, wall_ms=wall_ms, is_followed=bool(self.followers)
+                records,
+                leader_epoch=self.leader_epoch,
+                wall_ms=wall_ms,
+                is_followed=bool(self.followers),
+                checked=checked,
             )
         except KafkaError as error:
-            return ProducePartitionResult(replica.id, error.code.value, message=str(error)), -1
+            code = error.code.value
+            return ProducePartitionResult(replica.id, code, message=str(error), record_errors=error.record_errors), -1
         except OSError as error:
             replica.fail(f"append: {error}")
             return replica.refused_produce(), -1

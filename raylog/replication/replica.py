@@ -6,7 +6,8 @@ Roles (``role``), how each answers requests, and where it goes::
     Leader     all requests, from its log                               → Leader (new epoch), Follower (Assigned), Offline (an IO error)
     Follower   a consumer's fetch, up to the high watermark it knows;   → Leader, Follower (new epoch), Offline
                else NOT_LEADER_OR_FOLLOWER with a hint
-    Offline    everything: KAFKA_STORAGE_ERROR                          → nowhere in this process: an IO error is never retried
+    Offline    everything: KAFKA_STORAGE_ERROR                          → Opening (LogOpened, where the log could not be opened before);
+                                                                          after an IO error of an open log nowhere in this process
 
 It leads when the assignment names its broker as leader *and* this very process (incarnation) as that broker's replica;
 a leader epoch that belongs to another incarnation of this broker is not ours to lead (DESIGN §6). Assignments whose
@@ -16,6 +17,10 @@ of a replica.
 A replica knows no socket, no clock and no other replica; it reads its log and gives orders through its ``HostContext``.
 ``leader.py`` and ``follower.py`` hold what belongs to one role; here is what outlives it: the log, flushing, those who
 wait, reading.
+
+Damage (``damaged``): bytes of the log have changed on the disk. The replica tells the controller and goes on in its role; what
+is damaged it refuses, with KAFKA_STORAGE_ERROR where another replica in sync can take over, else with CORRUPT_MESSAGE. When an
+epoch begins in which it follows and is in neither ISR nor ELR, it drops its log from the damage on and copies it from the leader.
 
 Invariants (``check``): log start ≤ high watermark ≤ log end; exactly one of leader and follower is set in the role of
 that name; within a leader epoch the high watermark goes back only where truncation takes the records away (unclean
@@ -32,10 +37,21 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import KafkaError
+from raylog.log import scrubbing
 from raylog.log.config import LogConfig
+from raylog.log.scrubbing import Damage
 from raylog.metadata import throttled_replicas
-from raylog.metadata.session import AssignedReplica, Assignment, ReplicaFailed, ReplicaOpened, ReplicaStatus
+from raylog.metadata.session import (
+    AssignedReplica,
+    Assignment,
+    ReplicaDamaged,
+    ReplicaFailed,
+    ReplicaMended,
+    ReplicaOpened,
+    ReplicaStatus,
+)
 from raylog.metadata.throttled_replicas import FOLLOWERS, LEADERS
+from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.context import Deadline, HostContext
 from raylog.replication.events import (
     Buffer,
@@ -49,6 +65,7 @@ from raylog.replication.events import (
     LeaderHint,
     ListOffsetsPartition,
     ListOffsetsPartitionResult,
+    ListOffsetsReceived,
     ProducePartitionResult,
     Tell,
 )
@@ -67,6 +84,8 @@ FENCED_LEADER_EPOCH = ErrorCode.fenced_leader_epoch.value
 UNKNOWN_LEADER_EPOCH = ErrorCode.unknown_leader_epoch.value
 OFFSET_NOT_AVAILABLE = ErrorCode.offset_not_available.value
 KAFKA_STORAGE_ERROR = ErrorCode.kafka_storage_error.value
+READ_COMMITTED = 1  # an isolation level
+CORRUPT_MESSAGE = ErrorCode.corrupt_message.value
 
 LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 UNKNOWN_SPECIAL = -(1 << 63)  # stands for a negative timestamp that means nothing to the asker's version
@@ -84,7 +103,7 @@ _NEXT: dict[Role, tuple[Role, ...]] = {
     Role.OPENING: (Role.LEADER, Role.FOLLOWER, Role.OFFLINE),
     Role.LEADER: (Role.LEADER, Role.FOLLOWER, Role.OFFLINE),
     Role.FOLLOWER: (Role.LEADER, Role.FOLLOWER, Role.OFFLINE),
-    Role.OFFLINE: (),
+    Role.OFFLINE: (Role.OPENING,),
 }
 
 
@@ -95,12 +114,15 @@ class Replica:
         "assignment",
         "checkpointed",
         "context",
+        "damage",
+        "failed_openings",
         "flushing",
         "follower",
         "hint",
         "history",
         "housekeeping",
         "id",
+        "is_opening",
         "leader",
         "log",
         "reason",
@@ -123,6 +145,9 @@ class Replica:
         self.hint = _hint_of(assignment)
         self._note_throttles()
         self.reason: str | None = None  # why it is offline
+        self.is_opening = False  # an OpenLog is under way
+        self.failed_openings = 0
+        self.damage: Damage | None = None  # in its log, as long as it has not been dropped
         self.watchers = Watchers(context.woken)
         self.housekeeping: Deadline | None = None
         self.checkpointed = -1  # the high watermark that a checkpoint was last ordered for
@@ -153,8 +178,11 @@ class Replica:
         return True
 
     def log_opened(self, log: Log, now_ms: int) -> None:
+        if self.role is Role.OFFLINE and self.failed_openings:
+            self._enter(Role.OPENING)
         assert self.role is Role.OPENING, f"{self.id}: a log was opened as {self.role.value}; {list(self.history)}"
         self.log = log
+        self.reason = None
         self.flushing = Flushing(self.context, self.id, log)
         self.context.effects.append(Tell(ReplicaOpened(self.status())))
         self._take_role(now_ms)
@@ -184,6 +212,7 @@ class Replica:
             log.high_watermark = max(log.high_watermark, log.log_start_offset)
             if not self._on_disk(log.trust):
                 return
+            self._tell_damage()
             self.leader = Leader(self, assignment, now_ms)
             self.watchers.wake_all()
             return
@@ -195,6 +224,8 @@ class Replica:
             return
         self._leave_role()
         self._enter(Role.FOLLOWER)
+        if self.damage is not None and not self._on_disk(self._mend):
+            return
         self.follower = Follower(self, assignment.leader_epoch, reachable)
         self.watchers.refuse_all(NOT_LEADER_OR_FOLLOWER, hint=self.hint)
         self.watchers.wake_all()
@@ -210,8 +241,14 @@ class Replica:
         self.leader = self.follower = None
 
     def fail(self, reason: str) -> None:
-        """An IO error, or a log that cannot be trusted: answer nothing more from it in this process."""
+        """An IO error, or a log that cannot be trusted: answer nothing more from it in this process.
+
+        Or a log that could not be opened: answer nothing until it can be.
+        """
         if self.role is Role.OFFLINE:
+            if reason != self.reason:
+                self.reason = reason
+                self._tell_failure()
             return
         self._leave_role()
         self._enter(Role.OFFLINE)
@@ -225,6 +262,38 @@ class Replica:
     def _tell_failure(self) -> None:
         topic_id, partition = self.id
         self.context.effects.append(Tell(ReplicaFailed(topic_id, partition, self.reason or "unknown")))
+
+    def damaged(self, damage: Damage) -> None:
+        """Its log is damaged: tell the controller, who takes this replica out of the ISR as soon as another one there can lead."""
+        if self.damage is None and self.log is not None:
+            self.damage = damage
+            self._tell_damage()
+
+    def _tell_damage(self) -> None:
+        if self.damage is not None:
+            frame = ReplicaDamaged(*self.id, self.assignment.leader_epoch, self.damage.words())
+            self.context.effects.append(Tell(frame))
+
+    def _mend(self) -> None:
+        """Another epoch begins: drop the damage, if nobody counts on this log, before the first fetch in it says where it ends."""
+        assignment, me = self.assignment, self.context.broker_id
+        if me in assignment.isr or me in assignment.elr:
+            self._tell_damage()  # it was decided for another reason
+            return
+        assert self.damage is not None, self.id
+        log = self.open_log()
+        scrubbing.drop(log, self.damage)
+        log.high_watermark = max(log.log_start_offset, min(log.high_watermark, log.log_end_offset))
+        self.flushing.truncated()
+        self.damage = None
+        self.context.effects.append(Tell(ReplicaMended(*self.id)))
+
+    def _refusal_of_damage(self, offset: int) -> int:
+        """The error code of a read that met damaged bytes: ask again where another replica can take over, else give up."""
+        self.context.suspected.append((self, offset))
+        me, assignment = self.context.broker_id, self.assignment
+        others = [each for each in assignment.replicas if each.broker_id in assignment.isr and each.broker_id != me]
+        return KAFKA_STORAGE_ERROR if any(each.incarnation for each in others) else CORRUPT_MESSAGE
 
     def remove(self) -> None:
         """It is no longer this actor's: end what waits and delete the folder."""
@@ -295,7 +364,7 @@ class Replica:
         if log is None:
             return FetchPartitionResult(self.id, error, hint=hint)
         return FetchPartitionResult(
-            self.id, error, log.high_watermark, log.high_watermark, log.log_start_offset, hint=hint
+            self.id, error, log.high_watermark, log.stable_end_offset, log.log_start_offset, hint=hint
         )
 
     def validate_fetch(self, request: FetchPartition, *, follower: bool) -> FetchPartitionResult | None:
@@ -340,7 +409,7 @@ class Replica:
     def _diverging(self, epoch: int, end: int) -> FetchPartitionResult:
         log = self.open_log()
         return FetchPartitionResult(
-            self.id, 0, log.high_watermark, log.high_watermark, log.log_start_offset, diverging_epoch=(epoch, end)
+            self.id, 0, log.high_watermark, log.stable_end_offset, log.log_start_offset, diverging_epoch=(epoch, end)
         )
 
     def follower_progress(self, request: FetchReceived) -> FollowerProgress | None:
@@ -355,30 +424,47 @@ class Replica:
         return self.log is not None and offset < self.log.log_end_offset
 
     def read(
-        self, request: FetchPartition, max_bytes: int, *, follower: bool, at_least_one: bool, in_memory: bool
+        self, request: FetchPartition, max_bytes: int, of: FetchReceived, *, at_least_one: bool, in_memory: bool
     ) -> FetchPartitionResult:
-        """Records from the fetch offset on: up to the log end for a follower, to the high watermark for a consumer.
+        """Records from the fetch offset on: up to the log end for a follower, to the high watermark for a consumer, to the last
+        stable offset for one that reads committed records only.
 
         The request has been validated. ``max_bytes`` ≤ 0 reads nothing. ``in_memory``: raises NotInMemory rather than wait for the disk.
         """
         log = self.open_log()
-        high_watermark = log.high_watermark
-        end = log.log_end_offset if follower else high_watermark
+        high_watermark, stable_end = log.high_watermark, log.stable_end_offset
+        is_committed = of.replica_id < 0 and of.isolation_level == READ_COMMITTED
+        end = log.log_end_offset if of.replica_id >= 0 else stable_end if is_committed else high_watermark
         records: Buffer = b""
+        aborted: tuple[tuple[int, int], ...] = ()
         if request.fetch_offset < end and max_bytes > 0:
             try:
-                records = log.read(
+                found = log.read(
                     request.fetch_offset, max_bytes, end_offset=end, at_least_one=at_least_one, in_memory=in_memory
-                ).records
+                )
+                records = found.records
+                if is_committed:
+                    aborted = log.transactions.aborted(request.fetch_offset, found.next_offset)
+            except (CorruptBatch, UnsupportedMagic):
+                return self.refused_fetch(self._refusal_of_damage(request.fetch_offset))
             except KafkaError as error:
                 return self.refused_fetch(error.code.value)
             except OSError as error:
                 self.fail(f"read: {error}")
                 return self.refused_fetch(KAFKA_STORAGE_ERROR)
-        return FetchPartitionResult(self.id, 0, high_watermark, high_watermark, log.log_start_offset, None, records)
+        return FetchPartitionResult(
+            self.id,
+            0,
+            high_watermark,
+            stable_end,
+            log.log_start_offset,
+            None,
+            records,
+            aborted=aborted if is_committed else None,
+        )
 
     def list_offset(
-        self, request: ListOffsetsPartition, replica_id: int, *, in_memory: bool
+        self, request: ListOffsetsPartition, of: ListOffsetsReceived, *, in_memory: bool
     ) -> ListOffsetsPartitionResult:
         """One offset by timestamp or by name (Kafka's ``fetchOffsetForTimestamp``); a leader's answer only.
 
@@ -390,8 +476,11 @@ class Replica:
         error = self.judge_epoch(request.current_leader_epoch)
         if error:
             return ListOffsetsPartitionResult(self.id, error)
-        end = log.log_end_offset if replica_id >= 0 else log.high_watermark
-        lagging = replica_id < 0 and log.high_watermark < leader.epoch_start_offset
+        is_committed = of.isolation_level == READ_COMMITTED
+        end = log.stable_end_offset if is_committed else log.high_watermark
+        if of.replica_id >= 0:
+            end = log.log_end_offset
+        lagging = of.replica_id < 0 and log.high_watermark < leader.epoch_start_offset
         if request.timestamp == LATEST:
             if lagging:
                 return ListOffsetsPartitionResult(self.id, OFFSET_NOT_AVAILABLE)
@@ -408,6 +497,8 @@ class Replica:
                 found = log.largest_timestamp(end, in_memory=in_memory)
             else:
                 found = log.offset_for_timestamp(request.timestamp, end, in_memory=in_memory)
+        except (CorruptBatch, UnsupportedMagic):
+            return ListOffsetsPartitionResult(self.id, self._refusal_of_damage(log.log_start_offset))
         except OSError as broken:
             self.fail(f"list offsets: {broken}")
             return ListOffsetsPartitionResult(self.id, KAFKA_STORAGE_ERROR)
@@ -440,6 +531,7 @@ class Replica:
             self.assignment.partition_epoch,
             log.recovery.scanned_bytes,
             log.recovery.cut_bytes,
+            self.damage.words() if self.damage is not None else "",
         )
 
     # -------------------------------------------------------------- invariants

@@ -32,6 +32,7 @@ SUMMON: Final = 20_009
 DRAIN_BROKER: Final = 20_010
 CANCEL: Final = 20_011
 LOCATE_RECORDS: Final = 20_012
+REPAIR_REPLICA: Final = 20_013
 
 _T = TypeVar("_T")
 _requests: dict[int, type[Any]] = {}
@@ -321,6 +322,26 @@ class RecordsLocated:
     boot_id: str
     offset_end: int
     pieces: tuple[tuple[str, int, int, int, int], ...] = ()
+
+
+@request_of(REPAIR_REPLICA)
+@dataclass(frozen=True, slots=True)
+class RepairReplica:
+    """Tells a process that its replica is wrong from ``offset`` on: it is to be copied anew from there, from another one."""
+
+    API_KEY: ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+@reply_to(REPAIR_REPLICA)
+@dataclass(frozen=True, slots=True)
+class RepairBegun:
+    """The replica has taken it in. It goes on as it is while no other one is in sync."""
+
+    API_KEY: ClassVar[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,7 @@ def test_a_corrupt_batch_in_a_file_is_named_as_when_it_is_fetched(
     broken[200] ^= 0x10
     with segments(folder, name)[1].open("r+b") as file:
         file.write(broken)
-    with pytest.raises(CorruptMessageError, match=rf"offsets {base}–{base + 4} of {name}-0 is broken"):
+    with pytest.raises(CorruptMessageError, match=rf"the batch at offset {base} of {name}-0 is broken"):
         read(kafka, name, 0, 60)
     assert fetches == [base]
 

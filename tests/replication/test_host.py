@@ -23,6 +23,7 @@ from raylog.replication.events import (
     OwnAppend,
     ProducePartition,
     Removed,
+    RemoveFolder,
     Reply,
     SendFetch,
     Tell,
@@ -165,7 +166,7 @@ def test_a_replica_that_is_opening_answers_nobody_and_takes_the_latest_assignmen
     assert host.status() == (hosts.replica(1).status(),)
 
 
-def test_a_log_that_cannot_be_opened_is_reported_and_stays_so() -> None:
+def test_a_log_that_cannot_be_opened_is_reported() -> None:
     hosts = Hosts((1,))
     assignment = hosts.assign(1, (1,), to=())
     host = hosts.host(1)
@@ -192,8 +193,9 @@ def test_a_log_whose_folder_another_process_holds_is_tried_again_until_it_is_fre
         assert due_ms is not None and due_ms <= now_ms + 100
         assert host.handle(Ticked(), now_ms + 100, 0) == [OpenLog(assignment)]
     host.handle(LogOpened(P0, None, "locked", locked=True), 61_000, 0)
-    host.handle(Removed(Removal(1, *P0)), 61_001, 0)
-    assert host.handle(Ticked(), 61_100, 0) == [OpenLog(assignment)], "its folder has to be deleted yet"
+    removal = Removal(1, *P0)
+    assert host.handle(Removed(removal), 61_001, 0) == [RemoveFolder(removal)], "its folder has to be deleted yet"
+    assert RemoveFolder(removal) not in host.handle(Ticked(), 61_100, 0), "once is enough"
 
 
 def test_only_this_process_itself_writes_to_an_internal_topic_and_is_answered_at_once() -> None:

@@ -80,7 +80,7 @@ def test_a_fetch_that_times_out_gets_what_there_is() -> None:
     assert parked not in hosts.replies
     hosts.advance(1)
     assert results(hosts, parked) == [(0, 0), (1, len(batch(b"x")))]
-    assert len(hosts.host(1).context.wheel) == 3  # two housekeepings and the checkpoint: no deadline is left
+    assert len(hosts.host(1).context.wheel) == 4  # two housekeepings, checkpoint, scrub: no deadline is left
 
 
 def test_max_bytes_is_shared_and_the_first_batch_comes_whole() -> None:

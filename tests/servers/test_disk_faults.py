@@ -83,6 +83,38 @@ def test_a_full_disk_without_replicas_stops_writes_until_there_is_room(faulty: A
     assert faulty.values(60) == numbered(0, 60)
 
 
+def test_a_topic_that_filled_the_disk_can_be_deleted(faulty: Any, numbered: Numbered) -> None:
+    """Its replica is offline, and has no log open: the folder goes all the same, or nothing would ever be free again."""
+    faulty.make_topic(replication_factor=1)
+    node = faulty.leader()
+    faulty.produce(numbered(0, 50))
+    faulty.files[broker_of(node)].fill_up()
+    refused = produce(faulty.running, node, "t", batch(b"too much"))
+    assert refused.error_code is ErrorCode.kafka_storage_error
+    folder = faulty.folder(broker_of(node))
+    assert folder.exists()
+    with AdminClient(faulty.running.address) as admin:
+        admin.delete_topics(["t"])
+    eventually(lambda: not folder.exists(), "the folder away")
+
+
+def test_a_log_that_could_not_be_opened_for_a_while_comes_back_by_itself(faulty: Any, numbered: Numbered) -> None:
+    faulty.make_topic()
+    faulty.produce(numbered(0, 20))
+    node = faulty.leader()
+    disk = faulty.files[broker_of(node)]
+    faulty.hold()
+    faulty.running.crash(node)
+    disk.read_error = errno.EIO
+    faulty.let_go()
+    eventually(lambda: actor(faulty.running, node)["failures"], "the failure known to the controller")
+    incarnation = actor(faulty.running, node)["incarnation"]
+    disk.mend()
+    faulty.await_whole()
+    after = actor(faulty.running, node)
+    assert after["incarnation"] == incarnation and not after["failures"]
+
+
 @pytest.mark.parametrize("kind", ["write", "read"])
 def test_an_io_error_takes_the_replica_offline_and_another_leads(faulty: Any, numbered: Numbered, kind: str) -> None:
     faulty.make_topic()
@@ -177,7 +209,7 @@ def test_a_metadata_log_of_a_newer_version_is_refused_by_name(tmp_path: Path) ->
         pass
     folder = tmp_path / "broker-0" / "__cluster_metadata-0"
     state = folder / "quorum-state"
-    state.write_text(state.read_text().replace('"version": 1', '"version": 2'))
+    state.write_text('{"version": 2, "term": 1, "voted_for": null}')
     with pytest.raises(DiskError, match=r"quorum-state is of version 2"), cluster(brokers=1, folder=tmp_path):
         pass
 

@@ -66,6 +66,53 @@ def test_a_link_to_an_earlier_incarnation_is_closed_when_a_later_one_is_fetched_
     assert FetchFailed(IDENTITY.node_id, IDENTITY.incarnation, 1) in heard
 
 
+def test_a_fetch_that_is_renewed_while_its_link_opens_opens_no_second_one() -> None:
+    heard: list[FetchAnswered | FetchFailed] = []
+
+    async def work() -> None:
+        links = LeaderLinks(Peer(1, 1), secret=SECRET.encode(), cluster_id=CLUSTER, on_event=heard.append)
+        leader = Leader(IDENTITY)
+        try:
+            async with asyncio.timeout(30):
+                endpoint = await leader.server.start()
+                for fetch_id in (1, 2):
+                    links.send(order(leader, endpoint, fetch_id))
+                await until(lambda: bool(leader.parked))
+                links.send(order(leader, endpoint, 3))
+                await until(lambda: len(leader.parked) == 2)
+                assert len(leader.server.connections) == 1
+                links.close()
+                await until(lambda: leader.gone == 2 and not leader.server.connections)
+        finally:
+            await leader.server.stop(grace_s=0)
+
+    asyncio.run(work())
+    node, incarnation = IDENTITY.node_id, IDENTITY.incarnation
+    assert heard == [FetchFailed(node, incarnation, 2), FetchFailed(node, incarnation, 3)], (
+        "the first was given up unsent"
+    )
+
+
+def test_of_fetches_for_a_link_that_cannot_be_opened_the_newest_fails_and_the_next_tries_again() -> None:
+    heard: list[FetchAnswered | FetchFailed] = []
+
+    async def work() -> None:
+        links = LeaderLinks(Peer(1, 1), secret=SECRET.encode(), cluster_id=CLUSTER, on_event=heard.append)
+        leader = Leader(IDENTITY)
+        endpoint = await leader.server.start()
+        await leader.server.stop(grace_s=0)
+        async with asyncio.timeout(30):
+            for fetch_id in (1, 2):
+                links.send(order(leader, endpoint, fetch_id))
+            await until(lambda: len(heard) == 1)
+            links.send(order(leader, endpoint, 3))
+            await until(lambda: len(heard) == 2)
+        links.close()
+
+    asyncio.run(work())
+    assert heard == [FetchFailed(IDENTITY.node_id, IDENTITY.incarnation, fetch_id) for fetch_id in (2, 3)]
+
+
 def test_a_fetch_from_a_process_that_is_another_one_now_has_failed() -> None:
     heard: list[FetchAnswered | FetchFailed] = []
 

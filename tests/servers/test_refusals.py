@@ -32,6 +32,7 @@ from raylog.client import requests
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer
 from raylog.errors import ConfigError, KafkaError, kafka_error
+from raylog.records.batch import write_crc
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, Endpoint, TopicPartition, slot_of
 from raylog.wire.connection import Connection
@@ -103,10 +104,17 @@ def test_a_batch_that_ends_early_is_corrupt(running: InProcessCluster, topic: st
     assert_refused(running, topic, whole[: 61 if cut == 61 else -cut], ErrorCode.corrupt_message)
 
 
-def test_one_bad_batch_of_several_keeps_all_of_them_out(running: InProcessCluster, topic: str) -> None:
-    damaged = bytearray(batch(b"bad"))
-    damaged[-1] ^= 1
-    assert_refused(running, topic, batch(b"good") + bytes(damaged), ErrorCode.corrupt_message)
+def test_several_batches_for_one_partition_are_refused(running: InProcessCluster, topic: str) -> None:
+    answer = assert_refused(running, topic, batch(b"one") + batch(b"another"), ErrorCode.invalid_record)
+    assert "one record batch for each of its partitions" in answer.error_message
+
+
+def test_garbage_under_a_valid_crc_is_refused_and_its_first_record_named(running: InProcessCluster, topic: str) -> None:
+    garbage = bytearray(batch(b"a value of some length"))
+    garbage[61:] = b"\xff" * (len(garbage) - 61)
+    write_crc(garbage)
+    answer = assert_refused(running, topic, bytes(garbage), ErrorCode.invalid_record)
+    assert [error.batch_index for error in answer.record_errors] == [0]
 
 
 def test_a_gap_in_the_sequence_is_refused_and_a_repetition_gets_its_first_offset(

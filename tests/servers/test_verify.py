@@ -29,7 +29,7 @@ def verify(faulty: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
         def admin(self) -> AdminClient:
             return AdminClient(faulty.running.address)
 
-    monkeypatch.setattr(verify_module, "find_cluster", lambda folder, address: Found())
+    monkeypatch.setattr(verify_module, "find_cluster", lambda *where: Found())
     return lambda *arguments: CliRunner().invoke(app, ["verify", *arguments])
 
 
@@ -114,3 +114,38 @@ def test_epochs_and_deleted_records_are_followed(
     assert report.holds, report.words()
     assert (report.start, report.end) == (55, 300) and len(report.compared) == 3
     assert verify("t").exit_code == 0
+
+
+@pytest.mark.parametrize("whose", ["leader", "follower"])
+def test_repair_mends_the_copy_that_differs_from_the_majority(
+    faulty: Any, numbered: Numbered, verify: Callable[..., Result], whose: str
+) -> None:
+    faulty.make_topic()
+    faulty.produce(numbered(0, 500), batch_size=200)
+    leader = broker_of(faulty.leader())
+    broker = leader if whose == "leader" else (leader + 1) % 3
+    for offset in (250, 400):
+        flip_a_byte(faulty.folder(broker) / f"{0:020d}.log", offset)
+    result = verify("t", "--repair", "--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 0 and document["identical"] is True and document["not_repaired"] == []
+    (repair,) = document["repairs"]
+    assert (repair["topic"], repair["partition"], repair["broker"]) == ("t", 0, broker)
+    assert 240 <= repair["offset"] <= 250 and "another one than on brokers" in repair["why"]
+    faulty.await_whole()
+    assert faulty.values(500) == numbered(0, 500)
+    assert "All replicas are the same." in verify("t", "--repair").output, "nothing is left to repair"
+
+
+def test_repair_touches_nothing_where_nobody_can_say_which_copy_is_right(
+    faulty: Any, numbered: Numbered, verify: Callable[..., Result]
+) -> None:
+    faulty.make_topic(replication_factor=2)
+    faulty.produce(numbered(0, 500), batch_size=200)
+    holders = sorted(each for each in range(3) if faulty.folder(each).exists())
+    flip_a_byte(faulty.folder(holders[0]) / f"{0:020d}.log", 250)
+    before = [(faulty.folder(each) / f"{0:020d}.log").read_bytes() for each in holders]
+    result = verify("t", "--repair", "--patience", "5")
+    assert result.exit_code == 1
+    assert "NOT repaired: t-0 at offset 2" in result.output and "none is that of a majority" in result.output
+    assert [(faulty.folder(each) / f"{0:020d}.log").read_bytes() for each in holders] == before

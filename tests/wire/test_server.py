@@ -372,6 +372,7 @@ def test_a_client_that_does_not_read_is_not_read_either(run: Run) -> None:
             await read_frame(reader)
         assert served == 200
         writer.close()
+        await writer.wait_closed()  # uvloop may never close a loop in which megabytes are on their way
         await server.stop()
 
     run(work())

@@ -1,0 +1,191 @@
+"""Produce requests of one host: appended in the order of their arrival, those with much to check after a thread has checked them.
+
+What a leader checks in a batch may take long (``raylog.log.record_validation``), and the loop must not wait for it. Such a request is
+*held*: ``CheckRecords`` orders the work, ``RecordsChecked`` reports its end, and then the request is appended as any other. What
+the thread found depends on the bytes and the topic's configuration only. Whether this replica still leads, whether the batch is a
+repeat, how many replicas are in sync: all that is judged at the append.
+
+Order. A request that names a partition of a held one waits behind it, in that partition's line; a request leaves when its own checks
+are done and it is first in every line that it stands in. So the batches of each partition are appended as they came, while
+requests for other partitions pass. A held request is a request on its way: it ends by its append, whatever becomes of its client.
+
+Invariants (``check``): every held request stands in the line of each of its partitions, once; a request that is first in all its
+lines waits for a check.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from kio.schema.errors import ErrorCode
+
+from raylog.log.record_validation import CheckedRecords, takes_long
+from raylog.records.batch import HEADER_SIZE, peek_size
+from raylog.replication.context import HostContext
+from raylog.replication.events import (
+    Buffer,
+    CheckRecords,
+    ProducePartition,
+    ProducePartitionResult,
+    ProduceReceived,
+    ProduceReply,
+    RecordsChecked,
+    Reply,
+    Token,
+)
+from raylog.replication.parked import Parked
+from raylog.replication.replica import Replica
+from raylog.types import INTERNAL_TOPICS, TopicIdPartition
+
+UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
+INVALID_REQUIRED_ACKS = ErrorCode.invalid_required_acks.value
+INVALID_RECORD = ErrorCode.invalid_record.value
+INVALID_TOPIC_EXCEPTION = ErrorCode.invalid_topic_exception.value
+
+_SEVERAL_BATCHES = (
+    "a Produce holds one record batch for each of its partitions; send the others in requests of their own"
+)
+_NOTHING_CHECKED: Mapping[int, CheckedRecords] = {}
+
+
+def _holds_several_batches(records: Buffer) -> bool:
+    """Whether more follows a first batch. Kafka refuses that, too: so many small batches could hold up the loop."""
+    size = peek_size(records)
+    return size is not None and HEADER_SIZE <= size < len(records)
+
+
+class _HeldProduce:
+    """``checked`` has the verdicts so far, by index in the request; ``pending`` are still to come."""
+
+    __slots__ = ("checked", "ids", "pending", "request")
+
+    def __init__(self, request: ProduceReceived, pending: int) -> None:
+        self.request = request
+        self.pending = pending
+        self.checked: dict[int, CheckedRecords] = {}
+        self.ids = tuple(dict.fromkeys(part.id for part in request.partitions))
+
+
+class ProduceRequests:
+    __slots__ = ("_context", "_held", "_lines", "_parked", "_replicas")
+
+    def __init__(self, context: HostContext, replicas: Mapping[TopicIdPartition, Replica], parked: Parked) -> None:
+        self._context = context
+        self._replicas = replicas
+        self._parked = parked
+        self._held: dict[Token, _HeldProduce] = {}
+        self._lines: dict[TopicIdPartition, deque[_HeldProduce]] = {}
+
+    def received(self, request: ProduceReceived, now_ms: int, wall_ms: int) -> None:
+        if request.acks not in (-1, 0, 1):
+            refused = tuple(ProducePartitionResult(part.id, INVALID_REQUIRED_ACKS) for part in request.partitions)
+            self._context.effects.append(Reply(request.token, ProduceReply(refused)))
+            return
+        orders = self._orders(request, wall_ms)
+        if orders or (self._lines and any(part.id in self._lines for part in request.partitions)):
+            held = self._held[request.token] = _HeldProduce(request, len(orders))
+            for id in held.ids:
+                self._lines.setdefault(id, deque()).append(held)
+            self._context.effects += orders
+        else:
+            self._append_all(request, _NOTHING_CHECKED, now_ms, wall_ms)
+
+    def checked(self, event: RecordsChecked, now_ms: int, wall_ms: int) -> None:
+        """A check is done: append what waited for nothing else."""
+        held = self._held[event.token]
+        held.checked[event.index] = event.checked
+        held.pending -= 1
+        candidates = deque((held,))
+        while candidates:
+            held = candidates.popleft()
+            if held.request.token not in self._held:  # it was the next one in two lines
+                continue
+            if held.pending or any(self._lines[id][0] is not held for id in held.ids):
+                continue
+            del self._held[held.request.token]
+            for id in held.ids:
+                line = self._lines[id]
+                line.popleft()
+                if line:
+                    candidates.append(line[0])
+                else:
+                    del self._lines[id]
+            self._append_all(held.request, held.checked, now_ms, wall_ms)
+
+    def holds(self, token: Token) -> bool:
+        """Whether the request is not appended yet."""
+        return token in self._held
+
+    def _orders(self, request: ProduceReceived, wall_ms: int) -> list[CheckRecords]:
+        """The checks that belong in a thread."""
+        orders: list[CheckRecords] = []
+        for index, part in enumerate(request.partitions):
+            replica = self._replicas.get(part.id)
+            if replica is None or replica.leader is None or replica.assignment.topic in INTERNAL_TOPICS:
+                continue
+            if _holds_several_batches(part.records):
+                continue
+            log = replica.leader.log
+            if takes_long(part.records, log.config, wall_ms, self._context.config.walked_bytes_max):
+                orders.append(CheckRecords(request.token, index, part.records, log.config, wall_ms, log.where))
+        return orders
+
+    # -------------------------------------------------------------- appending
+
+    def append(
+        self,
+        part: ProducePartition,
+        acks: int,
+        now_ms: int,
+        wall_ms: int,
+        checked: CheckedRecords | None = None,
+    ) -> tuple[ProducePartitionResult, int]:
+        """The result, and the offset at which the append is complete (−1 after an error)."""
+        replica = self._replicas.get(part.id)
+        if replica is None:
+            return ProducePartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION), -1
+        if replica.leader is None:
+            return replica.refused_produce(), -1
+        return replica.leader.append(part.records, acks, now_ms, wall_ms, checked)
+
+    def _append_all(
+        self, request: ProduceReceived, checked: Mapping[int, CheckedRecords], now_ms: int, wall_ms: int
+    ) -> None:
+        acks = request.acks
+        results: list[ProducePartitionResult] = []
+        waits: list[tuple[int, Replica, int]] = []
+        for index, part in enumerate(request.partitions):
+            replica = self._replicas.get(part.id)
+            if replica is not None and replica.assignment.topic in INTERNAL_TOPICS:
+                results.append(ProducePartitionResult(part.id, INVALID_TOPIC_EXCEPTION))
+                continue
+            if replica is not None and replica.leader is not None and _holds_several_batches(part.records):
+                results.append(ProducePartitionResult(part.id, INVALID_RECORD, message=_SEVERAL_BATCHES))
+                continue
+            result, required_end = self.append(part, acks, now_ms, wall_ms, checked.get(index))
+            results.append(result)
+            if required_end >= 0 and replica is not None and replica.log is not None:
+                reached = replica.log.high_watermark if acks == -1 else replica.flushing.completed_end
+                if reached < required_end:
+                    waits.append((index, replica, required_end))
+        if acks == 0:
+            return
+        if waits:
+            self._parked.park_produce(
+                request.token, request.timeout_ms, results, waits, committed=acks == -1, now_ms=now_ms
+            )
+        else:
+            self._context.effects.append(Reply(request.token, ProduceReply(tuple(results))))
+
+    # -------------------------------------------------------------- invariants
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        for token, held in self._held.items():
+            assert token == held.request.token and held.pending >= 0
+            assert all(list(self._lines[id]).count(held) == 1 for id in held.ids), f"request {token}: {held.ids}"
+            is_first = all(self._lines[id][0] is held for id in held.ids)
+            assert held.pending or not is_first, f"request {token} waits for nothing"
+        for id, line in self._lines.items():
+            assert line and all(self._held.get(held.request.token) is held for held in line), id
