@@ -37,14 +37,14 @@ from raylog.groups.events import (
     RequestReceived,
     Resigned,
     Ticked,
-    TopicGone,
+    TopicsKnown,
 )
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.groups.records import GroupRecord, UnknownKey, decode, encode
 from raylog.groups.requests import GroupReply, Request
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
-from raylog.metadata.session import Assignment, DeletedTopic, FromController
+from raylog.metadata.session import Assignment, FromController, TopicsNamed
 from raylog.records.batch import batches
 from raylog.records.codec import RecordBatchBuilder, light_records
 from raylog.replication.events import ProducePartitionResult
@@ -129,6 +129,10 @@ class CoordinatedPartitions:
         self._clock = clock or LoopClock()
         self._new_uuid = new_uuid
         self._partitions: dict[int, _Partition] = {}
+        self.topics: dict[str, uuid.UUID] | None = (
+            None  # that there are, as of the control session; None: not known yet
+        )
+        self._arriving: dict[str, uuid.UUID] | None = None
         self._nobody = self._machine(0)
         self._waiting: dict[int, OnReply] = {}
         self._tokens = itertools.count(1)
@@ -139,7 +143,10 @@ class CoordinatedPartitions:
         self._is_over = False
 
     def _machine(self, position: int) -> Coordinator:
-        return Coordinator(self._config, new_uuid=self._new_uuid, position=position)
+        machine = Coordinator(self._config, new_uuid=self._new_uuid, position=position)
+        if self.topics is not None:
+            machine.handle(TopicsKnown(self.topics), self._clock.now_ms(), self._clock.wall_ms())
+        return machine
 
     # ------------------------------------------------------------------ replicas
 
@@ -147,8 +154,8 @@ class CoordinatedPartitions:
         """The controller says something to this process; some of it concerns groups."""
         if isinstance(frame, Assignment):
             self.hold(frame)
-        elif isinstance(frame, DeletedTopic):
-            self.topic_gone(frame.topic)
+        elif isinstance(frame, TopicsNamed):
+            self._take_topics(frame)
 
     def hold(self, assignment: Assignment) -> None:
         """A replica is assigned to this process; it is nobody's business here unless it is one of ``__consumer_offsets``.
@@ -329,10 +336,21 @@ class CoordinatedPartitions:
             self._run(None, self._nobody.handle(event, self._clock.now_ms(), self._clock.wall_ms()))
         self._set_timer()
 
-    def topic_gone(self, topic: str) -> None:
-        """A topic was deleted: those who coordinate here forget how far groups had come in it."""
+    def _take_topics(self, frame: TopicsNamed) -> None:
+        """Machines know the topics from their start on, and hear of what changes."""
+        if frame.begins:
+            self._arriving = {}
+        is_whole = self._arriving is not None
+        topics = self._arriving if self._arriving is not None else self.topics
+        assert topics is not None, "a change came before the names of all topics"
+        for name in frame.gone:
+            topics.pop(name, None)
+        topics.update(frame.topics)
+        if not frame.is_complete:
+            return
+        self.topics, self._arriving = topics, None
         for partition in list(self._partitions.values()):
-            self._tell(partition, TopicGone(topic))
+            self._tell(partition, TopicsKnown(topics, frame.gone, is_whole))
         self._set_timer()
 
     def connection_closed(self, connection: int) -> None:

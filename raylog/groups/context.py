@@ -12,6 +12,7 @@ Invariants: what is pending is in log order; its appends' ends grow.
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -21,7 +22,7 @@ from kio.schema.errors import ErrorCode
 from raylog.groups.events import Append, Effect, Reply
 from raylog.groups.group import Group
 from raylog.groups.image import OffsetsImage
-from raylog.groups.records import GroupRecord, OffsetKey
+from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue
 from raylog.groups.requests import GroupReply
 from raylog.metadata.timers import Timers
 from raylog.types import TopicPartition
@@ -127,6 +128,7 @@ class CoordinatorContext:
         "pending_offsets",
         "position",
         "timers",
+        "topics",
         "wall_ms",
     )
 
@@ -139,6 +141,7 @@ class CoordinatorContext:
         self.now_ms = 0
         self.wall_ms = 0
         self.leader_epoch = -1
+        self.topics: Mapping[str, uuid.UUID] | None = None  # that there are; None: nobody has said it
         self.position = position
         self.pending_offsets: Counter[tuple[str, TopicPartition]] = Counter()
         self._pending: deque[_Pending] = deque()
@@ -219,6 +222,29 @@ class CoordinatorContext:
         places = set(self.image.offsets_of(group_id))
         places.update(place for group, place in self.pending_offsets if group == group_id)
         return sorted(places)
+
+    def is_void(self, topic: str, value: OffsetValue) -> bool:
+        """Whether the offset was committed for a topic that is not there any more; another one may have its name."""
+        if self.topics is None or value.topic_id is None:
+            return False
+        return self.topics.get(topic) != value.topic_id
+
+    def void_offsets(self) -> dict[str, list[TopicPartition]]:
+        """By group, the offsets of topics that are not there any more, replicated or on their way."""
+        last: dict[tuple[str, TopicPartition], OffsetValue | None] = {}
+        for group_id, group in self.image.groups.items():
+            last.update(((group_id, place), value) for place, value in group.offsets.items())
+        for pending in self._pending:
+            for record in pending.records:
+                if isinstance(record.key, OffsetKey):
+                    assert record.value is None or isinstance(record.value, OffsetValue), record
+                    key = record.key
+                    last[key.group_id, TopicPartition(key.topic, key.partition)] = record.value
+        found: dict[str, list[TopicPartition]] = {}
+        for (group_id, place), value in sorted(last.items(), key=lambda item: item[0]):
+            if value is not None and self.is_void(place.topic, value):
+                found.setdefault(group_id, []).append(place)
+        return found
 
     def check(self) -> None:
         self.image.check()

@@ -17,13 +17,17 @@ for the new coordinator, which finds each group as it was last stable or empty. 
 older one is refused by the shell, and an Elected or Resigned of an older one is dropped here. Where an unclean election cuts the
 log below ``position``, the shell begins anew with another machine.
 
+Offsets end with their topic. A coordinator that leads while a topic is deleted drops its offsets at once (``TopicsKnown``). One
+that did not hear of it, because it followed or had no session, finds them by the topic's id, which is stored with each offset:
+as soon as it leads, and whenever it is told all topics anew. Until they are dropped they are not shown.
+
 No records of transactions are spoken here yet: a commit inside of a transaction is refused by the shell.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import assert_never
 
@@ -48,7 +52,7 @@ from raylog.groups.events import (
     RequestReceived,
     Resigned,
     Ticked,
-    TopicGone,
+    TopicsKnown,
 )
 from raylog.groups.group import Group, State
 from raylog.groups.image import OffsetsImage
@@ -154,11 +158,12 @@ class Coordinator:
                 if event.leader_epoch >= context.leader_epoch:
                     self._resigned_epoch = max(self._resigned_epoch, event.leader_epoch)
                     self._give_up()
-            case TopicGone():
+            case TopicsKnown():
+                context.topics = event.topics
                 if self.role is Role.LEADING:
-                    self._offsets.topic_gone(event.topic)
+                    self._forget(event.gone, searches=event.is_whole)
                 elif self.role is Role.LOADING:
-                    self._gone.append(event.topic)
+                    self._gone += event.gone
             case Ticked():
                 self._tick()
             case _:
@@ -209,8 +214,14 @@ class Coordinator:
             self._rebalances.restored(group)
         context.timers.set((EXPIRE,), context.now_ms + context.config.offsets_retention_check_interval_ms)
         gone, self._gone = self._gone, []
+        self._forget(gone, searches=True)
+
+    def _forget(self, gone: Iterable[str], *, searches: bool) -> None:
+        """Drop the offsets of deleted topics: of those by name, and of all whose id is not there any more."""
         for topic in gone:
             self._offsets.topic_gone(topic)
+        if searches:
+            self._offsets.drop_void()
 
     # -------------------------------------------------------------- requests
 

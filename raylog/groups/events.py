@@ -3,14 +3,17 @@
 Events are facts that the shell reports, effects are orders that it carries out in the order given. ``now_ms`` (monotonic) and
 ``wall_ms`` come with each event. A *token* is the shell's name for one request that waits for a reply.
 
-The shell owes the machine four things. It reports what is below the high watermark with ``Replayed``, in order and without a gap,
+The shell owes the machine five things. It reports what is below the high watermark with ``Replayed``, in order and without a gap,
 while the replica follows and after ``Elected`` until ``position`` has reached the log's end. It appends the records of each
 ``Append`` to its own log as one batch if it still leads in that epoch, and reports ``Appended`` exactly once each, in order. It says
 ``HighWatermarkRose`` while it leads, and ``Resigned`` as soon as it does not. It ticks when ``next_deadline_ms`` has passed.
+It reports with ``TopicsKnown``, before ``Elected`` and whenever that changes, which topics there are as of the leader epoch.
 """
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raylog.groups.records import GroupRecord
@@ -74,10 +77,16 @@ class HighWatermarkRose:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicGone:
-    """A topic was deleted: nobody will read on there."""
+class TopicsKnown:
+    """The topics that there are, with their ids. The mapping is the shell's, which changes it before each such event.
 
-    topic: str
+    ``gone`` are the names of topics that were just deleted: what is stored of them is void, with an id or without. After
+    ``is_whole`` any topic may have gone unnoticed; otherwise nothing else has than ``gone``.
+    """
+
+    topics: Mapping[str, uuid.UUID]
+    gone: tuple[str, ...] = ()
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,7 @@ class Ticked:
 
 
 Event = (
-    RequestReceived | ConnectionClosed | Elected | Resigned | Replayed | Appended | HighWatermarkRose | TopicGone | Ticked
+    RequestReceived | ConnectionClosed | Elected | Resigned | Replayed | Appended | HighWatermarkRose | TopicsKnown | Ticked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects

@@ -23,6 +23,7 @@ from typing import TypeVar
 from raylog.errors import ProtocolError
 
 Buffer = bytes | bytearray | memoryview
+Tags = dict[int, bytes]
 T = TypeVar("T")
 
 _I16, _I32, _I64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
@@ -108,9 +109,15 @@ class Reader:
         return tuple(item() for _ in range(count))
 
     def skip_tags(self) -> None:
+        self.tags()
+
+    def tags(self) -> Tags:
+        """All tagged fields, undecoded."""
+        found: Tags = {}
         for _ in range(self.uvarint()):
-            self.uvarint()
-            self._take(self.uvarint())
+            tag = self.uvarint()
+            found[tag] = self._sized(self.uvarint()) or b""
+        return found
 
     @property
     def is_at_end(self) -> bool:
@@ -137,6 +144,20 @@ def string(value: str | None) -> bytes:
     if len(raw) > _STRING_BYTES_MAX:
         raise ProtocolError(f"a string of {len(raw)} bytes: at most {_STRING_BYTES_MAX} fit")
     return _I16.pack(len(raw)) + raw
+
+
+def uvarint(value: int) -> bytes:
+    raw = bytearray()
+    while value > 0x7F:
+        raw.append(value & 0x7F | 0x80)
+        value >>= 7
+    raw.append(value)
+    return bytes(raw)
+
+
+def compact_string(value: str) -> bytes:
+    raw = value.encode()
+    return uvarint(len(raw) + 1) + raw
 
 
 def sized_bytes(value: bytes | None) -> bytes:

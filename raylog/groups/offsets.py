@@ -1,6 +1,7 @@
 """How far a group has come: OffsetCommit, OffsetFetch, OffsetDelete, DeleteGroups, and the expiry of what nobody needs.
 
-A commit is answered, and seen by a fetch, when it is replicated. Commits of one partition reach the image in the order of the log.
+A commit is answered, and seen by a fetch, when it is replicated. One for a topic that is not there is refused. Commits of one
+partition reach the image in the order of the log.
 
 *Who may commit*: a member of the current generation, except between the two phases of a rebalance; and somebody outside of the
 membership (generation −1: a tool, or a consumer that assigns its own partitions) while the group has no members.
@@ -42,6 +43,7 @@ from raylog.groups.requests import (
 from raylog.types import TopicPartition
 
 EXPIRE = "expire"
+UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
 OFFSET_METADATA_TOO_LARGE = ErrorCode.offset_metadata_too_large.value
 GROUP_ID_NOT_FOUND = ErrorCode.group_id_not_found.value
 NON_EMPTY_GROUP = ErrorCode.non_empty_group.value
@@ -87,20 +89,20 @@ class Offsets:
 
     def _store(self, token: int, request: OffsetCommit) -> None:
         context = self._context
-        too_large = [len(each.metadata) > context.config.offset_metadata_max_bytes for each in request.partitions]
+        refusals = [self._refusal(each) for each in request.partitions]
         records = tuple(
             GroupRecord(
                 OffsetKey(request.group_id, each.topic, each.partition), self._value(each, request.retention_ms)
             )
-            for each, is_refused in zip(request.partitions, too_large, strict=True)
-            if not is_refused
+            for each, refusal in zip(request.partitions, refusals, strict=True)
+            if not refusal
         )
 
         def answered(error: int) -> None:
             told = commit_error(error)
             results = tuple(
-                PartitionError(each.topic, each.partition, OFFSET_METADATA_TOO_LARGE if is_refused else told)
-                for each, is_refused in zip(request.partitions, too_large, strict=True)
+                PartitionError(each.topic, each.partition, refusal or told)
+                for each, refusal in zip(request.partitions, refusals, strict=True)
             )
             context.reply(token, OffsetsCommitted(results))
 
@@ -109,19 +111,34 @@ class Offsets:
         else:
             answered(0)
 
+    def _refusal(self, partition: CommittedPartition) -> int:
+        """The error of a partition whose offset cannot be stored; 0 if it can."""
+        topics = self._context.topics
+        if topics is not None and partition.topic not in topics:
+            return UNKNOWN_TOPIC_OR_PARTITION  # a topic of that name may come one day, and is not what was read
+        too_large = len(partition.metadata) > self._context.config.offset_metadata_max_bytes
+        return OFFSET_METADATA_TOO_LARGE if too_large else 0
+
     def _value(self, partition: CommittedPartition, retention_ms: int) -> OffsetValue:
         wall_ms = self._context.wall_ms
         committed = wall_ms if partition.commit_timestamp == NO_TIMESTAMP else partition.commit_timestamp
         expires = NO_TIMESTAMP if retention_ms < 0 else committed + retention_ms
-        # The record that has an expiry has no room for a leader epoch; what is answered is what the log will say.
-        leader_epoch = partition.leader_epoch if expires == NO_TIMESTAMP else NO_LEADER_EPOCH
-        return OffsetValue(partition.offset, leader_epoch, partition.metadata, committed, expires)
+        if expires != NO_TIMESTAMP:  # such a record has no room for a leader epoch, nor for a topic id
+            return OffsetValue(partition.offset, NO_LEADER_EPOCH, partition.metadata, committed, expires)
+        topics = self._context.topics
+        topic_id = topics.get(partition.topic) if topics is not None else None
+        return OffsetValue(partition.offset, partition.leader_epoch, partition.metadata, committed, topic_id=topic_id)
 
     # -------------------------------------------------------------- fetch
 
     def fetch(self, token: int, request: OffsetFetch) -> None:
         """Whatever state the group is in: it may keep offsets here without being a member of anything."""
-        stored = self._context.image.offsets_of(request.group_id)
+        is_void = self._context.is_void
+        stored = {
+            place: value
+            for place, value in self._context.image.offsets_of(request.group_id).items()
+            if not is_void(place.topic, value)
+        }
         places = sorted(stored) if request.partitions is None else request.partitions
         fetched = []
         for place in places:
@@ -213,10 +230,16 @@ class Offsets:
             if places:
                 self._context.append(tuple(_tombstone(group_id, place) for place in places))
 
+    def drop_void(self) -> None:
+        """Delete the offsets of topics that are not there any more. What cannot be deleted now is tried again by ``expire``."""
+        for group_id, places in self._context.void_offsets().items():
+            self._context.append(tuple(_tombstone(group_id, place) for place in places))
+
     # -------------------------------------------------------------- expiry
 
     def expire(self) -> None:
         context = self._context
+        self.drop_void()
         for group_id, group in sorted(context.groups.items()):
             if group.is_in(State.DEAD):
                 continue

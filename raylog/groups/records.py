@@ -8,7 +8,7 @@ A key begins with its version, which also says what it is; a value begins with i
                         1     … + expire_timestamp i64
                         2     as 0
                         3     offset i64, leader_epoch i32, metadata string, commit_timestamp i64
-                        4     as 3, flexible
+                        4     as 3, flexible; tag 0: topic_id uuid
     GroupMetadataValue  0     protocol_type string, generation i32, protocol string?, leader string?, [member]
                         1     member + rebalance_timeout i32
                         2     + current_state_timestamp i64 before the members
@@ -17,13 +17,15 @@ A key begins with its version, which also says what it is; a value begins with i
     member                    member_id string, (3+ group_instance_id string?), client_id string, client_host string,
                               (1+ rebalance_timeout i32), session_timeout i32, subscription bytes, assignment bytes
 
-Written are keys 1 and 2 and values 3 (an offset with an explicit expiry: 1), as Kafka 2.3–3.9 write them; read is all of the
-above (KIP-915). A null value is a tombstone. Keys of other versions belong to protocols that are not spoken here (KIP-848's):
-they read as ``UnknownKey`` and are passed over; a value of a newer version is refused by name.
+Written are keys 1 and 2 and values 3, as Kafka 2.3–3.9 write them. An offset whose topic's id is known is a value 4 with the
+id, as Kafka 4.1 writes it, and one with an explicit expiry a value 1, which has no room for an id. Read is all of the above
+(KIP-915); Kafka reads value 4 from 3.5 on. A null value is a tombstone. Keys of other versions belong to protocols that are not
+spoken here (KIP-848's): they read as ``UnknownKey`` and are passed over; a value of a newer version is refused by name.
 """
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 
 from raylog.errors import ProtocolError
@@ -34,6 +36,8 @@ NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
 _OFFSET_KEY_VERSION, _GROUP_KEY_VERSION = 1, 2
 _NEWEST_VALUE = 4
+_TOPIC_ID_TAG = 0
+_ONE_TAG_OF_A_UUID = bytes((1, _TOPIC_ID_TAG, 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +61,17 @@ class UnknownKey:
 
 @dataclass(frozen=True, slots=True)
 class OffsetValue:
-    """``offset`` is the next one to read. Timestamps are wall-clock milliseconds; ``expire_timestamp`` −1: by retention."""
+    """``offset`` is the next one to read. Timestamps are wall-clock milliseconds; ``expire_timestamp`` −1: by retention.
+
+    ``topic_id`` is of the topic that had the name at the commit; None where nobody knew it.
+    """
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_timestamp: int
     expire_timestamp: int = NO_TIMESTAMP
+    topic_id: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,11 @@ def _offset_value(value: OffsetValue) -> bytes:
     offset, committed = fields.i64(value.offset), fields.i64(value.commit_timestamp)
     if value.expire_timestamp != NO_TIMESTAMP:
         return fields.i16(1) + offset + metadata + committed + fields.i64(value.expire_timestamp)
-    return fields.i16(3) + offset + fields.i32(value.leader_epoch) + metadata + committed
+    leader_epoch = fields.i32(value.leader_epoch)
+    if value.topic_id is None:
+        return fields.i16(3) + offset + leader_epoch + metadata + committed
+    flexible = fields.compact_string(value.metadata) + committed
+    return fields.i16(4) + offset + leader_epoch + flexible + _ONE_TAG_OF_A_UUID + value.topic_id.bytes
 
 
 def _group_value(value: GroupValue) -> bytes:
@@ -203,7 +215,9 @@ def _read_offset(reader: Reader, version: int) -> OffsetValue:
     metadata = reader.string(compact=version >= 4)
     committed = reader.i64()
     expires = reader.i64() if version == 1 else NO_TIMESTAMP
-    return OffsetValue(offset, leader_epoch, metadata, committed, expires)
+    raw = reader.tags().get(_TOPIC_ID_TAG, b"") if version >= 4 else b""
+    topic_id = uuid.UUID(bytes=raw) if len(raw) == 16 and any(raw) else None
+    return OffsetValue(offset, leader_epoch, metadata, committed, expires, topic_id)
 
 
 def _read_group(reader: Reader, version: int) -> GroupValue:

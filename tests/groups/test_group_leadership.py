@@ -10,16 +10,27 @@ from kio.schema.errors import ErrorCode
 
 from raylog.groups.context import GroupConfig
 from raylog.groups.coordinator import Coordinator, Role
-from raylog.groups.events import Append, Appended, Elected, HighWatermarkRose, Replayed, Resigned, TopicGone
+from raylog.groups.events import (
+    Append,
+    Appended,
+    Elected,
+    HighWatermarkRose,
+    Replayed,
+    RequestReceived,
+    Resigned,
+    TopicsKnown,
+)
 from raylog.groups.group import State
 from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue
 from raylog.groups.requests import (
+    CommittedPartition,
     DeleteGroup,
     DescribeGroup,
     Heartbeat,
     LeaveGroup,
     LeavingMember,
     ListGroups,
+    OffsetCommit,
     OffsetDelete,
     OffsetFetch,
     SyncGroup,
@@ -194,6 +205,84 @@ def test_a_topic_deleted_while_the_log_is_read_takes_its_offsets_with_it() -> No
     coordinator = Coordinator(GroupConfig(), new_uuid=uuid.uuid4)
     stored = GroupRecord(OffsetKey("g", "t", 0), OffsetValue(5, -1, "", 0))
     coordinator.handle(Elected(1, 1), 0, 0)
-    assert coordinator.handle(TopicGone("t"), 0, 0) == []
+    assert coordinator.handle(TopicsKnown({}, ("t",), is_whole=False), 0, 0) == []
     (append,) = coordinator.handle(Replayed((stored,), 1), 0, 0)
     assert isinstance(append, Append) and append.records == (GroupRecord(OffsetKey("g", "t", 0), None),)
+
+
+OLD, NEW = uuid.UUID(int=11), uuid.UUID(int=12)
+
+
+def stored(topic_id: uuid.UUID | None, offset: int = 5, topic: str = "t") -> GroupRecord:
+    return GroupRecord(OffsetKey("g", topic, 0), OffsetValue(offset, -1, "", 0, topic_id=topic_id))
+
+
+def tombstone(topic: str = "t") -> GroupRecord:
+    return GroupRecord(OffsetKey("g", topic, 0), None)
+
+
+@pytest.mark.parametrize("topics", [{}, {"t": NEW}], ids=["is gone", "was made again"])
+def test_a_new_coordinator_drops_the_offsets_of_a_topic_that_was_deleted_unheard(topics: dict[str, uuid.UUID]) -> None:
+    """It followed then, or was elsewhere: who coordinated had no session, or did not replicate what it dropped."""
+    coordinator = Coordinator(GroupConfig(), new_uuid=uuid.uuid4)
+    coordinator.handle(TopicsKnown(topics), 0, 0)
+    coordinator.handle(Elected(1, 2), 0, 0)
+    assert coordinator.handle(Replayed((stored(OLD), stored(None, topic="u")), 2), 0, 0) == [
+        Append(1, 1, (tombstone(),))
+    ]
+    fetched = coordinator.handle(RequestReceived(1, OffsetFetch("g")), 0, 0)
+    assert [each.topic for each in fetched[0].reply.partitions] == ["u"], "without an id there is nothing to go by"
+
+
+def test_offsets_of_the_topic_that_is_there_stay() -> None:
+    coordinator = Coordinator(GroupConfig(), new_uuid=uuid.uuid4)
+    coordinator.handle(TopicsKnown({"t": OLD}), 0, 0)
+    coordinator.handle(Elected(1, 1), 0, 0)
+    assert coordinator.handle(Replayed((stored(OLD),), 1), 0, 0) == []
+
+
+def test_a_coordinator_that_had_no_session_drops_them_when_it_is_told_all_topics_anew() -> None:
+    bench = Bench()
+    bench.handle(TopicsKnown({"t": OLD, "u": OLD}))
+    bench.commit(5)
+    bench.commit(6, topic="u")
+    bench.handle(TopicsKnown({"t": NEW, "u": OLD}))
+    assert (bench.committed(), bench.committed("u")) == (-1, 6)
+    assert bench.log[-1] == tombstone()
+    bench.commit(7)
+    bench.handle(TopicsKnown({"t": NEW, "u": OLD}))
+    bench.fail_over()
+    assert bench.committed() == 7
+
+
+def test_what_could_not_be_dropped_is_not_shown_and_tried_again() -> None:
+    bench = Bench()
+    bench.handle(TopicsKnown({"t": OLD}))
+    bench.commit(5)
+    bench.append_error = ErrorCode.not_enough_replicas.value
+    bench.handle(TopicsKnown({"t": NEW}))
+    assert bench.committed() == -1 and bench.log[-1] != tombstone()
+    bench.append_error = 0
+    bench.pass_time(11 * 60_000)
+    assert bench.committed() == -1 and bench.log[-1] == tombstone()
+
+
+def test_a_commit_on_its_way_goes_with_its_topic_too() -> None:
+    bench = Bench()
+    bench.handle(TopicsKnown({"t": OLD}))
+    bench.replicates = False
+    token = bench.ask(OffsetCommit("g", (CommittedPartition("t", 0, 5),)))
+    bench.handle(TopicsKnown({"t": NEW}))
+    bench.replicates = True
+    bench.replicate()
+    assert bench.answer(token).partitions[0].error == 0
+    assert bench.committed() == -1 and bench.log[-1] == tombstone()
+
+
+def test_nobody_commits_to_a_topic_that_is_not_there() -> None:
+    """Else whoever reads on in a deleted topic leaves an offset for the next one of its name."""
+    bench = Bench()
+    bench.handle(TopicsKnown({"u": OLD}))
+    answer = bench.call(OffsetCommit("g", (CommittedPartition("t", 0, 5), CommittedPartition("u", 0, 6))))
+    assert [each.error for each in answer.partitions] == [ErrorCode.unknown_topic_or_partition, 0]
+    assert (bench.committed(), bench.committed("u")) == (-1, 6)

@@ -7,7 +7,7 @@ from group_bench import DAY_MS, GROUP, MINUTE_MS, Bench, range_of
 from kio.schema.errors import ErrorCode
 
 from raylog.groups.context import GroupConfig
-from raylog.groups.events import TopicGone
+from raylog.groups.events import TopicsKnown
 from raylog.groups.group import State
 from raylog.groups.records import GroupKey, OffsetKey
 from raylog.groups.requests import (
@@ -202,7 +202,7 @@ def test_the_offsets_of_a_deleted_topic_go_with_it() -> None:
     bench = Bench()
     bench.commit(5)
     bench.commit(6, topic="u")
-    bench.handle(TopicGone("t"))
+    bench.handle(TopicsKnown({}, ("t",), is_whole=False))
     assert bench.committed() == -1 and bench.committed("u") == 6
 
 

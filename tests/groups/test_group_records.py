@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import uuid
 from typing import Any
 
 import pytest
@@ -240,3 +241,15 @@ def test_hostile_bytes_end_in_a_protocol_error(data: bytes) -> None:
 def test_an_array_longer_than_its_message_costs_nothing() -> None:
     with pytest.raises(ProtocolError, match="items where"):
         decode_subscription(raw("0000 7fffffff"))
+
+
+def test_an_offset_with_its_topics_id_is_written_as_kafka_4_1_writes_it() -> None:
+    topic_id = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
+    value = OffsetValue(1234567890123, 5, "m\u00e9ta", 1529210278988, topic_id=topic_id)
+    data = bytes.fromhex(f"{OFFSET_VALUES[4][:-2]} 01 00 10 {topic_id.hex}")
+    record = GroupRecord(OffsetKey("my-group", "orders", 7), value)
+    assert encode_value(value) == data
+    assert decode(encode_key(record.key), data) == record
+    unset = bytes.fromhex(f"{OFFSET_VALUES[4][:-2]} 01 00 10 {'00' * 16}")
+    again = decode(encode_key(record.key), unset)
+    assert isinstance(again, GroupRecord) and isinstance(again.value, OffsetValue) and again.value.topic_id is None

@@ -16,6 +16,7 @@ from raylog.actors.apis.entities import build, module_of, request_class
 from raylog.actors.replica_server import ReplicaServer
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient
+from raylog.errors import kafka_error
 from raylog.groups.consumer_protocol import Subscription, encode_subscription
 from raylog.groups.context import GroupConfig
 from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
@@ -39,7 +40,7 @@ def running() -> Iterator[InProcessCluster]:
     with cluster(brokers=3) as found:
         prompt(found)
         with AdminClient(found.address) as admin:
-            admin.create_topics([NewTopic(OFFSETS_TOPIC)])
+            admin.create_topics([NewTopic(OFFSETS_TOPIC), NewTopic("t")])
         eventually(lambda: part(found, OFFSETS_TOPIC, 49)["leader"] >= 0, "coordinators")
         yield found
 
@@ -214,7 +215,7 @@ def test_offsets_are_read_again_when_a_whole_cluster_has_been_away(tmp_path: Pat
     with cluster(brokers=1, folder=tmp_path) as running:
         prompt(running)
         with AdminClient(running.address) as admin:
-            admin.create_topics([NewTopic(OFFSETS_TOPIC)])
+            admin.create_topics([NewTopic(OFFSETS_TOPIC), NewTopic("t")])
         eventually(lambda: commit(running, 1) == ErrorCode.none, "a coordinator")
         for offset in range(2, 8):
             assert commit(running, offset) == ErrorCode.none
@@ -282,10 +283,12 @@ def test_who_does_not_coordinate_a_group_says_so_for_each_group(running: InProce
 
 def test_a_deleted_topic_takes_the_groups_offsets_with_it(running: InProcessCluster) -> None:
     with AdminClient(running.address) as admin:
-        admin.create_topics([NewTopic("t"), NewTopic("kept")])
+        admin.create_topics([NewTopic("kept")])
         for name in ("t", "kept"):
             admin.alter_group_offsets(GROUP, {(name, 0): 7})
         admin.delete_topics(["t"])
         eventually(lambda: list(admin.list_group_offsets(GROUP)) == [("kept", 0)], "the offsets in t are gone")
+        with pytest.raises(kafka_error(ErrorCode.unknown_topic_or_partition)):
+            admin.alter_group_offsets(GROUP, {("t", 0): 8})
         admin.create_topics([NewTopic("t")])
         assert list(admin.list_group_offsets(GROUP)) == [("kept", 0)], "one of the same name begins anew"

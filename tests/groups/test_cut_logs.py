@@ -1,0 +1,144 @@
+"""A group machine has read what was replicated. Where its log is cut below that, it forgets everything and reads anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from raylog.actors.coordinated_partitions import CoordinatedPartitions, batch_of
+from raylog.groups.offsets_topic import OFFSETS_TOPIC
+from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue
+from raylog.groups.requests import FetchedOffset, OffsetFetch, OffsetsFetched
+from raylog.log.log import Log
+from raylog.metadata.session import Assignment, Removal
+from raylog.replication.events import Effect, Event, OwnAppend, ProducePartition, Removed
+from raylog.testing.replica_hosts import P0, WALL_MS, Hosts
+from raylog.types import TopicPartition
+
+PARTITIONS = tuple(TopicPartition("t", number) for number in range(4))
+
+
+class _Clock:
+    """Nothing here waits for the time; what is due at once is done at the next look."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], Any]] = []
+
+    def now_ms(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return WALL_MS
+
+    def call_later(self, delay_ms: int, work: Callable[[], Any]) -> _Clock:
+        if not delay_ms:
+            self.due.append(work)
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+
+class Coordinators(Hosts):
+    """Hosts of one partition of ``__consumer_offsets``, of which the last one's process coordinates groups."""
+
+    def __init__(self, brokers: tuple[int, ...]) -> None:
+        self.coordinates = brokers[-1]
+        self.clock = _Clock()
+        self.groups: CoordinatedPartitions | None = None
+        super().__init__(brokers)
+        self.groups = CoordinatedPartitions(self, clock=self.clock)  # type: ignore[arg-type]
+
+    def hold(self, assignment: Assignment) -> None:
+        assert self.groups is not None
+        self.groups.hold(replace(assignment, topic=OFFSETS_TOPIC))
+        self.look()
+
+    def look(self) -> None:
+        assert self.groups is not None
+        self.groups.look()
+        while self.clock.due:
+            self.clock.due.pop(0)()
+
+    def handle(self, broker: int, event: Event) -> list[Effect]:
+        effects = super().handle(broker, event)
+        if self.groups is not None and broker == self.coordinates:
+            self.look()
+        return effects
+
+    def commit(self, broker: int, partition: int, offset: int) -> None:
+        record = GroupRecord(OffsetKey("g", "t", partition), OffsetValue(offset, -1, "", WALL_MS))
+        self.handle(broker, OwnAppend(self.token(), ProducePartition(P0, batch_of([record], WALL_MS))))
+        self.run()
+        self.advance(1_000)
+
+    def committed(self) -> dict[int, int]:
+        """What a client of the group hears from this coordinator."""
+        assert self.groups is not None
+        answers: list[Any] = []
+        self.groups.ask(0, OffsetFetch("g", PARTITIONS), answers.append)
+        (fetched,) = answers
+        assert isinstance(fetched, OffsetsFetched) and not fetched.error, fetched
+        found = [each for each in fetched.partitions if isinstance(each, FetchedOffset)]
+        return {each.partition: each.offset for each in found if each.offset >= 0}
+
+    def restart_cut(self, broker: int, offset: int) -> None:
+        """Its process comes back, and its log has lost what lies above the offset."""
+        known = self.log(broker)
+        self.kill(broker)
+        log = Log.open(
+            known.directory,
+            files=self.disks[broker].files(),
+            config=known.config,
+            topic="t",
+            partition=0,
+            topic_id=known.topic_id,
+            now_ms=WALL_MS,
+            boot_id="boot",
+        )
+        log.truncate_to(offset)
+        log.close()
+        self.start(broker)
+        self.run()
+
+    # what ``Replicas`` asks of a process
+    def replica(self, id: Any = P0, *rest: Any) -> Any:
+        if isinstance(id, int):
+            return super().replica(id, *rest)
+        return self.host(self.coordinates).replicas.get(id)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_follower_whose_log_is_cut_reads_what_is_in_it_now(is_cut: bool) -> None:
+    """After an unclean election what a follower has read may be in nobody's log any more."""
+    hosts = Coordinators((1, 2))
+    hosts.hold(hosts.assign(1, (1, 2)))
+    hosts.commit(1, 0, 10)
+    hosts.commit(1, 1, 11)
+    machine = hosts.groups and hosts.groups.machine_of(0)
+    assert machine is not None and machine.position == 2
+    if is_cut:
+        hosts.restart_cut(1, 1)
+    hosts.assign(1, (1,), epoch=1)
+    hosts.commit(1, 2, 12)
+    hosts.assign(2, (2, 1), epoch=2)
+    hosts.advance(1_000)
+    assert hosts.committed() == {0: 10, 2: 12} | ({} if is_cut else {1: 11})
+
+
+def test_a_leader_whose_log_is_another_one_reads_it_from_its_start() -> None:
+    hosts = Coordinators((1,))
+    assignment = hosts.assign(1, (1,))
+    hosts.hold(assignment)
+    hosts.commit(1, 0, 10)
+    hosts.assign(1, (1,), epoch=1)
+    assert hosts.committed() == {0: 10}
+    hosts.handle(1, Removed(Removal(1, *P0)))
+    hosts.assign(1, (1,), epoch=2)
+    assert hosts.committed() == {}
+    hosts.commit(1, 1, 11)
+    hosts.assign(1, (1,), epoch=3)
+    assert hosts.committed() == {1: 11}
