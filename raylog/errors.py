@@ -22,6 +22,7 @@ where codes and exceptions meet. Names and retriability are those of Kafka's ``E
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from kio.schema.errors import ErrorCode
@@ -80,8 +81,22 @@ class DisconnectedError(RaylogError):
     retriable = True
 
 
+@dataclass(frozen=True, slots=True)
+class RecordError:
+    """A record for which a leader refused a batch (KIP-467): its index in the batch, from 0, and what is wrong with it."""
+
+    index: int
+    message: str
+
+
 class KafkaError(RaylogError):
-    """An error code of Kafka's protocol. Raise a subclass from ``error_for``; the message names topic, partition and remedy."""
+    """An error code of Kafka's protocol. Raise a subclass from ``error_for``; the message names topic, partition and remedy.
+
+    ``record_errors`` names the records at fault where a leader refused a batch for some of its records, ascending. Of a ``send_batch``
+    they count its values.
+    """
+
+    record_errors: tuple[RecordError, ...] = ()
 
 
 def _subclass(code: ErrorCode) -> type[KafkaError]:

@@ -274,11 +274,13 @@ class AsyncAdminClient(AsyncGroupCalls):
         *,
         patience: float = 30.0,
         on_partition: OnPartition = lambda report: None,
+        repair: bool = False,
     ) -> Verification:
         """Compare all replicas of these topics (of all topics) byte for byte below the high watermark, over the wire.
 
         Nothing stops meanwhile. A replica that is away or behind for ``patience`` seconds is left out, and the result does not hold.
-        Of a compacted topic the last records of all keys are compared.
+        Of a compacted topic the last records of all keys are compared. ``repair``: a copy that is damaged, or that differs from those of
+        a majority, is copied anew; the result says which.
         """
 
         async def is_compacted(topic: str) -> bool:
@@ -286,7 +288,12 @@ class AsyncAdminClient(AsyncGroupCalls):
             return "compact" in str(found["cleanup.policy"].value)
 
         return await verify_topics(
-            self._opened(), topics, patience_s=patience, is_compacted=is_compacted, on_partition=on_partition
+            self._opened(),
+            topics,
+            patience_s=patience,
+            is_compacted=is_compacted,
+            on_partition=on_partition,
+            repair=repair,
         )
 
     async def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:

@@ -258,7 +258,8 @@ class ConsumerConfig(ClientConfig):
             )
         if self.isolation_level == "read_committed":
             raise ValueError(
-                "isolation.level=read_committed comes with transactions; until then there is nothing uncommitted to hide"
+                "isolation.level=read_committed comes with transactions. Until then only a folder that Apache Kafka wrote can "
+                "hold records that were not committed: read it with raylog.spark, raylog.data or a Kafka client"
             )
         if self.allow_auto_create_topics:
             raise ValueError(

@@ -15,6 +15,7 @@ business (the controller's requests all may: a repeated creation says that the t
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import socket
 from collections.abc import Iterable, Mapping
@@ -39,6 +40,8 @@ from raylog.wire.connection import Connection
 from raylog.wire.handshake import HandshakeError
 from raylog.wire.private import FindController
 
+logger = logging.getLogger("raylog.client")
+
 _chance = random.SystemRandom()  # not the common one: a program may have seeded it
 _IDLE_SWEEP_S = 30.0
 _WARM_MAX = 64  # doors of a handle up to which it opens some ahead
@@ -47,6 +50,7 @@ _ASKED_AT_ONCE = 4
 _ASK_SERVER_S = 1.0
 NO_CONTROLLER = -1  # in Metadata: whoever answers knows no active controller
 _SILENCE_S = 1.0  # without an answer, before the other controllers are asked which one is active
+_UNREACHED_S = 3.0  # without a connection to any controller, before a warning is logged
 _NOT_CONTROLLER = kafka_error(ErrorCode.not_controller)
 
 
@@ -249,6 +253,9 @@ class ControllerLink:
         self._config = config
         self._connections = connections
         self._active = 0  # the place in _endpoints of the one that answered last
+        self._failure: RaylogError | None = None  # of the latest attempt
+        self._is_announced = False
+        self._is_warned = False  # since a controller answered last
 
     @property
     def endpoint(self) -> Endpoint:
@@ -266,6 +273,11 @@ class ControllerLink:
         """Remember servers, by node id, that can say where the controller is; some of them, where there are many."""
         self._known.learn_servers(servers)
 
+    def trouble(self) -> str:
+        """Why there is no answer yet, for an error message."""
+        tried = ", ".join(map(str, self._endpoints))
+        return f"the controller, sought at {tried}: {self._failure or 'no answer yet'}"
+
     async def request(
         self,
         entity: Any,
@@ -278,10 +290,37 @@ class ControllerLink:
 
         Keeps trying for ``timeout_ms`` (default ``request.timeout.ms``); each attempt waits ``answer_within_ms`` for its answer. Raises
         ClusterError if no controller could be reached at all, ClientTimeoutError if one was and did not answer; what a reply says of
-        errors is the caller's to read.
+        errors is the caller's to read. Logs what it tries when it first connects, and a warning once no controller is reached for a while.
         """
-        loop = asyncio.get_running_loop()
         limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+        if not self._is_announced:
+            self._is_announced = True
+            tried = ", ".join(map(str, self._endpoints))
+            logger.info("Connecting to cluster %r at %s (up to %g s)…", self._name, tried, limit_ms / 1000)
+        warning = asyncio.get_running_loop().call_later(_UNREACHED_S, self._warn_unreached, limit_ms)
+        try:
+            reply = await self._request(entity, limit_ms, answer_within_ms, attempts_max)
+        finally:
+            warning.cancel()
+        self._is_warned = False
+        return reply
+
+    def _warn_unreached(self, limit_ms: float) -> None:
+        if self._is_warned or any(self._connections.peek(each) is not None for each in self._endpoints):
+            return
+        self._is_warned = True
+        logger.warning(
+            "No controller of cluster %r reached for %g s: %s. Trying for %g s",
+            self._name,
+            _UNREACHED_S,
+            self.trouble(),
+            limit_ms / 1000,
+        )
+
+    async def _request(
+        self, entity: Any, limit_ms: float, answer_within_ms: float | None, attempts_max: int | None
+    ) -> Any:
+        loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_ms / 1000
         failures = 0
         failure: RaylogError | None = None
@@ -304,6 +343,7 @@ class ControllerLink:
                 self._active = self._endpoints.index(error.endpoint)
                 failures += 1
                 continue
+            self._failure = failure
             if is_standby and await self._follow_hint(asked, followed, deadline):
                 continue
             self._move_on(asked)
@@ -353,7 +393,9 @@ class ControllerLink:
             async with asyncio.timeout(left_ms / 1000):
                 connection = await self._connections.get(self.endpoint)
         except TimeoutError:
-            raise ClientTimeoutError(f"{self.endpoint} did not accept a connection in time") from None
+            raise ClientTimeoutError(
+                f"{self.endpoint} did not accept a connection in time, or nothing answered on it"
+            ) from None
         left_ms = max(1.0, (deadline - loop.time()) * 1000)
         return await connection.request(
             entity, timeout_ms=left_ms if answer_within_ms is None else min(left_ms, answer_within_ms)

@@ -2,20 +2,22 @@
 
 ``send`` gives a ``Delivery``, ``send_batch`` a ``BatchDelivery``. Both only point at the batches that carry the
 records; no future, lock or event exists until ``result()`` or ``await`` is called on one that is not finished. All
-records of a batch share its outcome. A delivery may be waited for from any thread and from any event loop; after
-completion it pickles as its plain result.
+records of a batch share its fate. A delivery may be waited for from any thread and from any event loop; after
+completion it pickles as its plain result. Where a leader refused a batch for some of its records, each ``Delivery`` raises what was
+said of its own record, and a ``BatchDelivery`` an error whose ``record_errors`` name the values.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raylog.errors import ClientTimeoutError, RaylogError
+from raylog.errors import ClientTimeoutError, KafkaError, RaylogError, RecordError
 
 if TYPE_CHECKING:
     from raylog.client.producer_batch import ProducerBatch
@@ -108,8 +110,9 @@ class Delivery:
 
     def _outcome(self) -> RecordMetadata:
         batch, index = self._batch.leaf(self._index)
-        if batch.error is not None:
-            raise batch.error
+        error = batch.error_of(index)
+        if error is not None:
+            raise error
         offset = batch.base_offset + index if batch.base_offset >= 0 else UNKNOWN_OFFSET
         timestamp = batch.log_append_time_ms if batch.log_append_time_ms >= 0 else self.timestamp
         return RecordMetadata(batch.topic, batch.partition, offset, timestamp, self.key_size, self.value_size)
@@ -198,22 +201,35 @@ class BatchDelivery:
     def _outcome(self) -> BatchResult:
         ranges: list[ProducedRange] = []
         order: list[Sequence[int]] | None = None if self._order is None else []
+        before = 0  # records of the batches before, which hold the values in order where ``_order`` is None
         for position, batch in enumerate(self._batches):
             start = 0
             for leaf in batch.leaves():
                 if leaf.error is not None:
-                    raise leaf.error
+                    raise _of_values(
+                        leaf.error, range(before, sys.maxsize) if self._order is None else self._order[position], start
+                    )
                 ranges.append(
                     ProducedRange(leaf.partition, leaf.base_offset, leaf.record_count, leaf.log_append_time_ms)
                 )
                 if order is not None and self._order is not None:
                     order.append(self._order[position][start : start + leaf.record_count])
                 start += leaf.record_count
+            before += start
         return BatchResult(self._topic, tuple(ranges), None if order is None else tuple(order))
 
     def __repr__(self) -> str:
         finished = sum(batch.done for batch in self._batches)
         return f"<BatchDelivery to {self._topic}: {finished} of {len(self._batches)} batches finished>"
+
+
+def _of_values(error: RaylogError, indexes: Sequence[int], start: int) -> RaylogError:
+    """The error with ``record_errors`` that count values: those of the refused batch are ``indexes`` from ``start`` on."""
+    if not isinstance(error, KafkaError) or not error.record_errors:
+        return error
+    found = type(error)(*error.args)
+    found.record_errors = tuple(RecordError(indexes[start + each.index], each.message) for each in error.record_errors)
+    return found
 
 
 def wait_for(batches: Sequence[ProducerBatch], timeout: float | None) -> None:

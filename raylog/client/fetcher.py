@@ -48,6 +48,8 @@ Fetching = list[tuple[ConsumedPartition, int, Leader]]
 """The partitions of one Fetch, each with its generation and its leader, as it was known then."""
 
 _EPOCH_CODES = (ErrorCode.fenced_leader_epoch, ErrorCode.unknown_leader_epoch)
+_CORRUPT_ANSWERS_MAX = 3  # in a row; another replica may take over meanwhile
+_NO_OTHER_COPY = RaylogError("its leader's copy is damaged, and no other replica is in sync")
 _LEADER = -1  # whoever leads, in place of a follower's node id
 _FOLLOWER_PATIENCE_MS = 2_000  # how much longer than it may wait for records a follower may take to answer
 
@@ -291,6 +293,9 @@ class Fetcher(ConsumedPartitions):
             partition.failures += 1
             partition.not_before = self._loop.time() + pause_s(self._config, partition.failures)
             self._search(partition, leader, peer)
+        elif code is ErrorCode.corrupt_message and partition.failures >= _CORRUPT_ANSWERS_MAX:
+            partition.error = self._corrupt(partition, partition.fetch_offset, _NO_OTHER_COPY)
+            self.notify()
         elif ErrorCode(code).retriable:
             partition.failures += 1
             partition.not_before = self._loop.time() + pause_s(self._config, partition.failures + 1)

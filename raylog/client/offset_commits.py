@@ -71,6 +71,7 @@ _EXPLAINED = {
     "group has members and this consumer assigns its own partitions",
     ErrorCode.fenced_instance_id: "another consumer has taken over this group.instance.id",
     ErrorCode.rebalance_in_progress: "the group is sharing out its partitions anew: poll(), then commit again",
+    ErrorCode.unknown_topic_or_partition: "a topic is not there any more; what belongs to others is committed",
     ErrorCode.offset_metadata_too_large: "the metadata of an offset is longer than offset.metadata.max.bytes",
 }
 

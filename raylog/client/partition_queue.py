@@ -15,16 +15,23 @@ with it the leader refuses them. What a leader acknowledged ahead of a batch tha
 leaders know a second copy only among the last five batches.
 
 **Sequences** (KIP-98, KIP-360; P7, P8). With a producer id, ``take`` gives a batch the partition's next sequence,
-once: retries keep it.
+once: retries keep it, and no other batch ever gets it.
 - A leader that knows nothing of a producer takes any sequence as its first. So the first batch under a producer id and epoch goes alone,
-  until it is acknowledged: were it refused (no leader yet, too few replicas), one behind it could take its place.
-- A batch that was refused for good (never appended) gives its numbers back: all later ones move down.
-- OUT_OF_ORDER_SEQUENCE for a batch that follows an unacknowledged one is an echo of that one's failure: it is tried
-  again. For the first unacknowledged batch it means that the leader has lost what came before (acks=1 and a
-  failover): the partition starts over under the next producer epoch from sequence 0. UNKNOWN_PRODUCER_ID likewise.
-- A batch that is given up after an attempt of unknown outcome leaves a gap that nothing can fill: again the next
-  epoch. Batches behind it whose own outcome is unknown are given up with it, for under a new epoch the leader could
-  not tell their second copy from the first. So what the queue sends twice is never stored twice.
+  until it is acknowledged: were it refused (no leader yet, too few replicas), one behind it could take its place. So does the first
+  after an hour of silence, for leaders forget producers that are silent for a day.
+- A few error codes prove that the leader did not append what it refused (``NOT_APPENDED``). After any other error the
+  batch may be in the log, or may still arrive there from a connection that is given up: its outcome is unknown, and stays
+  so until it is acknowledged. NOT_LEADER_OR_FOLLOWER is such an error: a deposed leader says it of batches that it has
+  appended and that the next leader may have too.
+- A batch that is given up leaves a gap, and its numbers may be taken: the partition starts over under the next producer
+  epoch from sequence 0, which also fences everything that is still under way. Batches behind it whose own outcome is
+  unknown are given up with it, for under a new epoch the leader could not tell their second copy from the first. So what
+  the queue sends twice is never stored twice.
+- OUT_OF_ORDER_SEQUENCE for a batch that was sent behind an unacknowledged one is an echo of that one's failure: it is
+  tried again. For one that was sent first it means that the leader has lost what came before (acks=1 and a failover):
+  again the next epoch. UNKNOWN_PRODUCER_ID likewise. The leader has judged the numbers then, so the batch and those
+  behind it are not in its log and may go on. A half of a batch that was in doubt when it was split may not: its records
+  may be there under the numbers of the whole.
 
 Each partition counts its own epochs: a leader compares them per partition, and nobody else writes under this producer
 id.
@@ -44,6 +51,8 @@ from kio.schema.errors import ErrorCode
 from raylog.client.producer_batch import NO_STAMP, ProducerBatch, after
 
 PRODUCER_EPOCH_MAX = 32767
+KNOWN_FOR_MS = 3_600_000
+"""How long after an acknowledgement the leader certainly knows the producer still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +77,25 @@ _LOST_STATE = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unkno
 _FENCED = frozenset(
     {ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced, ErrorCode.invalid_producer_id_mapping}
 )
-_OUTCOME_UNKNOWN = frozenset(
-    {
-        ErrorCode.network_exception,
-        ErrorCode.request_timed_out,
-        ErrorCode.not_enough_replicas_after_append,
-        ErrorCode.unknown_server_error,
+NOT_APPENDED = (
+    _TRY_SMALLER
+    | _LOST_STATE
+    | _FENCED
+    | {
+        ErrorCode.corrupt_message,
+        ErrorCode.invalid_record,
+        ErrorCode.invalid_timestamp,
+        ErrorCode.unsupported_compression_type,
+        ErrorCode.unsupported_for_message_format,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.invalid_required_acks,
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.transactional_id_authorization_failed,
     }
 )
+"""What a leader says only of a batch that it has not appended. It says nothing about earlier attempts."""
 
 
 class PartitionQueue:
@@ -94,7 +114,9 @@ class PartitionQueue:
         self._serial = 0
         self._recovering = False  # a batch came back; wait for the rest of the row
         self._epoch_change_due = False
-        self._is_known = False  # a batch under this producer id and epoch was acknowledged
+        self._is_known = False  # a batch under this producer id and epoch was acknowledged, not long ago
+        self._known_ms = 0.0  # when that was
+        self._now_ms = 0.0  # when ``sendable`` was asked last
         self._lost: list[ProducerBatch] = []
         self._acknowledged_beyond: list[tuple[int, ...]] = []  # serials settled ahead of an earlier batch that is not
 
@@ -128,7 +150,12 @@ class PartitionQueue:
         if self.in_flight and self.in_flight[0].has_sequence and not self._is_known:
             return None
         head = self.pending[0]
-        return None if head.being_encoded else head
+        if head.being_encoded:
+            return None
+        if not self.in_flight and now_ms - self._known_ms > KNOWN_FOR_MS:
+            self._is_known = False
+        self._now_ms = now_ms
+        return head
 
     def take(self, identity: ProducerIdentity | None) -> ProducerBatch:
         """Move the first pending batch into flight and give it its sequence. ``identity`` None: not idempotent."""
@@ -136,7 +163,7 @@ class PartitionQueue:
         batch = self.pending.popleft()
         batch.open = False
         batch.attempts += 1
-        batch.resequenced = False
+        batch.was_sent_first = not self.in_flight
         if identity is not None:
             if self.identity is None:
                 self.identity = identity
@@ -154,6 +181,7 @@ class PartitionQueue:
         self.in_flight.remove(batch)
         self.failures = 0
         self._is_known = batch.has_sequence
+        self._known_ms = self._now_ms
         if not first and batch.has_sequence:
             self._acknowledged_beyond.append(batch.serial)
         self._row_shrank()
@@ -175,18 +203,17 @@ class PartitionQueue:
 
     def retry(self, batch: ProducerBatch, code: ErrorCode) -> None:
         """Put a batch back to be sent again, in its place."""
-        first = self._is_first_unacknowledged(batch)
         self.in_flight.remove(batch)
-        if code in _OUTCOME_UNKNOWN:
+        if code not in NOT_APPENDED:
             batch.outcome_unknown = True
         if code in _FENCED:
             self.needs_identity = self._epoch_change_due = True
-        elif code in _LOST_STATE:
-            batch.outcome_unknown = False  # the leader judged the number: it has no such batch
-            if (first and not batch.resequenced) or code is ErrorCode.unknown_producer_id:
-                self._epoch_change_due = True
-                for behind in (*self.in_flight, *self.pending):
-                    behind.outcome_unknown = False  # nor what would follow it
+        elif not self._epoch_change_due and (
+            code is ErrorCode.unknown_producer_id or (code in _LOST_STATE and batch.was_sent_first)
+        ):
+            self._epoch_change_due = True
+            for each in (batch, *self.in_flight, *self.pending):
+                each.outcome_unknown = each.was_split_in_doubt  # the leader judged the number: it has no such batch
         self._insert(batch)
         self._recovering = True
         self._row_shrank()
@@ -199,18 +226,11 @@ class PartitionQueue:
         self._recovering = True
         self._row_shrank()
 
-    def give_up(self, batch: ProducerBatch, code: ErrorCode) -> None:
-        """Forget a batch that will not be sent again, for the error that came last. See ``pop_lost``."""
-        if batch in self.in_flight:
-            self.in_flight.remove(batch)
-            batch.outcome_unknown |= code in _OUTCOME_UNKNOWN
-        else:
-            self.pending.remove(batch)
+    def give_up(self, batch: ProducerBatch) -> None:
+        """Forget a batch that will not be sent again. See ``pop_lost``."""
+        (self.in_flight if batch in self.in_flight else self.pending).remove(batch)
         if batch.has_sequence:
-            if batch.outcome_unknown:
-                self._epoch_change_due = True
-            else:
-                self._give_back_sequence(batch)
+            self._epoch_change_due = True
         self._row_shrank()
 
     def pop_lost(self) -> list[ProducerBatch]:
@@ -241,15 +261,6 @@ class PartitionQueue:
                 break
             position += 1
         self.pending.insert(position, batch)
-
-    def _give_back_sequence(self, batch: ProducerBatch) -> None:
-        for later in (*self.in_flight, *self.pending):
-            if later.has_sequence and later.serial > batch.serial and later.stamp[:2] == batch.stamp[:2]:
-                producer_id, epoch, sequence = later.stamp
-                later.stamp = (producer_id, epoch, after(sequence, -batch.record_count))
-                later.resequenced = True
-        if self.identity is not None and batch.stamp[:2] == (self.identity.producer_id, self.identity.epoch):
-            self.next_sequence = after(self.next_sequence, -batch.record_count)
 
     def _row_shrank(self) -> None:
         if self._acknowledged_beyond:

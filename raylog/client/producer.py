@@ -45,7 +45,7 @@ from raylog.client.partitioners import DefaultPartitioner, TopicPartitions, part
 from raylog.client.producer_batch import ProducerBatch
 from raylog.client.sender import Sender
 from raylog.client.serializers import checked_bytes, serializer_of
-from raylog.errors import BufferFullError, ClosedError, ConfigError, RaylogError, error_for
+from raylog.errors import BufferFullError, ClientTimeoutError, ClosedError, ConfigError, RaylogError, error_for
 from raylog.records import kernel
 from raylog.records.record import Header
 from raylog.types import TopicPartition
@@ -331,8 +331,8 @@ class ProducerCore:
             async with asyncio.timeout(self.config.max_block_ms / 1000):
                 return await self.metadata.topic(topic)
         except TimeoutError:
-            raise BufferFullError(
-                f"no metadata of topic {topic!r} within max.block.ms={self.config.max_block_ms:g}"
+            raise ClientTimeoutError(
+                f"no metadata of topic {topic!r} within max.block.ms={self.config.max_block_ms:g} ({self.controller.trouble()})"
             ) from None
 
     async def _refresh_metadata(self) -> None:

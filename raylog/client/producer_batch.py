@@ -12,12 +12,14 @@ parent's records in order. Completion happens on one thread (the sender's), wait
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from crc32c import crc32c
+from kio.schema.errors import ErrorCode
 
-from raylog.errors import RaylogError
+from raylog.errors import KafkaError, RaylogError, kafka_error
 from raylog.records.batch import CRC_POSITION, CRC_START, HEADER, HEADER_SIZE, NO_SEQUENCE, BatchView, write_crc
 from raylog.records.codec import RECORD_OVERHEAD_MAX, decode, encode
 from raylog.records.record import Header
@@ -57,11 +59,12 @@ class ProducerBatch:
         "partition",
         "record_count",
         "records",
-        "resequenced",
         "serial",
         "size_bytes",
         "stamp",
         "topic",
+        "was_sent_first",
+        "was_split_in_doubt",
     )
 
     def __init__(
@@ -81,8 +84,9 @@ class ProducerBatch:
         self.size_bytes = HEADER_SIZE  # uncompressed while open
         self.held_bytes = 0  # of buffer.memory, until done
         self.attempts = 0
-        self.outcome_unknown = False  # some attempt may have been appended
-        self.resequenced = False  # its sequence moved while it was in flight
+        self.outcome_unknown = False  # some attempt may have been appended, or may yet be
+        self.was_split_in_doubt = False  # its records may be in the log as part of the batch that it was split from
+        self.was_sent_first = False  # the last time: every batch before it was settled then
         self.stamp = NO_STAMP
         self._stamped = NO_STAMP
         self.parent: ProducerBatch | None = None
@@ -180,6 +184,7 @@ class ProducerBatch:
             child.serial = (*self.serial, number)
             child.parent = self
             child.attempts = self.attempts
+            child.outcome_unknown = child.was_split_in_doubt = self.outcome_unknown
             if self.has_sequence:
                 child.stamp = (producer_id, epoch, after(sequence, cut if number else 0))
             child.held_bytes = self.held_bytes // 2 if number else self.held_bytes - self.held_bytes // 2
@@ -198,6 +203,26 @@ class ProducerBatch:
     def fail(self, error: RaylogError) -> None:
         self.error = error
         self._finish()
+
+    def error_of(self, index: int) -> RaylogError | None:
+        """What became of one record of a finished batch; None if it was appended.
+
+        As in Kafka's Java producer nothing of a refused batch is appended. A record that the leader named gets its own error, with
+        the batch's code if no other one was named, else INVALID_RECORD; the others get a plain KafkaError.
+        """
+        error = self.error
+        if not isinstance(error, KafkaError) or not error.record_errors:
+            return error
+        at = bisect_left(error.record_errors, index, key=lambda each: each.index)
+        first = error.record_errors[min(at, len(error.record_errors) - 1)]
+        where = f"{self.topic}-{self.partition}"
+        if first.index == index:
+            kind = type(error) if len(error.record_errors) == 1 else kafka_error(ErrorCode.invalid_record)
+            return kind(f"{where} refused the record: {first.message}")
+        return KafkaError(
+            f"{where}: the record is all right but was not appended, because others of its batch were refused "
+            f"({error}): send it again"
+        )
 
     def _finish(self) -> None:
         assert not self.done, "an outcome for a finished batch"

@@ -40,7 +40,7 @@ from raylog.client.metadata import Leader, Metadata
 from raylog.client.partition_queue import PartitionQueue, ProducerIdentity, Verdict
 from raylog.client.producer_batch import ProducerBatch
 from raylog.client.silent_leaders import SilentLeaders
-from raylog.errors import ClientTimeoutError, ClosedError, DisconnectedError, RaylogError, error_for
+from raylog.errors import ClientTimeoutError, ClosedError, DisconnectedError, RaylogError, RecordError, error_for
 from raylog.types import Endpoint, TopicPartition
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
@@ -244,7 +244,7 @@ class Sender:
                 failure = (
                     error if isinstance(error, RaylogError) else RaylogError(f"a batch cannot be encoded: {error}")
                 )
-                self._give_up(queue, batch, failure, ErrorCode.invalid_record)
+                self._give_up(queue, batch, failure)
         if not taken:
             return
         request = requests.produce(records, acks=self._config.acks, timeout_ms=self._config.request_timeout_ms)
@@ -312,7 +312,7 @@ class Sender:
                 self._acknowledged(queue, batch, int(answer.base_offset), time_ms)
             else:
                 self._metadata.learn_hint(TopicPartition(queue.topic, queue.partition), answer, reply.node_endpoints)
-                failure = produce_error(answer.error_code, queue, batch, answer.error_message)
+                failure = produce_error(answer, queue, batch)
                 self._settle(queue, batch, answer.error_code, failure, leader, None)
 
     def _acknowledged(
@@ -341,7 +341,7 @@ class Sender:
         if verdict is Verdict.DUPLICATE:
             self._acknowledged(queue, batch, -1, -1)
         elif verdict is Verdict.FAIL:
-            self._give_up(queue, batch, failure, code)
+            self._give_up(queue, batch, failure)
         elif verdict is Verdict.SPLIT:
             self.splits += 1
             with self._accumulator.lock:
@@ -359,9 +359,9 @@ class Sender:
             if code in _LEADER_ERRORS:
                 self._search(TopicPartition(queue.topic, queue.partition), queue, leader, peer)
 
-    def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, failure: RaylogError, code: ErrorCode) -> None:
+    def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, failure: RaylogError) -> None:
         with self._accumulator.lock:
-            queue.give_up(batch, code)
+            queue.give_up(batch)
             lost = queue.pop_lost()
             self._maybe_rest(queue)
         if not batch.done:
@@ -420,7 +420,7 @@ class Sender:
             if batch in queue.in_flight:
                 self._finish(batch, error)  # it stays in the row until its answer comes
             elif not batch.done:
-                self._give_up(queue, batch, error, ErrorCode.none)
+                self._give_up(queue, batch, error)
 
     def _next_deadline(self) -> float:
         with self._accumulator.lock:
@@ -485,7 +485,8 @@ class Sender:
         with self._accumulator.lock:
             pending = list(queue.pending)
         for batch in reversed(pending):
-            self._give_up(queue, batch, refusal, ErrorCode.none)
+            if not batch.done:  # giving one up may have orphaned others, which have failed already
+                self._give_up(queue, batch, refusal)
 
     def _connect(self, key: TopicPartition, queue: PartitionQueue, leader: Leader) -> None:
         endpoint = leader.endpoint
@@ -561,11 +562,16 @@ class Sender:
         return task
 
 
-def produce_error(code: ErrorCode, queue: PartitionQueue, batch: ProducerBatch, message: str | None) -> RaylogError:
+def produce_error(answer: Any, queue: PartitionQueue, batch: ProducerBatch) -> RaylogError:
     """What a user reads when a leader refuses a batch."""
+    code: ErrorCode = answer.error_code
     remedy = _REMEDIES.get(code)
-    text = f"{queue.topic}-{queue.partition} refused {batch.record_count} records: {message or code.name.upper()}"
-    return error_for(code, f"{text}; {remedy}" if remedy else text)
+    reason = answer.error_message or code.name.upper()
+    text = f"{queue.topic}-{queue.partition} refused {batch.record_count} records: {reason}"
+    error = error_for(code, f"{text}; {remedy}" if remedy else text)
+    named = {int(each.batch_index): each.batch_index_error_message or reason for each in answer.record_errors}
+    error.record_errors = tuple(RecordError(index, named[index]) for index in sorted(named))
+    return error
 
 
 _REMEDIES: dict[ErrorCode, str] = {

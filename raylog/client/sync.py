@@ -385,10 +385,16 @@ class AdminClient(GroupCalls):
         *,
         patience: float = 30.0,
         on_partition: OnPartition = lambda report: None,
+        repair: bool = False,
     ) -> Verification:
-        """Compare all replicas byte for byte below the high watermark. ``on_partition`` is called on another thread."""
+        """Compare all replicas byte for byte below the high watermark. ``on_partition`` is called on another thread.
+
+        ``repair``: a copy that is damaged, or that differs from those of a majority, is copied anew; the result says which.
+        """
         listed = [topics] if isinstance(topics, str) else topics
-        return self._run(self._client.verify_replicas(listed, patience=patience, on_partition=on_partition))
+        return self._run(
+            self._client.verify_replicas(listed, patience=patience, on_partition=on_partition, repair=repair)
+        )
 
     def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:
         """How many bytes each replica has on its broker's disk."""

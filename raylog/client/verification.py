@@ -27,6 +27,7 @@ from raylog.client.leader_requests import LeaderRequests
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import PartitionView
 from raylog.client.replica_comparison import Difference, ReplicaComparison
+from raylog.client.replica_repair import DIFFERENCES_MAX, Repair, repaired
 from raylog.client.table_comparison import TableComparison
 from raylog.errors import RaylogError, error_for, kafka_error
 from raylog.types import TopicPartition, broker_of
@@ -78,6 +79,8 @@ class Verification:
     """All partitions that were asked for."""
 
     partitions: list[PartitionReport] = field(default_factory=list)
+    repairs: list[Repair] = field(default_factory=list)  # what was copied anew; compared again since
+    undecided: list[str] = field(default_factory=list)  # what could not be repaired, and why
 
     @property
     def holds(self) -> bool:
@@ -108,6 +111,8 @@ class Verification:
                 "Every batch's CRC holds, offsets ascend, leader epochs never go back and agree with the leaders' histories. "
                 "All replicas are the same."
             )
+        lines += [repair.words() for repair in self.repairs]
+        lines += [f"NOT repaired: {words}" for words in self.undecided]
         wrong = [report for report in self.partitions if report.difference is not None]
         if wrong:
             lines.append(f"{len(wrong):,} partitions DIFFER; compared up to the first difference of each:")
@@ -122,20 +127,56 @@ async def verify_topics(
     patience_s: float,
     is_compacted: Callable[[str], Awaitable[bool]],
     on_partition: OnPartition = lambda report: None,
+    repair: bool = False,
 ) -> Verification:
-    """Compare the replicas of every partition of these topics, or of all topics there are."""
+    """Compare the replicas of every partition of these topics, or of all topics there are.
+
+    ``repair``: have wrong copies copied anew where it can be decided which are wrong, and compare again.
+    """
     views = await link.metadata.refresh(None if topics is None else list(topics))
     keys = [TopicPartition(view.name, index) for view in views for index in range(len(view.partitions))]
     permits = asyncio.Semaphore(PARTITIONS_AT_ONCE)
     compacted = {view.name for view in views if await is_compacted(view.name)}
+    verification = Verification()
 
     async def one(key: TopicPartition) -> PartitionReport:
         async with permits:
             report = await verify_partition(link, key, patience_s=patience_s, compacted=key.topic in compacted)
+            if repair:
+                report = await _repaired(link, key, report, patience_s, verification)
             on_partition(report)
             return report
 
-    return Verification(list(await asyncio.gather(*(one(key) for key in sorted(keys)))))
+    verification.partitions += await asyncio.gather(*(one(key) for key in sorted(keys)))
+    verification.repairs.sort(key=lambda each: (each.topic, each.partition, each.offset))
+    verification.undecided.sort()
+    return verification
+
+
+async def _repaired(
+    link: ClusterLink, key: TopicPartition, report: PartitionReport, patience_s: float, verification: Verification
+) -> PartitionReport:
+    """Repair one difference after the other; what a comparison finds at last."""
+    for _ in range(DIFFERENCES_MAX):
+        if report.difference is None:
+            return report
+        offset = report.difference.offset
+        name = f"{key.topic}-{key.partition} at offset {offset}"
+        if report.is_compacted:
+            verification.undecided.append(f"{name}: each replica of a compacted topic has bytes of its own")
+            return report
+        comparing = _Comparing(link, key, patience_s)
+
+        async def read(broker: int, offset: int, comparing: _Comparing = comparing) -> bytes:
+            return await comparing.fetched(broker, offset)
+
+        done, undecided = await repaired(link, key, offset, report.compared, read, patience_s=patience_s)
+        verification.repairs += done
+        if undecided:
+            verification.undecided.append(f"{name}: {undecided}")
+            return report
+        report = await verify_partition(link, key, patience_s=patience_s, compacted=False)
+    return report
 
 
 async def verify_partition(
@@ -259,6 +300,10 @@ class _Comparing:
             raise
         except RaylogError:
             pass  # the controller is away: what is known may do
+
+    async def fetched(self, broker: int, offset: int) -> bytes:
+        """What the replica of a broker has at and behind an offset, one batch at least. Raises what stands in its way."""
+        return await self._fetch(broker, offset, 1)
 
     async def _fetch(self, broker: int, offset: int, bytes_max: int) -> bytes:
         """One fetch from one replica; raises what stands in its way. Notes its log start and its high watermark."""

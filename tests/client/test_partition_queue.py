@@ -7,7 +7,14 @@ import random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.client.partition_queue import PRODUCER_EPOCH_MAX, PartitionQueue, ProducerIdentity, Verdict
+from raylog.client.partition_queue import (
+    KNOWN_FOR_MS,
+    NOT_APPENDED,
+    PRODUCER_EPOCH_MAX,
+    PartitionQueue,
+    ProducerIdentity,
+    Verdict,
+)
 from raylog.client.producer_batch import NO_STAMP, ProducerBatch, after
 from raylog.errors import RaylogError
 from raylog.records.batch import BatchView
@@ -30,9 +37,9 @@ def batch(number: int, records: int = 2) -> ProducerBatch:
     return ProducerBatch.of_bytes("t", 0, data, records, created_ms=number, deadline_ms=1000 + number, compression=0)
 
 
-def take_all(queue: PartitionQueue) -> list[ProducerBatch]:
+def take_all(queue: PartitionQueue, now_ms: float = 0) -> list[ProducerBatch]:
     taken = []
-    while queue.sendable(0) is not None:
+    while queue.sendable(now_ms) is not None:
         taken.append(queue.take(queue.identity or IDENTITY))
         queue.check()
     return taken
@@ -57,6 +64,19 @@ def test_the_first_batch_goes_alone_until_the_leader_knows_the_producer() -> Non
     assert take_all(queue) == made[1:]
 
 
+def test_the_first_batch_after_a_long_silence_goes_alone_again() -> None:
+    """Leaders forget producers that are silent for a day, and take any sequence from those that they do not know."""
+    queue, made = queue_of(4)
+    assert queue.sendable(1) is made[0]
+    queue.acknowledged(queue.take(IDENTITY))
+    night_ms = 2 * KNOWN_FOR_MS
+    assert queue.sendable(night_ms) is made[1]
+    queue.take(IDENTITY)
+    assert queue.sendable(night_ms) is None
+    queue.acknowledged(made[1])
+    assert take_all(queue, night_ms) == made[2:]
+
+
 def test_the_stamp_is_in_the_header_under_a_valid_crc() -> None:
     queue, made = queue_of(2)
     take_all(queue)
@@ -78,25 +98,35 @@ def test_a_retry_waits_for_the_row_and_goes_first_with_its_sequence() -> None:
     assert queue.identity == IDENTITY  # echoes change no epoch
 
 
-def test_a_refused_batch_gives_its_numbers_back_to_those_behind_it() -> None:
+def test_a_refused_batch_takes_its_numbers_along() -> None:
+    """They belong to the epoch that ends with it: another batch under them could be taken for a copy, or a copy for it."""
     queue, made = queue_of(3)
     take_all(queue)
     assert queue.judge(made[0], ErrorCode.invalid_record) is Verdict.FAIL
-    queue.give_up(made[0], ErrorCode.invalid_record)
+    queue.give_up(made[0])
     for each in made[1:]:
         queue.retry(each, ErrorCode.out_of_order_sequence_number)
-    assert take_all(queue) == made[1:]
-    assert [b.stamp for b in made[1:]] == [(7, 0, 0), (7, 0, 2)]
-    assert BatchView(made[1].stamped_bytes()).base_sequence == 0
+    assert queue.pop_lost() == [], "nothing of them was ever in doubt"
+    assert take_all(queue) == [made[1]]
+    queue.acknowledged(made[1])
+    assert take_all(queue) == [made[2]]
+    assert [b.stamp for b in made[1:]] == [(7, 1, 0), (7, 1, 2)]
+    assert BatchView(made[1].stamped_bytes()).producer_epoch == 1
+
+
+def refuse(queue: PartitionQueue, batches: list[ProducerBatch]) -> None:
+    for each in batches:
+        assert queue.judge(each, ErrorCode.out_of_order_sequence_number) is Verdict.RETRY
+        queue.retry(each, ErrorCode.out_of_order_sequence_number)
 
 
 def test_a_gap_before_the_first_unacknowledged_batch_starts_the_next_epoch_at_zero() -> None:
     queue, made = queue_of(3)
     take_all(queue)
     queue.acknowledged(made[0])  # and then the leader forgot it
-    for each in made[1:]:
-        assert queue.judge(each, ErrorCode.out_of_order_sequence_number) is Verdict.RETRY
-        queue.retry(each, ErrorCode.out_of_order_sequence_number)
+    refuse(queue, made[1:])
+    assert take_all(queue) == made[1:], "they were sent behind one that was not settled: that may be all"
+    refuse(queue, made[1:])
     assert queue.pop_lost() == []
     assert take_all(queue) == [made[1]], "a new epoch begins with one batch alone"
     queue.acknowledged(made[1])
@@ -116,11 +146,72 @@ def test_a_batch_given_up_in_doubt_takes_those_in_doubt_behind_it_along() -> Non
     take_all(queue)
     for each in made[:2]:
         queue.retry(each, ErrorCode.network_exception)
-    queue.retry(made[2], ErrorCode.not_leader_or_follower)
-    queue.give_up(made[0], ErrorCode.none)
+    queue.retry(made[2], ErrorCode.not_enough_replicas)
+    queue.give_up(made[0])
     assert queue.pop_lost() == [made[1]]
     assert take_all(queue) == [made[2]]
     assert made[2].stamp == (7, 1, 0)
+
+
+def test_a_code_that_does_not_prove_that_nothing_was_appended_leaves_the_outcome_unknown() -> None:
+    for code in set(ErrorCode) - NOT_APPENDED - {ErrorCode.none, ErrorCode.duplicate_sequence_number}:
+        queue, made = queue_of(2)
+        take_all(queue)
+        for each in made:
+            queue.retry(each, code)
+        queue.give_up(made[0])
+        assert queue.pop_lost() == [made[1]], code
+        assert queue.identity == ProducerIdentity(7, 1)
+
+
+def test_leaders_say_these_codes_of_batches_that_they_have_appended() -> None:
+    appended = {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.request_timed_out,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.network_exception,
+    }
+    assert not appended & NOT_APPENDED
+
+
+def test_an_echo_proves_nothing_about_a_copy_that_is_still_under_way() -> None:
+    """The first copies of both may arrive from a connection that was given up, after the second one was refused."""
+    queue, made = queue_of(2)
+    take_all(queue)
+    for each in made:
+        queue.retry(each, ErrorCode.network_exception)
+    take_all(queue)
+    queue.retry(made[0], ErrorCode.not_enough_replicas)
+    queue.retry(made[1], ErrorCode.out_of_order_sequence_number)
+    queue.give_up(made[0])
+    assert queue.pop_lost() == [made[1]]
+
+
+def test_out_of_order_behind_a_batch_that_is_given_up_proves_nothing_either() -> None:
+    queue, made = queue_of(3)
+    take_all(queue)
+    for each in made:
+        queue.retry(each, ErrorCode.network_exception)
+    take_all(queue)
+    queue.give_up(made[0])
+    for each in made[1:]:
+        queue.retry(each, ErrorCode.out_of_order_sequence_number)
+    assert queue.pop_lost() == made[1:]
+
+
+def test_the_halves_of_a_batch_in_doubt_are_in_doubt() -> None:
+    """The leader does not know them by their own numbers if it has the whole."""
+    queue, made = queue_of(1, records=4)
+    take_all(queue)
+    queue.retry(made[0], ErrorCode.network_exception)
+    take_all(queue)
+    queue.split(made[0])
+    first, second = take_all(queue)
+    for half in (first, second):
+        queue.retry(half, ErrorCode.out_of_order_sequence_number)
+    assert queue.pop_lost() == [first, second]
+    assert queue.idle
 
 
 def test_an_exhausted_epoch_asks_for_a_new_producer_id() -> None:
@@ -272,8 +363,10 @@ def test_whatever_is_lost_on_the_way_nothing_is_stored_twice_or_out_of_order(see
             elif fate < 0.2:
                 judged(batch)
                 code = ErrorCode.network_exception  # the answer was lost
-            elif fate < 0.3:
+            elif fate < 0.25:
                 code = ErrorCode.not_leader_or_follower
+            elif fate < 0.35 and judged(batch) is ErrorCode.none:  # appended, and then the leader had to go
+                code = chance.choice((ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error))
             else:
                 code = judged(batch)
             away.append((batch, code))
@@ -291,13 +384,13 @@ def test_whatever_is_lost_on_the_way_nothing_is_stored_twice_or_out_of_order(see
                         queue.split(batch)
                     case Verdict.FAIL:
                         refused.add(batch)
-                        queue.give_up(batch, code)
+                        queue.give_up(batch)
                         fail(batch)
                     case Verdict.DUPLICATE:
                         raise AssertionError("this leader gives none")
         elif step < 1000 and queue.pending and chance.random() < 0.05:
             late = queue.pending[0]
-            queue.give_up(late, ErrorCode.none)
+            queue.give_up(late)
             fail(late)
         for lost in queue.pop_lost():
             fail(lost)

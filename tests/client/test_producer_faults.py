@@ -13,6 +13,7 @@ from scripted_cluster import INIT_PRODUCER_ID, PRODUCE, ScriptedCluster
 from raylog.client.sync import Producer
 from raylog.errors import BufferFullError, ClientTimeoutError, ClosedError, ClusterError, kafka_error
 from raylog.records.batch import BatchView
+from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.core
 
@@ -142,6 +143,54 @@ def _fails(delivery: Any) -> bool:
     except kafka_error(ErrorCode.invalid_record):
         return True
     return False
+
+
+def test_what_a_deposed_leader_has_appended_takes_nobody_elses_place(scripted: Any) -> None:
+    """It says NOT_LEADER_OR_FOLLOWER of a batch that the next leader has. The producer gives it up and sends another."""
+    cluster = scripted()
+
+    def deposed(cluster: ScriptedCluster, request: Any) -> bool:
+        def decide(key: Any, records: bytes) -> tuple[ErrorCode, int]:
+            cluster.logs[key].append(records)
+            return ErrorCode.not_leader_or_follower, -1
+
+        cluster._reply_produce(request, decide)
+        return True
+
+    with Producer(cluster.address, delivery_timeout_ms=400, request_timeout_ms=300) as producer:
+        producer.send("t", b"first").result(25)
+        cluster.fail_next(PRODUCE, deposed, 10_000)
+        with pytest.raises(ClientTimeoutError):
+            producer.send("t", b"given up").result(25)
+        cluster.call(cluster.faults[PRODUCE].clear)
+        found = producer.send("t", b"after").result(25)
+    assert cluster.values() == [b"first", b"given up", b"after"]
+    assert found.offset == 2
+
+
+def test_batches_in_doubt_fail_when_their_topic_is_gone_and_the_producer_goes_on(
+    scripted: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Giving the last of them up orphans the others: each of them ends once."""
+    cluster = scripted(topics={"t": 1, "other": 1})
+    held: list[Any] = []
+
+    def delete_topic(cluster: ScriptedCluster, request: Any) -> bool:
+        held.append(request)
+        if len(held) == 3:
+            del cluster.logs[TopicPartition("t", 0)]
+            request.connection.abort()
+        return True
+
+    with Producer(cluster.address, batch_size=1) as producer:
+        producer.send("t", b"first").result(25)
+        cluster.fail_next(PRODUCE, delete_topic, 3)
+        deliveries = [producer.send("t", value) for value in VALUES[:3]]
+        for delivery in deliveries:
+            with pytest.raises((ClientTimeoutError, kafka_error(ErrorCode.unknown_topic_or_partition))):
+                delivery.result(25)
+        assert producer.send("other", b"after").result(25).offset == 0
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_a_batch_that_the_leader_finds_too_large_is_split_until_it_fits(scripted: Any) -> None:

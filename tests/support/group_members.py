@@ -26,7 +26,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 POLL_MS = 50
 
 

@@ -37,7 +37,7 @@ class Operator:
     def partition(self, topic: str) -> PartitionInfo:
         return self.partitions(topic)[0]
 
-    def until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    def until(self, condition: Callable[[], bool], timeout_s: float = 120) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, "waited in vain"

@@ -127,7 +127,7 @@ def throw(endpoint: Endpoint, data: bytes, *, finish: bool = True) -> bytes:
         return answer
 
 
-def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
+def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 120.0) -> Any:
     """What the condition returns once it is true; an assertion error that says what never came true."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

@@ -422,7 +422,10 @@ class ScriptedCluster:
 
     def _await_leader(self, request: Any) -> None:
         body = request.body
-        log = self.logs[TopicPartition(body.topic, body.partition)]
+        log = self.logs.get(TopicPartition(body.topic, body.partition))
+        if log is None:
+            request.reply(LeaderFound(-1, -1))
+            return
         if log.epoch > body.newer_than_epoch:
             self.waiting_for_leader = [other for other in self.waiting_for_leader if other is not request]
             endpoint = self.endpoints[log.leader]

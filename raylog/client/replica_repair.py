@@ -1,0 +1,142 @@
+"""Which copy of a partition is wrong where its replicas differ, and having that one copied anew.
+
+``judge`` decides, from the batch that each replica has at the first difference:
+
+- A copy whose CRC does not fit, or that is no whole batch, is wrong, if another one is whole.
+- Of several that are whole in themselves those are right that more than half of all replicas have.
+- Else nobody can say which is right, and nothing is touched.
+
+A wrong replica is told so (``RepairReplica``). From there everything goes as with damage that it finds itself: it leaves the ISR,
+another one leads if it did, it cuts its log at that offset and copies the rest from the leader. ``repaired`` waits for each before
+the next one is told, so that a partition never has more than one replica less because of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from raylog.client.link import ClusterLink
+from raylog.errors import RaylogError, error_for
+from raylog.records.batch import BatchView
+from raylog.types import TopicPartition, broker_of
+from raylog.wire.private import RepairReplica
+
+RETRY_S = 0.1
+DIFFERENCES_MAX = 100  # of one partition
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A replica whose log was cut at ``offset`` and copied anew from there."""
+
+    topic: str
+    partition: int
+    broker: int
+    offset: int
+    why: str
+
+    def words(self) -> str:
+        return (
+            f"{self.topic}-{self.partition}: broker {self.broker} was repaired from offset {self.offset} on: {self.why}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """``wrong``: brokers, and why. ``undecided``: why nobody can say, or empty. ``right``: the batch as it has to be."""
+
+    wrong: dict[int, str]
+    undecided: str = ""
+    right: bytes = b""
+
+
+def judge(copies: Mapping[int, bytes], replicas: int) -> Judgement:
+    """What each of the partition's ``replicas`` returns from one offset on, by broker. Nothing from a broker: it has no copy there."""
+    whole: dict[bytes, list[int]] = {}
+    wrong: dict[int, str] = {}
+    for broker, copy in sorted(copies.items()):
+        try:
+            batch = BatchView(copy)
+        except RaylogError as error:
+            wrong[broker] = f"it has no whole batch there ({error})"
+            continue
+        if batch.has_valid_crc():
+            whole.setdefault(bytes(batch.data), []).append(broker)
+        else:
+            wrong[broker] = "the batch there has a wrong CRC"
+    if not whole:
+        return Judgement({}, "no replica has a whole batch there")
+    right, most = max(whole.items(), key=lambda found: len(found[1]))
+    if len(whole) > 1 and 2 * len(most) <= replicas:
+        named = "; ".join("broker " + ", ".join(map(str, brokers)) for brokers in whole.values())
+        return Judgement({}, f"the copies differ, each is whole in itself, and none is that of a majority ({named})")
+    for content, brokers in whole.items():
+        if content != right:
+            agreeing = ", ".join(map(str, most))
+            wrong |= dict.fromkeys(brokers, f"the batch there is another one than on brokers {agreeing}")
+    if not wrong:
+        return Judgement({}, "the copies are the same there: what is wrong is wrong in all of them")
+    return Judgement(wrong, right=right)
+
+
+Read = Callable[[int, int], Awaitable[bytes]]
+"""What the replica of a broker returns from an offset on. Raises RaylogError."""
+
+
+async def repaired(
+    link: ClusterLink, key: TopicPartition, offset: int, brokers: tuple[int, ...], read: Read, *, patience_s: float
+) -> tuple[list[Repair], str]:
+    """Have the wrong ones among these replicas copied anew; what was done, and why it could not be (all) done, or nothing."""
+    view = await link.metadata.partition(key)
+    copies: dict[int, bytes] = {}
+    for broker in brokers:
+        try:
+            copies[broker] = await read(broker, offset)
+        except RaylogError as error:
+            return [], f"broker {broker} does not say what it has there: {error}"
+    judgement = judge(copies, len(view.replicas))
+    done: list[Repair] = []
+    for broker, why in sorted(judgement.wrong.items()):
+        await _tell(link, key, broker, offset, why)
+        if not await _becomes(judgement.right, broker, offset, read, link, patience_s):
+            return done, (
+                f"broker {broker} is wrong ({why}) and was told so, but has not copied it anew within {patience_s:g} s: "
+                "another replica has to be in sync"
+            )
+        done.append(Repair(*key, broker, offset, why))
+    return done, judgement.undecided
+
+
+async def _tell(link: ClusterLink, key: TopicPartition, broker: int, offset: int, why: str) -> None:
+    view = await link.metadata.partition(key)
+    node = next(node for node in view.replicas if broker_of(node) == broker)
+    endpoint = link.metadata.nodes.get(node)
+    if endpoint is None:
+        raise error_for(
+            ErrorCode.replica_not_available,
+            f"the process of {key.topic}-{key.partition} on broker {broker} is not there",
+        )
+    connection = await link.connections.get(endpoint)
+    request = RepairReplica(key.topic, key.partition, offset, f"raylog verify --repair: {why}")
+    await connection.request(request, timeout_ms=link.config.request_timeout_ms)
+
+
+async def _becomes(right: bytes, broker: int, offset: int, read: Read, link: ClusterLink, patience_s: float) -> bool:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while loop.time() < deadline:
+        try:
+            if (await read(broker, offset))[: len(right)] == right:
+                return True
+        except RaylogError:
+            pass  # it has cut its log, or another one leads now
+        await asyncio.sleep(RETRY_S)
+        try:
+            await link.metadata.refresh(None)
+        except RaylogError:
+            pass  # what is known may do
+    return False
