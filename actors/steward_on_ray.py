@@ -78,8 +78,11 @@ class StewardActor:
         return self._steward.stop(directory_ids)
 
 
-def ensure_steward(expected: int, controllers: int | None) -> dict[str, Any]:
-    """Start the steward of this Ray if there is none, and tell it what is expected; its status."""
+def ensure_steward(expected: int, controllers: int | None, *, timeout_s: float) -> dict[str, Any]:
+    """Start the steward of this Ray if there is none, and tell it what is expected; its status.
+
+    ClusterError if it hasn't answered after ``timeout_s`` seconds.
+    """
     ray_class: Any = ray.remote(StewardActor)
     actor = ray_class.options(
         name=STEWARD_NAME,
@@ -91,8 +94,14 @@ def ensure_steward(expected: int, controllers: int | None) -> dict[str, Any]:
         resources={HEAD_RESOURCE: HEAD_SHARE},
         runtime_env={"env_vars": {"RAY_worker_niceness": "0"}},
     ).remote(expected, controllers)
-    ray.get(actor.expect.remote(expected, controllers))
-    status: dict[str, Any] = ray.get(actor.status.remote())
+    expecting = actor.expect.remote(expected, controllers)  # an actor's calls are done in order
+    try:
+        status: dict[str, Any] = ray.get([expecting, actor.status.remote()], timeout=timeout_s)[1]
+    except ray.exceptions.GetTimeoutError:
+        raise ClusterError(
+            f"Ray has not started the steward within {timeout_s:g} s: it runs on the head's node; see `ray status` and Ray's logs "
+            "of the StewardActor. It goes on starting, and the same command again waits for it"
+        ) from None
     return status
 
 

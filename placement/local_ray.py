@@ -12,8 +12,6 @@ from pathlib import Path
 
 import psutil
 
-_TOKEN_TIMEOUT_S = 10.0
-
 
 def running_ray() -> str | None:
     """``host:port`` of the Ray that RAY_ADDRESS names or ``ray start`` left running here; None if there is none.
@@ -42,35 +40,6 @@ def is_endpoint(address: str) -> bool:
     """Whether an address is ``host:port``, not a name that Ray resolves itself."""
     host, _, port = address.rpartition(":")
     return bool(host) and port.isdecimal()
-
-
-def may_listen(address: str) -> bool:
-    """False where nothing listens at a ``host:port``. Asked before Ray is: Ray ends the program when it finds nobody."""
-    if not is_endpoint(address):
-        return True  # a name that Ray resolves itself
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
-            return True
-    except OSError:
-        return False
-
-
-def refuses_token(address: str, token: str | None) -> bool:
-    """Whether the Ray at a ``host:port`` says that this token (None: no token) is not its own.
-
-    Asked before Ray's client is, which repeats the refused question for 20 s and prints each refusal. Whatever else happens is for
-    Ray's client to say.
-    """
-    import grpc
-
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        ask = channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetClusterId")  # an empty message both ways is valid
-        try:
-            ask(b"", timeout=_TOKEN_TIMEOUT_S, metadata=[("authorization", f"Bearer {token}")] if token else None)
-        except grpc.RpcError as error:
-            return bool(error.code() is grpc.StatusCode.UNAUTHENTICATED)
-    return False
 
 
 def is_child_of_raylet(pid: int) -> bool:

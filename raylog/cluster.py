@@ -22,7 +22,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +31,16 @@ from raylog.actors.quorum_disks import CONTROLLER_COUNTS, quorum_disks
 from raylog.client.address import ClusterAddress
 from raylog.client.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
-from raylog.errors import ClosedError, ClusterError, DiskError, RayError, RaylogError
+from raylog.errors import (
+    ClosedError,
+    ClusterError,
+    ConfigError,
+    DisconnectedError,
+    DiskError,
+    ProtocolError,
+    RayError,
+    RaylogError,
+)
 from raylog.placement.disks import (
     Disk,
     differs,
@@ -48,25 +56,27 @@ from raylog.placement.disks import (
 from raylog.placement.listeners import listeners_of_brokers
 from raylog.placement.local_ray import (
     is_child_of_raylet,
-    is_endpoint,
-    is_loopback,
-    may_listen,
-    refuses_token,
     running_ray,
+)
+from raylog.placement.ray_connection import (
+    CONNECT_TIMEOUT_S,
+    Deadline,
+    announce,
+    check_connected_ray,
+    connect_ray,
+    ensure_ray,
+    is_connected,
 )
 from raylog.placement.ray_environment import (
     RAY_CLUSTERS,
-    RAY_STARTUPS,
-    added_environment,
-    java_of_the_extra,
-    loopback_only,
 )
 from raylog.types import Endpoint
 from raylog.wire.private import ClusterStatus, DescribeQuorum, RegisterDisks, Shutdown
 
 DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"
-OBJECT_STORE_BYTES = 80 * 1024 * 1024  # raylog keeps nothing there; Ray refuses less than 75 MB
+_LAUNCHER_S = 30.0  # in which the process that asks Ray for controllers has to come up, and to end
+_REFUSALS_S = 2.0  # for which a cluster is asked whose controllers refuse connections: one may be starting again
 
 logger = logging.getLogger("raylog")
 
@@ -140,19 +150,18 @@ class Cluster:
         Each controller is asked for ``timeout_s`` seconds at most. ClusterError if none answers.
         """
         told: list[dict[str, Any]] = []
+        failures: list[str] = []
         for endpoint in self._live_address().bootstrap:
             try:
                 reply = call(replace(self.address, bootstrap=(endpoint,)), DescribeQuorum(), timeout_s=timeout_s)
             except RaylogError as error:
-                logger.debug("no controller at %s: %s", endpoint, error)
+                failures.append(f"{endpoint}: {error}")
                 continue
             told.append(reply.quorum)
             if reply.quorum["told_by"]["is_active"]:
                 return told[-1]
         if not told:
-            raise ClusterError(
-                f"no controller answers at {', '.join(map(str, self.address.bootstrap))}: start the cluster with `raylog up`"
-            )
+            raise ClusterError(f"no controller answers ({'; '.join(failures)}): start the cluster with `raylog up`")
         return max(told, key=lambda quorum: (quorum["leader_epoch"], quorum["high_watermark"]))
 
     def shutdown(self, timeout_s: float = 60) -> None:
@@ -219,8 +228,11 @@ def init(
     what the disks say, port 9092 of ``host`` for new ones. ``advertised_listeners`` is what the clients are told.
     ``ray_address``: None takes a Ray that runs on this machine or starts one (loopback only, no dashboard, a small object store),
     "local" always starts one, anything else is Ray's address. A Ray started here prints nothing of
-    its workers unless ``log_to_driver``. Raises DiskError for a folder that can't be used, RayError for a Ray that
-    can't, ClusterError when it does not serve within ``timeout_s`` seconds.
+    its workers unless ``log_to_driver``.
+
+    Raises DiskError for a folder that can't be used; RayError for a Ray that can't, or doesn't answer within ``timeout_s`` seconds, at most
+    30; ClusterError when one of the steps that follow takes longer than ``timeout_s`` seconds: the controllers start, take the disks
+    in, every broker serves, every controller votes.
     """
     home = Path(folder).expanduser().resolve()
     wanted = listeners_of_brokers(brokers, listeners, advertised_listeners)
@@ -233,7 +245,12 @@ def init(
             return existing if existing is not None and existing.address == running.address else running
         found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), wanted)
         homes = quorum_disks(found, controllers)
-        owns_ray, gcs_address = _ensure_ray(found, ray_address, log_to_driver)
+        owns_ray, gcs_address = ensure_ray(
+            _resources(found),
+            ray_address,
+            log_to_driver=log_to_driver,
+            timeout_s=min(CONNECT_TIMEOUT_S, timeout_s),
+        )
         endpoints = _launch(gcs_address, found, homes, host, timeout_s)
         found = [with_controllers(disk, endpoints) for disk in found]
         if running is not None:
@@ -261,16 +278,20 @@ def arrange(
         raise ClusterError(f"a cluster has at least one disk, not {disks}")
     if controllers not in (None, *CONTROLLER_COUNTS):
         raise ClusterError(f"a cluster has one controller or three, not {controllers}")
-    import ray
-
-    if not ray.is_initialized():
+    ray_timeout_s = min(CONNECT_TIMEOUT_S, timeout_s)
+    if is_connected():
+        check_connected_ray(ray_address, ray_timeout_s)
+    else:
         address = ray_address or running_ray()
         if address is None:
             raise RayError("no Ray runs on this machine: start one with `ray start --head`, or name one elsewhere")
-        _connect_ray(address, log_to_driver=False)
+        connect_ray(address, ray_timeout_s)
+    import ray
+
     order = {
         "ray_address": str(ray.get_runtime_context().gcs_address),
         "steward": {"expected": disks, "controllers": controllers},
+        "timeout_s": timeout_s,
     }
     status: dict[str, Any] = _run_launcher(order, timeout_s)["steward"]
     return status
@@ -291,45 +312,96 @@ def arrangement(timeout_s: float = 10) -> dict[str, Any] | None:
     return status
 
 
-def connect(name: str = DEFAULT_NAME, *, folder: str | Path | None = None, ray_address: str | None = None) -> Cluster:
-    """A handle to a cluster that runs: the one whose disks are under ``folder``, or the only one on the Ray that this process is
-    connected to (or connects to by ``ray_address``). ClusterError if there is none."""
-    cluster = find(name, folder=folder, ray_address=ray_address)
-    if cluster.folder is not None and not _answers(cluster):
-        raise ClusterError(
-            f"the cluster under {cluster.folder} does not run: start it with raylog.init() or `raylog up`"
-        )
+def connect(
+    ray_address: str | None = None,
+    *,
+    folder: str | Path | None = None,
+    name: str = DEFAULT_NAME,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+) -> Cluster:
+    """A handle to a cluster that runs: the one whose disks are under ``folder``, or the only one on a Ray.
+
+    The Ray is the one that this process is connected to. If it is connected to none, it connects to the one at ``ray_address``
+    (``host:port`` of its head); None is the one that RAY_ADDRESS names or that runs on this machine. ``name`` is for messages.
+
+    RayError for a Ray that doesn't answer within ``timeout_s`` seconds or can't be used; ClusterError if no cluster runs there, or none
+    answers in that time. What is tried is logged, at level INFO, by "raylog.connect".
+    """
+    cluster = find(ray_address, folder=folder, name=name, timeout_s=timeout_s)
+    if cluster.folder is not None:
+        _check_answers(cluster, Deadline.after(timeout_s))
     return cluster
 
 
-def find(name: str = DEFAULT_NAME, *, folder: str | Path | None = None, ray_address: str | None = None) -> Cluster:
+def find(
+    ray_address: str | None = None,
+    *,
+    folder: str | Path | None = None,
+    name: str = DEFAULT_NAME,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+) -> Cluster:
     """Like ``connect``, without asking the cluster: it may have no active controller, or not run at all."""
     if folder is not None:
+        if ray_address is not None:
+            raise ConfigError("a cluster is found by its folder or by its Ray's address: give one of the two")
         home = Path(folder).expanduser().resolve()
         disks = _existing(home)
         if not disks:
             raise ClusterError(f"no cluster under {home}: start one with raylog.init({str(folder)!r}) or `raylog up`")
         return Cluster(_address(name, disks[0]), folder=home)
+    if is_connected():
+        deadline = check_connected_ray(ray_address, timeout_s)
+    else:
+        deadline = connect_ray(ray_address or "auto", timeout_s)
     import ray
 
     from raylog.placement.groups import NAMESPACE
 
-    if not ray.is_initialized():
-        _connect_ray(ray_address or "auto", log_to_driver=False)
+    where = f"the Ray at {ray.get_runtime_context().gcs_address}"
     names = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
     controllers = sorted(each for each in names if each.startswith("raylog:controller:"))
     clusters = sorted({each.split(":")[2] for each in controllers})
-    if not clusters and (begun := arrangement()) is not None:
-        raise ClusterError(f"the cluster on this Ray does not serve yet: {begun['missing'] or 'it starts'}")
+    if not clusters and (begun := arrangement(deadline.left_s())) is not None:
+        raise ClusterError(f"the cluster on {where} does not serve yet: {begun['missing'] or 'it starts'}")
     if len(clusters) != 1:
         found = "no cluster runs" if not clusters else f"{len(clusters)} clusters run"
         raise ClusterError(
-            f"{found} on this Ray: say which by raylog.connect(folder=…), or start one with raylog.init()"
+            f"{found} on {where}: say which by raylog.connect(folder=…), or start one with raylog.init()"
         )
-    actors: list[Any] = [ray.get_actor(each, namespace=NAMESPACE) for each in controllers]
-    told, _ = ray.wait([actor.credentials.remote() for actor in actors], num_returns=1)  # one of them may be away
-    cluster_id, endpoints, secret = ray.get(told[0])
+    cluster_id, endpoints, secret = _credentials(where, controllers, deadline)
     return Cluster(ClusterAddress(name, NAMESPACE, cluster_id, tuple(endpoints), secret))
+
+
+def _credentials(where: str, controllers: Sequence[str], deadline: Deadline) -> tuple[str, list[Endpoint], bytes]:
+    """What the first controller to answer says of its cluster; the others may be away, or ending."""
+    import ray
+
+    from raylog.placement.groups import NAMESPACE
+
+    asked: dict[Any, str] = {}
+    failures: list[str] = []
+    for each in controllers:
+        try:
+            actor: Any = ray.get_actor(each, namespace=NAMESPACE)
+            asked[actor.credentials.remote()] = each
+        except (ValueError, ray.exceptions.RayError):
+            failures.append(f"{each} has just ended")
+    while asked and not deadline.has_passed:
+        ready, _ = ray.wait(list(asked), num_returns=1, timeout=deadline.left_s())
+        for answer in ready:
+            actor_name = asked.pop(answer)
+            try:
+                told: tuple[str, list[Endpoint], bytes] = ray.get(answer)
+                return told
+            except ray.exceptions.RayActorError:
+                failures.append(f"{actor_name} has just ended")
+            except (RaylogError, ray.exceptions.RayError) as error:
+                failures.append(f"{actor_name} cannot start: {str(error).strip().splitlines()[-1]}")
+    failures += [f"{each} did not answer within {deadline.timeout_s:g} s" for each in asked.values()]
+    raise ClusterError(
+        f"the cluster on {where} does not answer ({'; '.join(failures)}): it may be shutting down, or its node be away; "
+        "see `ray list actors`, or start it again with `raylog up`"
+    )
 
 
 def _running(home: Path, name: str, count: int) -> Cluster | None:
@@ -411,93 +483,10 @@ def _registration(disk: Disk, host: str) -> dict[str, Any]:
 # ------------------------------------------------------------------ Ray
 
 
-def _ensure_ray(disks: Sequence[Disk], ray_address: str | None, log_to_driver: bool) -> tuple[bool, str]:
-    """Connect to Ray or start one; returns whether it was started here, and its address."""
-    logging.getLogger("ray.widgets").setLevel(
-        logging.ERROR
-    )  # in a notebook it asks for a package that nothing here needs
-    import ray
-
-    owns = False
-    if not ray.is_initialized():
-        address = ray_address or running_ray()  # not "auto": that also finds Rays that live in other programs
-        if address is not None and address != "local":
-            _connect_ray(address, log_to_driver=log_to_driver)
-        else:
-            _start_ray(disks, log_to_driver)
-            owns = True
-    return owns, str(ray.get_runtime_context().gcs_address)
-
-
-def _connect_ray(address: str, *, log_to_driver: bool) -> None:
-    import ray
-
-    if not may_listen(address):
-        raise RayError(f"no Ray at {address}: start it with `ray start --head`, or leave ray_address out")
-    local = running_ray()
-    endpoint = (local or address) if address == "auto" else address
-    if address == local:
-        address = "auto"  # only then Ray offers the token that is here
-    if _is_refused(endpoint, is_auto=address == "auto"):
-        raise _other_token(endpoint)
-    try:
-        with loopback_only() if is_loopback(local if address == "auto" and local else address) else nullcontext():
-            ray.init(address=address, log_to_driver=log_to_driver, logging_level=logging.ERROR)
-    except (ray.exceptions.AuthenticationError, ConnectionError) as error:
-        if "multiple active Ray" in str(error):
-            raise RayError(f"several Rays run here, say which with ray_address=…: {error}") from error
-        if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):
-            raise _other_token(endpoint) from error
-        raise RayError(
-            f"no Ray at {address} answers: start it with `ray start --head`, or leave ray_address out"
-        ) from error
-    except RuntimeError as error:
-        if "ersion mismatch" in str(error):
-            raise RayError(
-                f"the Ray at {address} is another version: run both with ray=={ray.__version__} ({error})"
-            ) from error
-        raise
-
-
-def _is_refused(address: str, *, is_auto: bool) -> bool:
-    """Whether the Ray at a ``host:port`` asks for another token than its client would offer here."""
-    import ray
-
-    raylet: Any = ray._raylet
-    mode = os.environ.get("RAY_AUTH_MODE")
-    has_tls = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
-    if not is_endpoint(address) or has_tls or raylet.is_k8s_token_auth_enabled():
-        return False
-    loader = raylet.AuthenticationTokenLoader.instance()
-    offers = (is_auto if mode is None else mode.lower() == "token") and loader.has_token(ignore_auth_mode=True)
-    return refuses_token(address, loader.get_raw_token(ignore_auth_mode=True) if offers else None)
-
-
-def _other_token(address: str) -> RayError:
-    return RayError(
-        f"the Ray at {address} asks for another token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to its own, or copy its "
-        "~/.ray/auth_token here"
-    )
-
-
-def _start_ray(disks: Sequence[Disk], log_to_driver: bool) -> None:
-    import ray
-
+def _resources(disks: Sequence[Disk]) -> dict[str, float]:
     from raylog.placement.groups import node_resources
 
-    quiet = {
-        **RAY_STARTUPS,
-        "RAY_USAGE_STATS_ENABLED": "0",  # Ray's notice about its reports would not be seen
-    }
-    with loopback_only(), added_environment(quiet), java_of_the_extra():
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            resources={**node_resources(disk.path for disk in disks)},
-            log_to_driver=log_to_driver,
-            logging_level=logging.ERROR,
-        )
+    return {**node_resources(disk.path for disk in disks)}
 
 
 def _launch(
@@ -508,6 +497,7 @@ def _launch(
         "disks": [str(disk.path) for disk in disks],
         "controller_disks": [str(disk.path) for disk in homes],
         "host": host,
+        "timeout_s": timeout_s,
     }
     answer = _run_launcher(order, timeout_s)
     return [Endpoint(host, port) for host, port in answer["controllers"]]
@@ -527,12 +517,13 @@ def _run_launcher(order: dict[str, Any], timeout_s: float) -> dict[str, Any]:
             input=json.dumps(order),
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=timeout_s + _LAUNCHER_S,
             env=environment,
         )
     except subprocess.TimeoutExpired:
         raise ClusterError(
-            f"the controller did not start within {timeout_s:.0f} s: see Ray's logs, or `raylog doctor`"
+            f"the controller did not start within {timeout_s:g} s: the Ray at {gcs_address} does not let a new program in; "
+            "see `ray status` and Ray's logs, or `raylog doctor`"
         ) from None
     lines = done.stdout.strip().splitlines()
     answer: dict[str, Any] = (
@@ -546,39 +537,49 @@ def _run_launcher(order: dict[str, Any], timeout_s: float) -> dict[str, Any]:
 # ------------------------------------------------------------------ waiting
 
 
-def _answers(cluster: Cluster) -> bool:
+def _check_answers(cluster: Cluster, deadline: Deadline) -> None:
+    """ClusterError if the cluster of a folder does not answer: soon where no controller is reached, at the deadline where none serves."""
     try:
-        cluster.status(timeout_s=2)
-    except RaylogError:
-        return False
-    return True
+        try:
+            cluster.status(timeout_s=min(_REFUSALS_S, deadline.left_s()))
+        except RaylogError as error:
+            if isinstance(error.__cause__, DisconnectedError | ProtocolError) or deadline.has_passed:
+                raise
+            where = ", ".join(map(str, cluster.address.bootstrap))
+            announce(f"the cluster under {cluster.folder} at {where}", deadline.timeout_s)
+            cluster.status(timeout_s=deadline.left_s())
+    except RaylogError as error:
+        raise ClusterError(
+            f"the cluster under {cluster.folder} does not answer ({error}): start it with raylog.init() or `raylog up`, or see "
+            f"`raylog quorum status --folder {cluster.folder}` where its processes run"
+        ) from error
 
 
 def _await_brokers(cluster: Cluster, wanted: set[int], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline.after(timeout_s)
     missing = wanted
-    while time.monotonic() < deadline:
-        live = {broker["id"] for broker in cluster.status()["brokers"] if broker["live"]}
+    while not deadline.has_passed:
+        live = {broker["id"] for broker in cluster.status(deadline.left_s())["brokers"] if broker["live"]}
         missing = wanted - live
         if not missing:
             return
         time.sleep(0.1)  # asking is work for the very processes that are waited for
     raise ClusterError(
-        f"after {timeout_s:.0f} s broker {', '.join(map(str, sorted(missing)))} does not serve yet: "
+        f"after {timeout_s:g} s broker {', '.join(map(str, sorted(missing)))} does not serve yet: "
         "see Ray's logs of the BrokerActor, or `raylog doctor`"
     )
 
 
 def _await_voters(cluster: Cluster, count: int, timeout_s: float) -> None:
     """Wait until all controllers that were started vote: one on a blank disk has to catch up first."""
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline.after(timeout_s)
     quorum: dict[str, Any] = {"voters": []}
-    while time.monotonic() < deadline:
-        quorum = cluster.quorum(timeout_s=timeout_s)
+    while not deadline.has_passed:
+        quorum = cluster.quorum(timeout_s=deadline.left_s())
         if len(quorum["voters"]) >= count and all(voter["reachable"] for voter in quorum["voters"]):
             return
         time.sleep(0.1)
     there = sorted(voter["broker"] for voter in quorum["voters"] if voter["reachable"])
     raise ClusterError(
-        f"after {timeout_s:.0f} s {len(there)} of {count} controllers vote, those of the brokers {there}: see `raylog quorum status`"
+        f"after {timeout_s:g} s {len(there)} of {count} controllers vote, those of the brokers {there}: see `raylog quorum status`"
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, ConnectTimeout, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
 from raylog.cli.reassign import Throttle, as_document, checked_throttle, named
 from raylog.errors import ClusterError, error_for
@@ -24,9 +24,11 @@ POLL_S = 0.2
 
 
 @app.command("list")
-def list_(folder: Folder = None, address: Address = None, as_json: AsJson = False) -> None:
+def list_(
+    folder: Folder = None, address: Address = None, timeout: Timeout = CONNECT_TIMEOUT_S, as_json: AsJson = False
+) -> None:
     """List brokers with the replicas that they hold and the partitions that they lead."""
-    state = find_cluster(folder, address).status()
+    state = find_cluster(folder, address, timeout).status()
     brokers = []
     for broker in state["brokers"]:
         parts = [part for topic in state["topics"] for part in topic["partitions"]]
@@ -68,13 +70,14 @@ def drain(
     ] = 60.0,
     folder: Folder = None,
     address: Address = None,
+    connect_timeout: ConnectTimeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Move every leader away from a broker and keep them away until `undrain`: then it can be stopped without anybody waiting.
 
     Its replicas stay and follow. Exits with 1 if it still leads something after the timeout.
     """
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, connect_timeout).admin() as admin:
         deadline = time.monotonic() + timeout
         progress = admin.drain_broker(broker)
         moved = list(progress.moved)
@@ -101,9 +104,15 @@ def drain(
 
 
 @app.command("undrain")
-def undrain(broker: Broker, folder: Folder = None, address: Address = None, as_json: AsJson = False) -> None:
+def undrain(
+    broker: Broker,
+    folder: Folder = None,
+    address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
+    as_json: AsJson = False,
+) -> None:
     """Let a broker lead again. Its leaders come back within minutes, or at once by `raylog leader-election`."""
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         admin.undrain_broker(broker)
     if as_json:
         print_json({"broker": broker, "draining": False})
@@ -119,6 +128,7 @@ def remove(
     throttle: Throttle = None,
     folder: Folder = None,
     address: Address = None,
+    connect_timeout: ConnectTimeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Move everything off a broker and forget it: drain it, reassign its replicas to the others, unregister it.
@@ -129,7 +139,7 @@ def remove(
     from raylog.client.reassignment_plans import without
 
     limit = checked_throttle(throttle)
-    cluster = find_cluster(folder, address)
+    cluster = find_cluster(folder, address, connect_timeout)
     deadline = time.monotonic() + timeout
     if cluster.status()["controller"]["broker"] == broker:
         raise ClusterError(f"the cluster's controller lives on broker {broker}: it cannot be removed, only drained")
@@ -179,6 +189,7 @@ def rebalance(
     throttle: Throttle = None,
     folder: Folder = None,
     address: Address = None,
+    connect_timeout: ConnectTimeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Spread bytes and leaders evenly over the live brokers, moving as little as possible: after a broker has come, or topics have grown.
@@ -189,7 +200,7 @@ def rebalance(
     from raylog.client.reassignment_plans import balanced
 
     limit = checked_throttle(throttle)
-    cluster = find_cluster(folder, address)
+    cluster = find_cluster(folder, address, connect_timeout)
     deadline = time.monotonic() + timeout
     brokers = cluster.status()["brokers"]
     racks = {each["id"]: each["rack"] for each in brokers if each["live"] and not each["draining"]}

@@ -89,6 +89,8 @@ class Facts:
     java_version: int | None
     oom_scores: tuple[tuple[int, int], ...]
     kernel_trouble: str | None
+    damaged_logs: tuple[str, ...] | None = None
+    """Each damaged log of the cluster that runs from the folders, by name; None where no such cluster answers."""
 
 
 def recommended_open_files(workload: Workload) -> int:
@@ -206,6 +208,15 @@ def check_kernel(facts: Facts, workload: Workload) -> Finding:
     return Finding("records to Arrow", Level.WARNING, found, remedy)
 
 
+def check_logs(facts: Facts, workload: Workload) -> Finding:
+    if facts.damaged_logs is None:
+        return Finding("logs", Level.OK, "no cluster runs from these folders, so none was asked for damaged logs")
+    if not facts.damaged_logs:
+        return Finding("logs", Level.OK, "the cluster knows of no damaged log")
+    remedy = "raylog verify --repair   # where another replica is in sync, the copy is made anew without it"
+    return Finding("logs", Level.FAILURE, f"damaged: {'; '.join(facts.damaged_logs)}", remedy)
+
+
 CHECKS: Sequence[Callable[[Facts, Workload], Finding | list[Finding]]] = (
     check_open_files,
     check_map_count,
@@ -217,6 +228,7 @@ CHECKS: Sequence[Callable[[Facts, Workload], Finding | list[Finding]]] = (
     check_java,
     check_oom_score,
     check_kernel,
+    check_logs,
 )
 
 

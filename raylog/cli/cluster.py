@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import psutil
 import typer
 
-from raylog.cli.connection import DEFAULT_FOLDER, Address, Folder, find_cluster
+from raylog.cli.connection import CONNECT_TIMEOUT_S, DEFAULT_FOLDER, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
 from raylog.cli.recovery import await_recovery, recovery_words
 from raylog.errors import ClusterError, RayError
@@ -29,6 +29,7 @@ from raylog.placement.ray_environment import RAY_CLUSTERS, RAY_STARTUPS
 RAY_NOTE = "ray-started-by-raylog.json"
 RAY_HEAD_PORT = 6379
 END_TIMEOUT_S = 5
+RAY_START_TIMEOUT_S = 300
 RECOVERY_PATIENCE_S = 30
 RECONNECT_TIMEOUT_S = 7 * 24 * 3600
 
@@ -68,6 +69,12 @@ def up(
     ] = None,
     wait: Annotated[float, typer.Option(min=0, help="With --disks: seconds to wait until every disk serves.")] = 0,
     address: Address = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Seconds in which the brokers have to serve, and at most 30 of them for Ray to answer."
+        ),
+    ] = 60,
     as_json: AsJson = False,
 ) -> None:
     """Start the cluster under FOLDER, or find it running; data that is there comes back.
@@ -85,7 +92,7 @@ def up(
             raise typer.BadParameter(
                 "with --disks folders, racks and listeners are what `raylog node resources` was given"
             )
-        _up_on_nodes(disks, controllers, address, wait, as_json)
+        _up_on_nodes(disks, controllers, address, wait, timeout, as_json)
         return
     with progress_bar(quiet=as_json) as progress:
         task = progress.add_task("Ray", total=3)
@@ -103,6 +110,7 @@ def up(
             advertised_listeners=advertised_listeners,
             host=host,
             ray_address=address,
+            timeout_s=timeout,
         )
         progress.update(task, advance=1, description="logs")
         status = await_recovery(cluster, RECOVERY_PATIENCE_S)
@@ -130,12 +138,18 @@ def up(
     )
 
 
-def _up_on_nodes(disks: int, controllers: int | None, address: str | None, wait_s: float, as_json: bool) -> None:
+def _up_on_nodes(
+    disks: int, controllers: int | None, address: str | None, wait_s: float, timeout_s: float, as_json: bool
+) -> None:
     from raylog.cluster import arrange, arrangement
 
     deadline = time.monotonic() + wait_s
-    state = arrange(disks, controllers=controllers, ray_address=address)
+    state = arrange(disks, controllers=controllers, ray_address=address, timeout_s=timeout_s)
+    told = None
     while state["missing"] is not None and time.monotonic() < deadline:
+        if state["missing"] != told:
+            told = state["missing"]
+            notice(f"Waiting (up to {wait_s:g} s): {told}")
         time.sleep(0.2)
         state = arrangement() or state
     if as_json:
@@ -157,6 +171,7 @@ def _up_on_nodes(disks: int, controllers: int | None, address: str | None, wait_
 def down(
     folder: Annotated[Path, typer.Argument(help="The folder that `raylog up` was given.")] = DEFAULT_FOLDER,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Stop the cluster cleanly. Its data stays; `raylog up` brings it back.
@@ -166,7 +181,7 @@ def down(
     cluster_id = None
     is_here = folder != DEFAULT_FOLDER or any(folder.glob("broker-*/meta.properties")) or (folder / RAY_NOTE).exists()
     try:
-        cluster = find_cluster(folder if address is None and is_here else None, address)
+        cluster = find_cluster(folder if address is None and is_here else None, address, timeout)
         cluster_id = cluster.address.cluster_id
         cluster.shutdown()
     except ClusterError:
@@ -185,6 +200,7 @@ def down(
 def status(
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     watch: Annotated[bool, typer.Option("--watch", help="Print again every second until interrupted.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -192,7 +208,7 @@ def status(
 
     Exits with 1 if a broker is away or a partition has no leader.
     """
-    cluster = find_cluster(folder, address)
+    cluster = find_cluster(folder, address, timeout)
     while True:
         state = cluster.status()
         if as_json:
@@ -259,6 +275,10 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
     for actor in state["actors"]:
         for failure in actor["failures"]:
             notice(f"broker {actor['broker']}, process {actor['pid']}: {failure}")
+        for damage in actor["damaged"]:
+            notice(f"broker {actor['broker']}: DAMAGED log {damage}")
+        for damage in actor["mended"]:
+            notice(f"broker {actor['broker']}: mended, copied from the leader: {damage}")
     if state["unclean_elections"]:
         notice(f"{state['unclean_elections']} unclean elections: acknowledged records may be lost")
 
@@ -269,8 +289,9 @@ def _bootstrap_servers(state: dict[str, Any]) -> str:
 
 def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: int) -> str:
     """Start a Ray on the loopback interface that outlives this command; its address."""
-    from raylog.cluster import OBJECT_STORE_BYTES, prepare_disks
+    from raylog.cluster import prepare_disks
     from raylog.placement.groups import node_resources
+    from raylog.placement.ray_connection import OBJECT_STORE_BYTES
 
     disks = prepare_disks(folder, brokers, racks, disks_each)
     port = _free_port(RAY_HEAD_PORT)
@@ -287,7 +308,17 @@ def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: 
         | os.environ
         | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S), RAY_CLUSTERS: "0"}
     )
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL)
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            timeout=RAY_START_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        done = subprocess.CompletedProcess(command, 1, "", f"`ray start` did not return within {RAY_START_TIMEOUT_S} s")
     if done.returncode != 0:
         _end_with_children(_named_processes(f"127.0.0.1:{port}"))  # what had come up before it failed
         reason = (done.stderr or done.stdout).strip().splitlines()

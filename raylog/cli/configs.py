@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, print_json, print_text
 from raylog.errors import ConfigError
 
@@ -53,12 +53,13 @@ def describe(
     ] = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Show configs with where their values come from; without a name those of all topics, or of all brokers."""
     _check(entity_type, entity_name, entity_default)
     documents = []
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         for name in _named(admin, entity_type, entity_name, entity_default):
             entries = _entries(admin, entity_type, name)
             shown = [entry for entry in entries if everything or _is_set_there(entry, entity_type, name)]
@@ -87,6 +88,7 @@ def alter(
     ] = None,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Set and delete configs of a topic, of a broker, or of all brokers."""
@@ -97,7 +99,7 @@ def alter(
     deleted = [name.strip() for text in delete_config or () for name in text.split(",") if name.strip()]
     if not changes and not deleted:
         raise typer.BadParameter("nothing to alter: give --add-config or --delete-config")
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         if entity_type is EntityType.topics:
             admin.alter_configs(entity_name, set=changes, delete=deleted)
         else:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raylog.placement.ray_connection import CONNECT_TIMEOUT_S as CONNECT_TIMEOUT_S
+
 if TYPE_CHECKING:
     from raylog.client.sync import Consumer, Producer
     from raylog.cluster import Cluster
@@ -24,7 +26,14 @@ Folder = Annotated[
 ]
 Address = Annotated[
     str | None,
-    typer.Option("--address", help="Ray's address, for a cluster on a Ray elsewhere.", show_default=False),
+    typer.Option("--address", help="host:port of a Ray's head, for a cluster on that Ray.", show_default=False),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0, help="Seconds in which Ray, or the cluster of a folder, has to answer.")
+]
+ConnectTimeout = Annotated[
+    float,
+    typer.Option("--connect-timeout", min=0, help="Seconds in which Ray, or the cluster of a folder, has to answer."),
 ]
 Acks = Annotated[str, typer.Option(help="all, 1 or 0.")]
 Compression = Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")]
@@ -38,7 +47,9 @@ ConsumerConfig = Annotated[
 ]
 
 
-def find_cluster(folder: Path | None, address: str | None, *, must_serve: bool = True) -> Cluster:
+def find_cluster(
+    folder: Path | None, address: str | None, timeout_s: float = CONNECT_TIMEOUT_S, *, must_serve: bool = True
+) -> Cluster:
     """The running cluster that the options mean; ClusterError says how to start one.
 
     Without ``must_serve`` it may have no active controller.
@@ -47,20 +58,22 @@ def find_cluster(folder: Path | None, address: str | None, *, must_serve: bool =
 
     if folder is None and address is None and any(DEFAULT_FOLDER.glob("broker-*/meta.properties")):
         folder = DEFAULT_FOLDER
+    if folder is not None and address is not None:
+        raise typer.BadParameter(
+            "a cluster is found by --folder (or RAYLOG_FOLDER) or by --address: give one of the two"
+        )
     seek = connect if must_serve else find
-    if folder is not None:
-        return seek(folder=folder)
-    return seek(ray_address=address)
+    return seek(address, folder=folder, timeout_s=timeout_s)
 
 
-def open_producer(folder: Path | None, address: str | None, options: Mapping[str, Any]) -> Producer:
+def open_producer(folder: Path | None, address: str | None, timeout_s: float, options: Mapping[str, Any]) -> Producer:
     """A producer of the cluster that is meant; ``options`` by Kafka's names."""
-    return find_cluster(folder, address).producer(**_as_keywords(options))
+    return find_cluster(folder, address, timeout_s).producer(**_as_keywords(options))
 
 
-def open_consumer(folder: Path | None, address: str | None, options: Mapping[str, Any]) -> Consumer:
+def open_consumer(folder: Path | None, address: str | None, timeout_s: float, options: Mapping[str, Any]) -> Consumer:
     """A consumer of the cluster that is meant; ``options`` by Kafka's names."""
-    return find_cluster(folder, address).consumer(**_as_keywords(options))
+    return find_cluster(folder, address, timeout_s).consumer(**_as_keywords(options))
 
 
 def _as_keywords(options: Mapping[str, Any]) -> dict[str, Any]:

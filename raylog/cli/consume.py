@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylog.cli.connection import Address, ConsumerConfig, Folder, open_consumer
+from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, ConsumerConfig, Folder, Timeout, open_consumer
 from raylog.cli.output import AsJson, notice, print_json, text_or_base64
 from raylog.cli.topics import parse_configs
 from raylog.types import TopicPartition
@@ -41,6 +41,7 @@ def consume(
     config: ConsumerConfig = None,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Print the values of a topic's records, a line each, as they come; --json adds everything else.
@@ -51,7 +52,7 @@ def consume(
         raise typer.BadParameter("--offset needs exactly one --partition")
     if offset is not None and from_beginning:
         raise typer.BadParameter("give --offset or --from-beginning, not both")
-    with open_consumer(folder, address, parse_configs(config)) as consumer:
+    with open_consumer(folder, address, timeout, parse_configs(config)) as consumer:
         numbers = partition if partition is not None else list(range(consumer.partitions_for(topic)))
         chosen = [TopicPartition(topic, number) for number in numbers]
         consumer.assign(chosen)

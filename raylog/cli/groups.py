@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raylog.cli import offset_resets
-from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.offset_resets import Place, Rule
 from raylog.cli.output import AsJson, notice, print_json, print_text
 from raylog.errors import ConfigError
@@ -41,11 +41,12 @@ def list_groups(
     ] = None,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """List all groups."""
     states = [each.strip() for each in (state or "").split(",") if each.strip()]
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         found = admin.list_groups(states=states)
     if as_json:
         print_json([{"group": each.group_id, "type": each.protocol_type, "state": each.state} for each in found])
@@ -69,12 +70,13 @@ def describe(
     ] = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Show groups: their offsets and lag, their members, or their state."""
     if offsets + members + state > 1:
         raise typer.BadParameter("give one of --offsets, --members and --state")
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         found = admin.describe_groups(_named(admin, group, all_groups))
         missing = [each.group_id for each in found.values() if each.state == "Dead" and not all_groups]
         if missing:
@@ -132,6 +134,7 @@ def reset_offsets(
     export: Annotated[bool, typer.Option("--export", help="Print the plan as CSV.")] = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Let a group go on elsewhere. It must have no members."""
@@ -153,7 +156,7 @@ def reset_offsets(
     rule = rules[0]
     if (all_topics + bool(topic)) != (rule.file is None):
         raise typer.BadParameter("say of what: --all-topics or --topic; a file says it itself")
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         plan = planned(admin, group, rule, offset_resets.parse_scope(topic or ()))
         if execute:
             admin.alter_group_offsets(group, plan)
@@ -179,10 +182,11 @@ def delete(
     all_groups: AllGroups = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Delete groups with all their offsets. They must have no members."""
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         names = _named(admin, group, all_groups)
         admin.delete_groups(names)
     if as_json:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from kio.schema.errors import ErrorCode
 
-from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, print_json, print_text
 from raylog.errors import ConfigError
 from raylog.types import TopicPartition
@@ -51,6 +51,7 @@ def leader_election(
     ] = None,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Elect leaders: give partitions back to their preferred leaders, or accept a loss where nobody can lead."""
@@ -64,7 +65,7 @@ def leader_election(
         named = [TopicPartition(topic, partition)]
     elif path_to_json_file is not None:
         named = partitions_of(path_to_json_file.read_text())
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         results = admin.elect_leaders(named, kind=election_type.value)
     done = [each for each, error in results.items() if error is None]
     valid = [each for each, error in results.items() if error and error.code is ErrorCode.election_not_needed]

@@ -1,6 +1,7 @@
 """Looks at the machine for ``raylog doctor``: limits, kernel settings, disks, ports, Ray, Java, processes.
 
-Looks only: connects to nobody's service beyond asking whether a port is bound, starts nothing but ``java -version``, and needs no rights.
+It looks only. It asks the cluster that runs from a folder for its status, and whether a port is bound; it connects to
+nothing else, starts nothing but ``java -version``, and needs no rights.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import subprocess
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from raylog.cli.checks import RAY_HEAD_PORT, DiskFacts, Facts, RayFacts
-from raylog.errors import DiskError
+from raylog.errors import DiskError, RaylogError
 from raylog.placement.disks import check_writable, read_disk
 from raylog.placement.local_ray import running_ray
 from raylog.records import kernel
 
+STATUS_TIMEOUT_S = 5.0
 SERVER_ACTORS = ("PartitionReplicaActor", "ControllerActor", "BrokerActor")
 
 
@@ -43,7 +46,29 @@ def look(folders: Sequence[Path]) -> Facts:
         java_version=_java_version(),
         kernel_trouble=kernel.trouble(),
         oom_scores=_oom_scores(),
+        damaged_logs=_damaged_logs(folders),
     )
+
+
+def _damaged_logs(folders: Sequence[Path]) -> tuple[str, ...] | None:
+    """What the clusters of these folders know of damage; None if none of them answers."""
+    from raylog.cluster import connect
+
+    found: list[str] | None = None
+    for folder in folders:
+        if any(folder.glob("broker-*/meta.properties")):
+            try:
+                status = connect(folder=folder, timeout_s=STATUS_TIMEOUT_S).status(timeout_s=STATUS_TIMEOUT_S)
+            except RaylogError:  # ``raylog status`` says why
+                continue
+            found = [] if found is None else found
+            found += damaged_logs(status)
+    return None if found is None else tuple(found)
+
+
+def damaged_logs(status: dict[str, Any]) -> list[str]:
+    """The damaged logs that a cluster's status names, each with its broker."""
+    return [f"broker {actor['broker']}: {damage}" for actor in status["actors"] for damage in actor["damaged"]]
 
 
 def look_at_disk(folder: Path) -> DiskFacts:

@@ -6,6 +6,7 @@ shown), 130 interrupted. Tracebacks are for raylog's own bugs, and for ``raylog 
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
@@ -93,12 +94,29 @@ def unsupported_platform() -> str | None:
     )
 
 
+class _Notices(logging.Handler):
+    """Log lines as notices."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        notice(record.getMessage())
+
+
+def _show_connecting() -> None:
+    """What the library logs of what it connects to, and waits for, is shown as it happens."""
+    connecting = logging.getLogger("raylog.connect")
+    if not connecting.handlers:
+        connecting.addHandler(_Notices())
+        connecting.setLevel(logging.INFO)
+        connecting.propagate = False
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit the process."""
     sentence = unsupported_platform()
     if sentence is not None:
         notice(sentence)
         sys.exit(1)
+    _show_connecting()
     try:
         app(args=None if arguments is None else list(arguments), prog_name="raylog")
     except RaylogError as error:

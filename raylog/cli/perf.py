@@ -14,12 +14,14 @@ from typing import Annotated, Any
 import typer
 
 from raylog.cli.connection import (
+    CONNECT_TIMEOUT_S,
     Acks,
     Address,
     Compression,
     ConsumerConfig,
     Folder,
     ProducerConfig,
+    Timeout,
     open_consumer,
     open_producer,
 )
@@ -45,13 +47,14 @@ def produce(
     config: ProducerConfig = None,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Send records of random bytes and measure rate and latency of the batches."""
     options = {"acks": acks, "compression.type": compression} | parse_configs(config)
     values = _random_values(min(batch_records, num_records), record_size)
     with (
-        open_producer(folder, address, options) as producer,
+        open_producer(folder, address, timeout, options) as producer,
         progress_bar(quiet=as_json) as progress,
     ):
         producer.partitions_for(topic)
@@ -89,10 +92,11 @@ def consume(
     config: ConsumerConfig = None,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Read all partitions from their beginning to where they end now, and measure the rate."""
-    with open_consumer(folder, address, parse_configs(config)) as consumer:
+    with open_consumer(folder, address, timeout, parse_configs(config)) as consumer:
         partitions = [TopicPartition(topic, number) for number in range(consumer.partitions_for(topic))]
         consumer.assign(partitions)
         begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)

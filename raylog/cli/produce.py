@@ -10,7 +10,16 @@ from typing import IO, Annotated
 
 import typer
 
-from raylog.cli.connection import Acks, Address, Compression, Folder, ProducerConfig, open_producer
+from raylog.cli.connection import (
+    CONNECT_TIMEOUT_S,
+    Acks,
+    Address,
+    Compression,
+    Folder,
+    ProducerConfig,
+    Timeout,
+    open_producer,
+)
 from raylog.cli.output import AsJson, notice, print_json, progress_bar
 from raylog.cli.topics import parse_configs
 from raylog.errors import ConfigError
@@ -33,6 +42,7 @@ def produce(
     config: ProducerConfig = None,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Send each line of standard input (or --file) as a record.
@@ -41,7 +51,7 @@ def produce(
     """
     options = {"acks": acks, "compression.type": compression} | parse_configs(config)
     with (
-        open_producer(folder, address, options) as producer,
+        open_producer(folder, address, timeout, options) as producer,
         _opened(file) as source,
         progress_bar(quiet=as_json) as progress,
     ):

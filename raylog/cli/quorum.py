@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text
 
 app = typer.Typer(help="The controllers: who is active, who follows, how far.", no_args_is_help=True)
@@ -18,12 +18,14 @@ def group() -> None:
 
 
 @app.command("status")
-def status(folder: Folder = None, address: Address = None, as_json: AsJson = False) -> None:
+def status(
+    folder: Folder = None, address: Address = None, timeout: Timeout = CONNECT_TIMEOUT_S, as_json: AsJson = False
+) -> None:
     """Show the quorum of the controllers, asking the active one, or any that answers.
 
     Exits with 1 if none is active or a voter can't be reached.
     """
-    cluster = find_cluster(folder, address, must_serve=False)
+    cluster = find_cluster(folder, address, timeout, must_serve=False)
     quorum = cluster.quorum()
     if as_json:
         print_json(quorum)
@@ -39,11 +41,12 @@ def describe(
     replication: Annotated[bool, typer.Option("--replication", help="How far each controller is.")] = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
 ) -> None:
     """Print what `kafka-metadata-quorum describe` prints, and nothing else."""
     if status == replication:
         raise typer.BadParameter("give one of --status and --replication")
-    quorum = find_cluster(folder, address, must_serve=False).quorum()
+    quorum = find_cluster(folder, address, timeout, must_serve=False).quorum()
     if status:
         print_text(*_status_lines(quorum))
         return

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, print_json, print_text
 from raylog.errors import ConfigError, RaylogError
 from raylog.types import TopicPartition
@@ -60,6 +60,7 @@ def generate(
     disable_rack_aware: Annotated[bool, typer.Option("--disable-rack-aware", help="Take no notice of racks.")] = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Propose a plan that spreads topics evenly over brokers. Nothing is moved; replication factors stay."""
@@ -67,7 +68,7 @@ def generate(
 
     topics = topics_of(topics_to_move_json_file.read_text())
     wanted = brokers_of(broker_list)
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         current = current_plan(admin, topics)
         racks = {info.broker: info.rack for info in admin.describe_cluster().brokers}
     unknown = [broker for broker in wanted if broker not in racks]
@@ -93,12 +94,13 @@ def execute(
     throttle: Throttle = None,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Start a plan. It goes on when the command has returned; `verify` says how far it is."""
     limit = checked_throttle(throttle)
     plan = plan_of(plan_file.read_text())
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         if not additional and (ongoing := admin.list_reassignments()):
             raise ConfigError(
                 f"Cannot execute because there is an existing partition assignment in progress ({named(ongoing)}). "
@@ -133,12 +135,13 @@ def verify(
     preserve_throttles: PreserveThrottles = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Say of each partition of a plan whether it is done. Exits with 1 unless all are. Takes throttles off when nothing moves any more."""
     plan = plan_of(plan_file.read_text())
     cleared: Cleared = None
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         states = status_of(admin, plan)
         if not preserve_throttles and not admin.list_reassignments():
             cleared = admin.clear_throttles({each.topic for each in plan})
@@ -160,11 +163,12 @@ def cancel(
     preserve_throttles: PreserveThrottles = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Cancel what of a plan is in progress: what was added is deleted, what was to be removed stays."""
     plan = plan_of(plan_file.read_text())
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         ongoing = admin.list_reassignments(plan)
         results = admin.reassign(dict.fromkeys(sorted(ongoing))) if ongoing else {}
         cleared = None if preserve_throttles else admin.clear_throttles({each.topic for each in plan})
@@ -186,9 +190,11 @@ def cancel(
 
 
 @app.command("list")
-def list_(folder: Folder = None, address: Address = None, as_json: AsJson = False) -> None:
+def list_(
+    folder: Folder = None, address: Address = None, timeout: Timeout = CONNECT_TIMEOUT_S, as_json: AsJson = False
+) -> None:
     """List the reassignments that are in progress."""
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         ongoing = admin.list_reassignments()
     if as_json:
         print_json(

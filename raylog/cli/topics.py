@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from kio.schema.errors import ErrorCode
 
-from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_text
 from raylog.errors import ConfigError, kafka_error
 
@@ -45,6 +45,7 @@ def create(
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Be content if the topic exists.")] = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic. It can be written to when this returns."""
@@ -61,7 +62,7 @@ def create(
         configs,
         assignment,
     )
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         admin.create_topics([wanted], if_not_exists=if_not_exists)
         description = admin.describe_topics([topic])[topic]
     if as_json:
@@ -75,10 +76,11 @@ def list_(
     internal: Annotated[bool, typer.Option("--internal", help="Also the log's own topics.")] = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """List the names of all topics."""
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         names = admin.list_topics(internal=internal)
     if as_json:
         print_json(names)
@@ -102,6 +104,7 @@ def describe(
     ] = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Show topics with leader, replicas and in-sync replicas of each partition."""
@@ -111,7 +114,7 @@ def describe(
     elif unavailable:
         wanted = lambda each: each.leader < 0  # noqa: E731
     documents = []
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         for description in admin.describe_topics(topics or None).values():
             entries = admin.describe_configs(description.name)
             configs = {name: entry.value for name, entry in entries.items() if entry.source.name == "TOPIC"}
@@ -149,13 +152,14 @@ def alter(
     ] = None,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Add partitions to a topic, or change its configs."""
     if partitions is None and not config and not delete_config:
         raise typer.BadParameter("nothing to alter: give --partitions, --config or --delete-config")
     configs = parse_configs(config)
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         if configs or delete_config:
             admin.alter_configs(topic, set=configs, delete=delete_config or [])
         if partitions is not None:
@@ -174,10 +178,11 @@ def delete(
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content if a topic is not there.")] = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Delete topics with all their records."""
-    with find_cluster(folder, address).admin() as admin:
+    with find_cluster(folder, address, timeout).admin() as admin:
         admin.delete_topics(topics, if_exists=if_exists)
     if as_json:
         print_json({"deleted": topics})

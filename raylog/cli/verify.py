@@ -1,16 +1,17 @@
 """``raylog verify``: all replicas of a live cluster, compared byte for byte below their high watermarks, over the network.
 
-Exit code 0 says that every replica was compared and all are the same; 1 that some differ, or that some could not be compared. In
-words, what was checked and what was found; with --json the same as one document.
+Exit code 0 says that every replica was compared and all are the same (in the end, with --repair); 1 that some differ, or that some
+could not be compared. In words, what was checked and what was found; with --json the same as one document.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylog.cli.connection import Address, Folder, find_cluster
+from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, print_json, print_text, progress_bar
 
 if TYPE_CHECKING:
@@ -25,8 +26,12 @@ def verify(
     patience: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for a replica that is away or behind before it is left out.")
     ] = 30.0,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Have copies that are wrong copied anew from the other replicas.")
+    ] = False,
     folder: Folder = None,
     address: Address = None,
+    timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
     """Compare all replicas byte for byte below the high watermark while the cluster runs.
@@ -34,13 +39,17 @@ def verify(
     Checks besides that every batch's CRC holds, that offsets ascend without a gap, and that leader epochs never go back and agree with
     the leaders' histories. Of a compacted topic the last records of all keys are compared. Exits with 1 and names the first
     difference (offset, replica, what differs), or a replica that could not be compared.
+
+    With --repair a copy whose CRC does not hold, or that is another one than a majority of the replicas has, is cut at the first
+    difference and copied anew; then the partition is compared again. Nothing is touched where nobody can say which copy is right.
+    Exits with 0 if all replicas are the same in the end.
     """
-    with find_cluster(folder, address).admin() as admin, progress_bar(quiet=as_json) as progress:
+    with find_cluster(folder, address, timeout).admin() as admin, progress_bar(quiet=as_json) as progress:
         described = admin.describe_topics(topics or None)
         total = sum(len(each.partitions) for each in described.values())
         task = progress.add_task("comparing partitions", total=total)
         verification = admin.verify_replicas(
-            sorted(described), patience=patience, on_partition=lambda report: progress.advance(task)
+            sorted(described), patience=patience, on_partition=lambda report: progress.advance(task), repair=repair
         )
     if as_json:
         print_json(as_plain(verification))
@@ -56,6 +65,8 @@ def as_plain(verification: Verification) -> dict[str, Any]:
     return {
         "identical": verification.holds,
         "first_difference": None if first is None else _plain_difference(first),
+        "repairs": [asdict(repair) for repair in verification.repairs],
+        "not_repaired": verification.undecided,
         "partitions": [
             {
                 "topic": report.topic,

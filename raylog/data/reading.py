@@ -19,9 +19,10 @@ from ray.data.datasource import Datasource, ReadTask
 from raylog.client.address import ClusterAddress
 from raylog.client.sync import AdminClient
 from raylog.data.loss_reports import Listener, listener
+from raylog.placement.ray_connection import CONNECT_TIMEOUT_S, check_default_ray
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import Cut, take
-from raylog.ranges.given_values import COUNT_MAX, OFFSET_MAX, count, flag, unknown
+from raylog.ranges.given_values import COUNT_MAX, OFFSET_MAX, count, flag, seconds, unknown
 from raylog.ranges.places import Moment, Offsets, Strategy, bound
 from raylog.ranges.reading import ReadOptions, read_range, report_loss
 from raylog.ranges.splitting import OffsetRange, split
@@ -50,6 +51,7 @@ def read_topic(
     max_records_per_task: int | None = None,
     fail_on_data_loss: bool = True,
     read_committed: bool = False,
+    timeout_s: float = CONNECT_TIMEOUT_S,
     **read_options: Any,
 ) -> Any:
     """The records of topics as a ``ray.data.Dataset``: ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` (ms, UTC),
@@ -58,12 +60,14 @@ def read_topic(
     Topics, beginning and end as for ``raylog.spark.read``, fixed when this is called. ``min_tasks``: at least so many tasks;
     ``max_records_per_task``: none with more offsets. ``fail_on_data_loss``: whether offsets that are deleted, or beyond the end, are an
     OffsetOutOfRangeError, or a warning on the driver. ``read_committed`` leaves out what transactions have aborted or not decided.
-    ``read_options`` are those of ``ray.data.read_datasource``, such as ``num_cpus`` and ``concurrency``.
+    ``read_options`` are those of ``ray.data.read_datasource``, such as ``num_cpus`` and ``concurrency``. ``timeout_s``: seconds in which
+    the cluster (if None is given) and the Ray that Ray Data would connect to (if this process has none) have to answer.
 
-    ConfigError and UnknownTopicOrPartitionError for what can't be, before anything is read.
+    RayError for a Ray that doesn't answer; ConfigError and UnknownTopicOrPartitionError for what can't be, before anything is read.
     """
     topics = checked(topics)
     _check_names(read_options)
+    timeout_s = seconds("timeout_s", timeout_s)
     min_tasks, max_records_per_task = (
         None if value is None else count(name, value, maximum)
         for name, value, maximum in (
@@ -76,7 +80,8 @@ def read_topic(
         fail_on_data_loss=flag("fail_on_data_loss", fail_on_data_loss),
         read_committed=flag("read_committed", read_committed),
     )
-    address = address_of(cluster)
+    address = address_of(cluster, timeout_s)
+    check_default_ray(timeout_s)
     starting = bound(
         "starting",
         offsets=starting_offsets,

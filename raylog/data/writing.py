@@ -12,8 +12,9 @@ from ray.data.datasource import Datasink
 
 from raylog.client.address import ClusterAddress
 from raylog.errors import ConfigError
+from raylog.placement.ray_connection import CONNECT_TIMEOUT_S, check_default_ray
 from raylog.ranges.addresses import address_of
-from raylog.ranges.given_values import COUNT_MAX, count
+from raylog.ranges.given_values import COUNT_MAX, count, seconds
 from raylog.ranges.sending import checked_columns, checked_config, checked_target, send_tables
 
 
@@ -26,23 +27,34 @@ class TopicWriteSummary:
 
 
 def write_topic(
-    ds: Any, topic: str | None = None, *, cluster: Any = None, concurrency: int | None = None, **producer_config: Any
+    ds: Any,
+    topic: str | None = None,
+    *,
+    cluster: Any = None,
+    concurrency: int | None = None,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    **producer_config: Any,
 ) -> TopicWriteSummary:
     """Write the rows of a Dataset, at least once, and wait until they are acknowledged.
 
     Columns: ``value``; and, if there are such, ``key``, ``headers``, ``partition``, ``timestamp``, and ``topic`` where none is named.
-    ``producer_config``: Kafka's options of a producer; ``concurrency``: Ray Data's, how many tasks write at once. ConfigError for unknown
-    options and UnknownTopicOrPartitionError for a topic that is not there, before anything is written; columns that do not fit are a
-    ConfigError of the first task that meets them, or before, where Ray knows the schema.
+    ``producer_config``: Kafka's options of a producer; ``concurrency``: Ray Data's, how many tasks write at once. ``timeout_s``: seconds
+    in which the cluster (if None is given) and the Ray that Ray Data would connect to (if this process has none) have to answer.
+
+    RayError for a Ray that doesn't answer, ConfigError for unknown options and UnknownTopicOrPartitionError for a topic that is not there,
+    before anything is written; columns that do not fit are a ConfigError of the first task that meets them, or before, where Ray knows
+    the schema.
     """
     if not isinstance(ds, Dataset):
         raise ConfigError(
             f"ds is a {type(ds).__module__}.{type(ds).__qualname__}: write_topic takes a Dataset of Ray Data"
         )
-    checked_config(producer_config, "cluster", "concurrency")
+    checked_config(producer_config, "cluster", "concurrency", "timeout_s")
+    timeout_s = seconds("timeout_s", timeout_s)
     if concurrency is not None:
         concurrency = count("concurrency", concurrency, COUNT_MAX)
-    address = address_of(cluster)
+    address = address_of(cluster, timeout_s)
+    check_default_ray(timeout_s)
     checked_target(address, topic)
     sink = TopicSink(address, topic, producer_config)
     ds.write_datasink(sink, concurrency=concurrency)

@@ -81,10 +81,11 @@ def init(
         use_java()
         if cluster is None:
             from raylog.cluster import connect
+            from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 
-            cluster = connect()
+            cluster = connect(timeout_s=min(CONNECT_TIMEOUT_S, timeout_s))
         hosts = broker_hosts(cluster.status()["actors"])
-        _check_ray()
+        _check_ray(timeout_s)
         _end_jvm()
         _logged = _log_files()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -188,7 +189,7 @@ def _configs(driver_memory: str, cpus: float, given: Mapping[str, str]) -> dict[
 # ------------------------------------------------------------------ Ray
 
 
-def _check_ray() -> None:
+def _check_ray(timeout_s: float) -> None:
     """Ray is connected, its namespace has no session yet, and this node's workers find a Java."""
     import ray
 
@@ -201,7 +202,12 @@ def _check_ray() -> None:
         raise ClusterError(
             f"another program has a Spark session in Ray's namespace {namespace!r}: end it, or ray.init(namespace=…) another one"
         )
-    told: str | None = ray.get(ray.remote(_java_of_worker).options(num_cpus=0).remote())
+    try:
+        told: str | None = ray.get(ray.remote(_java_of_worker).options(num_cpus=0).remote(), timeout=timeout_s)
+    except ray.exceptions.GetTimeoutError:
+        raise ClusterError(
+            f"Ray started no worker within {timeout_s:g} s, and Spark needs one on each node: see `ray status` and Ray's logs"
+        ) from None
     if told is None:
         raise ClusterError(
             "Ray was started without Java on its PATH, and its workers start Spark: start Ray again with it "

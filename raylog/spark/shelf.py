@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raylog.errors import ConfigError
+from raylog.placement.ray_connection import Deadline, RayTarget, await_ray, one_attempt
 
 TABLE_BYTES = 32 << 20
 """A table is twice in the object store for a moment, when a shelf takes it: both fit into the smallest that raylog starts."""
@@ -130,9 +130,9 @@ class ShelfPlace:
                 raise OSError(
                     "no node of a Ray is on this machine"
                 )  # ray.init would wait a minute for one, and minutes for its head
-            host, _, port = self.address.rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECTING_S).close()
-            ray.init(self.address, namespace=self.namespace, logging_level=logging.ERROR, log_to_driver=False)
+            await_ray(RayTarget(self.address, is_here=False), Deadline.after(_CONNECTING_S))
+            with one_attempt():
+                ray.init(self.address, namespace=self.namespace, logging_level=logging.ERROR, log_to_driver=False)
         except Exception as error:
             raise ConnectionError(
                 f"this task of Spark does not reach the Ray at {self.address}, by which Datasets and DataFrames go ({error}): "

@@ -20,7 +20,7 @@ from raylog.cli.checks import (
     judge,
     recommended_open_files,
 )
-from raylog.cli.machine import look, look_at_disk
+from raylog.cli.machine import damaged_logs, look, look_at_disk
 
 HEALTHY = Facts(
     open_files_soft=65536,
@@ -54,7 +54,7 @@ def test_a_healthy_machine_needs_nothing() -> None:
     findings = findings_of(HEALTHY)
     assert {finding.level for finding in findings.values()} == {Level.OK}
     assert {finding.remedy for finding in findings.values()} == {""}
-    assert len(findings) == 10
+    assert len(findings) == 11
 
 
 @pytest.mark.parametrize(
@@ -179,3 +179,16 @@ def test_a_port_that_somebody_listens_on_has_an_owner() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         assert _port_owner(listener.getsockname()[1]) not in ("free", "ray")
+
+
+def test_damaged_logs_are_a_failure_that_names_them() -> None:
+    words = "broker 1: orders-3: 00000000000000000000.log at byte 5156, offset 246: a CRC does not fit"
+    finding = findings_of(replace(HEALTHY, damaged_logs=(words,)))["logs"]
+    assert finding.level is Level.FAILURE
+    assert words in finding.found and "raylog verify --repair" in finding.remedy
+    assert findings_of(replace(HEALTHY, damaged_logs=()))["logs"].level is Level.OK
+
+
+def test_damaged_logs_are_read_from_a_status_with_their_broker() -> None:
+    status = {"actors": [{"broker": 1, "damaged": ["orders-3: …"]}, {"broker": 2, "damaged": []}]}
+    assert damaged_logs(status) == ["broker 1: orders-3: …"]

@@ -104,7 +104,6 @@ def test_a_demo_without_its_data_says_what_to_install(
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(350)
 def test_the_real_command_speaks_at_once_and_proves_every_flight() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     process = subprocess.Popen(

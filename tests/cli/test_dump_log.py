@@ -131,7 +131,7 @@ def test_an_empty_index_has_no_entries(tmp_path: Path) -> None:
 def test_a_producer_snapshot_is_listed(tmp_path: Path) -> None:
     states = ProducerStates()
     batch = BatchView(two_batches())
-    states.note(batch)
+    states.note(batch, wall_ms=1005)
     path = tmp_path / "00000000000000000102.snapshot"
     path.write_bytes(states.encode_snapshot())
     assert run(path).stdout.splitlines()[1] == (

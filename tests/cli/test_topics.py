@@ -76,7 +76,7 @@ class StandInAdmin:
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> StandInAdmin:
     stand_in = StandInAdmin()
-    monkeypatch.setattr(topics, "find_cluster", lambda folder, address: stand_in)
+    monkeypatch.setattr(topics, "find_cluster", lambda folder, address, timeout_s: stand_in)
     return stand_in
 
 

@@ -12,7 +12,11 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import MessageSizeTooLargeError, UnknownTopicOrPartitionError
+from aiokafka.errors import (
+    MessageSizeTooLargeError,
+    TransactionalIdAuthorizationFailed,
+    UnknownTopicOrPartitionError,
+)
 from raw_requests import eventually, isr_is_whole, part
 
 from raylog.testing.in_process import InProcessCluster
@@ -372,3 +376,17 @@ def test_a_kill_loses_nothing_and_stops_nobody(
 
     run(work())
     eventually(lambda: isr_is_whole(running, topic), "the killed process back")
+
+
+def test_a_producer_with_a_transactional_id_does_not_start(bootstrap: str) -> None:
+    """There are no transactions yet."""
+
+    async def start() -> None:
+        found = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="t")
+        try:
+            await found.start()
+        finally:
+            await found.stop()
+
+    with pytest.raises(TransactionalIdAuthorizationFailed):
+        run(start())

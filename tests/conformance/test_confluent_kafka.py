@@ -202,6 +202,27 @@ def test_a_large_message_passes(bootstrap: str, new_topic: NewTopicOf) -> None:
     assert values_of(found) == [value, b"small"]
 
 
+def test_messages_of_a_refused_batch_are_told_apart(bootstrap: str, new_topic: NewTopicOf) -> None:
+    """librdkafka blames the messages that the broker names and says of the others that they were in their batch (KIP-467).
+
+    Where the broker names a single one, it blames all.
+    """
+    topic = new_topic(**{"cleanup.policy": "compact"})
+    producer = Producer({"bootstrap.servers": bootstrap, **QUIET, "linger.ms": 1_000})
+    outcomes: dict[bytes, int | None] = {}
+
+    def report(error: KafkaError | None, message: Message) -> None:
+        outcomes[message.value()] = None if error is None else error.code()
+
+    for value, key in ((b"good", b"k"), (b"keyless", None), (b"good too", b"k"), (b"keyless too", None)):
+        producer.produce(topic, value, key=key, partition=0, on_delivery=report)
+    assert producer.flush(PATIENCE_S) == 0
+    mine, others = KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD
+    assert outcomes == {b"good": others, b"keyless": mine, b"good too": others, b"keyless too": mine}
+    producer.produce(topic, b"good", key=b"k", partition=0, on_delivery=report)
+    assert producer.flush(PATIENCE_S) == 0 and outcomes[b"good"] is None
+
+
 def test_a_message_too_large_is_refused_and_the_next_one_is_not(bootstrap: str, new_topic: NewTopicOf) -> None:
     topic = new_topic(max_message_bytes="10000")
     assert [error.code() for error in produce(bootstrap, topic, [b"x" * 20_000]).errors] == [
@@ -474,3 +495,12 @@ def test_reading_and_writing_go_on_without_a_controller(
     finally:
         running.start_controller()
     running.await_true(lambda: running.active >= 0)
+
+
+def test_init_transactions_fails_at_once(bootstrap: str) -> None:
+    """There are no transactions yet: the error is final, and does not wait for the time-out."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"} | QUIET)
+    with pytest.raises(KafkaException, match="no transactions yet") as raised:
+        producer.init_transactions(PATIENCE_S)
+    error = raised.value.args[0]
+    assert error.fatal() and error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

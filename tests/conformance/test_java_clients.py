@@ -89,3 +89,20 @@ def test_offsets_versions_and_folders_are_told(
     found = json.loads(next(line for line in folders.splitlines() if line.startswith("{")))
     assert sorted(each["broker"] for each in found["brokers"]) == [0, 1, 2]
     assert all(f"{topic}-0" in json.dumps(each) for each in found["brokers"])
+
+
+def test_a_transactional_producer_fails_at_once_and_acls_are_disabled(
+    kafka: ModuleType, bootstrap: str, new_topic: NewTopicOf
+) -> None:
+    def error_of(main_class: str, *arguments: str) -> str:
+        done = subprocess.run(kafka.java_command(main_class, *arguments), capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    sizes = ("--num-records", "1", "--record-size", "1", "--throughput", "-1", "--transaction-duration-ms", "100")
+    where = ("--topic", new_topic(), "--transactional-id", "t", "--producer-props", f"bootstrap.servers={bootstrap}")
+    assert "TransactionalIdAuthorizationException" in error_of(
+        "org.apache.kafka.tools.ProducerPerformance", *sizes, *where
+    )
+    acls = error_of("kafka.admin.AclCommand", "--bootstrap-server", bootstrap, "--list")
+    assert "SecurityDisabledException: There are no ACLs" in acls

@@ -80,6 +80,8 @@ def test_apache_kafka_opens_and_continues_a_folder_that_raylog_continued(tmp_pat
         peer.stop_broker(broker)
 
         folder = peer.data_folder(broker) / "shared-0"
+        aborted = {path.name: path.read_bytes() for path in folder.glob("*.txnindex") if path.stat().st_size}
+        assert sum(map(len, aborted.values())) == 34, "Kafka's own entry of one aborted transaction"
         adopted = read_kafka_checkpoints(DiskFiles(), str(folder))
         assert adopted.clean and adopted.recovery_point == adopted.high_watermark > 600
         log = _open(folder, adopted=adopted)
@@ -95,6 +97,7 @@ def test_apache_kafka_opens_and_continues_a_folder_that_raylog_continued(tmp_pat
             log.append_as_leader(batch, leader_epoch=log.leader_epochs.latest_epoch, wall_ms=int(time.time() * 1000))
             kept += values
         assert len(log.segments) > 2
+        assert len(log.transactions.aborted(0, log.log_end_offset)) == 1
         end = log.log_end_offset
         log.close()
         (peer.data_folder(broker) / ".kafka_cleanshutdown").unlink()  # its checkpoints do not know of the new records
@@ -115,6 +118,7 @@ def test_apache_kafka_opens_and_continues_a_folder_that_raylog_continued(tmp_pat
 
         log = _open(folder)
         log.check()
+        assert {path.name: path.read_bytes() for path in folder.glob("*.txnindex") if path.stat().st_size} == aborted
         assert log.condition is Condition.SUSPECT, "the checkpoint that a clean stop left no longer fits the log"
         assert log.log_end_offset == end + 1 and sorted(state.producer_id for state in log.producers)[-1] == 5000
         log.close()

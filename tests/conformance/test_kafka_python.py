@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic, OffsetSpec
-from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, TopicAlreadyExistsError
+from kafka.errors import (
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    TopicAlreadyExistsError,
+    TransactionalIdAuthorizationFailedError,
+)
 from raw_requests import eventually, isr_is_whole, part
 
 from raylog.testing.in_process import InProcessCluster
@@ -297,3 +302,9 @@ def test_a_kill_loses_nothing_and_stops_nobody(
     with consumer(bootstrap, topic) as reader:
         assert [record.value for record in take(reader, 400)] == numbered(200) * 2
     eventually(lambda: isr_is_whole(running, topic), "the killed process back")
+
+
+def test_init_transactions_fails_at_once(bootstrap: str) -> None:
+    """There are no transactions yet."""
+    with producer(bootstrap, transactional_id="t") as writer, pytest.raises(TransactionalIdAuthorizationFailedError):
+        writer.init_transactions()

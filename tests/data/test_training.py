@@ -20,7 +20,7 @@ from ray_clusters import eventually
 
 import raylog
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(560)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 RECORDS = 2000
 PATIENCE_S = 240
@@ -163,6 +163,7 @@ def test_training_that_was_killed_goes_on_at_the_exact_record_with_fewer_workers
     assert groups(tmp_path) == [(3, 0), (2, 720)]
 
 
+@pytest.mark.slow
 def test_one_worker_that_is_killed_amid_a_step_costs_and_repeats_no_record(address: str, tmp_path: Path) -> None:
     facts = trained(tmp_path, address, 3, "one dies")
     assert facts["done"]

@@ -45,7 +45,7 @@ def raylog(running: InProcessCluster, monkeypatch: pytest.MonkeyPatch) -> Callab
             return AdminClient(running.address)
 
     for module in (brokers, configs, groups, leader_election, reassign):
-        monkeypatch.setattr(module, "find_cluster", lambda folder, address: Connected())
+        monkeypatch.setattr(module, "find_cluster", lambda folder, address, timeout_s: Connected())
 
     def run(*arguments: str) -> tuple[int, Any]:
         result = CliRunner().invoke(app, list(arguments))

@@ -101,7 +101,8 @@ def test_disks_are_described_in_every_version(operator, version):
     dirs = operator.admin.describe_log_dirs()
     (log_dir,) = dirs[1].values()
     assert TopicPartition(topic, 0) in log_dir.replicas and log_dir.total_bytes > log_dir.usable_bytes > 0
-    assert set(operator.admin.replica_sizes()[TopicPartition(topic, 0)]) == {1, 2}
+    # The follower of a new topic may still be opening its log.
+    operator.until(lambda: set(operator.admin.replica_sizes()[TopicPartition(topic, 0)]) == {1, 2})
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 NOON_MS = 1_767_355_200_000
-PATIENCE_S = 90
+PATIENCE_S = 180
 _numbers = itertools.count()
 
 

@@ -13,7 +13,7 @@ from driver_scripts import run_script
 
 from raylog.spark.session import _cause, _causes
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SESSION = """
 from pathlib import Path
@@ -255,6 +255,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_tasks_run_on_the_node_of_a_replica(short_folder: Path) -> None:
     run = run_script(short_folder, TWO_NODES, timeout_s=400, RAY_TMPDIR=str(short_folder), RAY_AUTH_MODE="disabled")
     assert run.code == 0, run.stdout + run.stderr[-4000:]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from driver_scripts import run_script
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 TWO_SESSIONS = """
 import raylog.spark, raylog.testing

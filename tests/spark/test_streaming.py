@@ -29,7 +29,7 @@ pytestmark = [
     ),  # pyspark's
 ]
 
-PATIENCE_S = 90
+PATIENCE_S = 180
 _numbers = itertools.count()
 
 

@@ -15,7 +15,7 @@ from raylog.spark.write_fence import Turn, WriteFence
 
 pytestmark = pytest.mark.spark
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 A, B = "a" * 32, "b" * 32
 TASK = """
 import sys

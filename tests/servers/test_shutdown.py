@@ -1,0 +1,40 @@
+"""The end of a whole cluster: whoever asked for it may end the processes once it is answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raylog.actors import log_work
+from raylog.actors.replica_server import ReplicaServer
+from raylog.client.sync import call
+from raylog.log.log import Log
+from raylog.metadata.session import SHUT_DOWN
+from raylog.wire.private import Shutdown
+
+pytestmark = pytest.mark.core
+
+
+def test_a_server_keeps_its_session_until_its_logs_are_closed(faulty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller answers a Shutdown when no session is left, and an answer means that every stop was clean."""
+    faulty.make_topic()
+    close = log_work.close_cleanly
+    kept: list[bool] = []
+
+    def closing(log: Log) -> None:
+        servers = [each for each in faulty.running.launcher.servers.values() if isinstance(each, ReplicaServer)]
+        owner = next(each for each in servers if log in each._host.logs())
+        session = owner._session._session
+        kept.append(session is not None and session.is_open)
+        close(log)
+
+    monkeypatch.setattr(log_work, "close_cleanly", closing)
+    call(faulty.running.address, Shutdown(), timeout_s=60)
+    running = faulty.running
+    for broker, controller in running.controllers.items():
+        assert running._loops[broker].run(controller.ended()) == SHUT_DOWN
+    servers = list(running.launcher.servers.values())
+    running.launcher.servers.clear()  # ended already
+    assert all(running.run(server.ended()) == SHUT_DOWN for server in servers)
+    assert kept and all(kept)
