@@ -39,6 +39,9 @@ from raylog.metadata.requests import (
     TopicView,
 )
 from raylog.metadata.throttled_replicas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
+from raylog.records.batch import SEQUENCE_MASK
+from raylog.testing.odd_producers import Successor, Vandal
+from raylog.testing.queue_producer import QueueProducer
 from raylog.testing.workload import Administrator, Consumer, Producer
 from raylog.types import TopicIdPartition
 
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 
 TOPIC_NAMES = ("a", "b", "c")
 PARTITIONS_MAX = 3
+OLD_MS = 3 * 24 * 3_600_000  # how old what some producers write is; retention is longer, deduplication shorter
 
 
 class Administration:
@@ -58,7 +62,9 @@ class Administration:
         self.administrator = Administrator("admin", simulation, simulation.client_machine)
         self.topics: dict[str, TopicView] = {}
         self.known: set[TopicIdPartition] = set()
-        self.is_quiet = self.scheduler.chance(0.3)  # a run without changes after the first topics
+        self.is_quiet = (
+            self.scheduler.chance(0.3) or simulation.faults.is_about_depositions
+        )  # no changes after the first topics
         self._brokers = range(1, len(simulation.broker_machines) + 1)  # those that take replicas
         self._replication_factors: dict[str, int] = {}
         self._created = 0
@@ -99,7 +105,7 @@ class Administration:
         """Nothing changes any more, and what stands in the way of whole ISRs ends."""
         self._stopped = True
         for broker in sorted(self._drained):
-            self._drain_broker(broker, False)
+            self.drain_broker(broker, False)
         self._set_throttle(None)
 
     def _registered(self, reply: object) -> None:
@@ -107,15 +113,29 @@ class Administration:
         if self._to_register == 0:
             for name in TOPIC_NAMES[: self.scheduler.rng.choice((1, 1, 2))]:
                 self._create(name)
+            self._question_later()
             if not self.is_quiet:
                 self._later()
                 self._move_later()
 
+    def _question_later(self) -> None:
+        self.simulation.rhythm.later(self.scheduler.after_us, 250_000, self._question, "question")
+
+    def _question(self) -> None:
+        """Somebody looks for a time in a partition; now and then somebody deletes its oldest records."""
+        if self._stopped:
+            return
+        if self.scheduler.chance(0.12):
+            self._delete_records()
+        else:
+            self._search()
+        self._question_later()
+
     def _later(self) -> None:
-        self.scheduler.after_us(self.scheduler.skewed_us(1_500_000), self._change, "administration")
+        self.simulation.rhythm.later(self.scheduler.after_us, 1_500_000, self._change, "administration")
 
     def _move_later(self) -> None:
-        self.scheduler.after_us(self.scheduler.skewed_us(400_000), self._move, "move a replica")
+        self.simulation.rhythm.later(self.scheduler.after_us, 400_000, self._move, "move a replica")
 
     def _move(self) -> None:
         if not self._stopped:
@@ -185,7 +205,7 @@ class Administration:
         if number % 4 == 0:
             configs["cleanup.policy"] = "compact,delete" if "retention.bytes" in configs else "compact"
             configs["min.cleanable.dirty.ratio"] = ("0.0", "0.1", "0.3")[number // 4 % 3]
-            configs["delete.retention.ms"] = ("500", "5000")[number // 12 % 2]
+            configs["delete.retention.ms"] = ("500", "30000")[number // 12 % 2]
             if number // 24 % 3 == 0:
                 configs["min.compaction.lag.ms"] = "1000"
         return tuple(configs.items())
@@ -211,6 +231,8 @@ class Administration:
         history.retention = "retention.bytes" in configs
         history.stamps_time = configs.get("message.timestamp.type") == "LogAppendTime"
         history.compacts = "compact" in configs.get("cleanup.policy", "delete")
+        history.delete_retention_ms = int(configs.get("delete.retention.ms", 0))
+        history.clocks_are_set = "set a clock" in simulation.faults.mixture
         tag = f"{name}{id.partition}.{len(self.known)}"
         machine = simulation.client_machine
         kinds = [(True, -1)]
@@ -228,6 +250,29 @@ class Administration:
                     acks=acks,
                     idempotent=idempotent,
                     interval_us=interval_us,
+                    compacts=history.compacts,
+                    first_sequence=SEQUENCE_MASK - self.scheduler.between(0, 200) if self.scheduler.chance(0.3) else 0,
+                    age_ms=self.scheduler.rng.choice((0, 0, 0, OLD_MS)),
+                )
+            )
+        pause_us = self.scheduler.rng.choice((200_000, 600_000))
+        if not history.compacts and self.scheduler.chance(0.4):
+            simulation.consumers.append(
+                Successor(f"successor-{tag}", simulation, machine, topic=name, id=id, interval_us=pause_us)
+            )
+        if self.scheduler.chance(0.3):
+            simulation.consumers.append(
+                Vandal(f"vandal-{tag}", simulation, machine, topic=name, id=id, interval_us=pause_us)
+            )
+        if self.scheduler.chance(0.5):
+            simulation.producers.append(
+                QueueProducer(
+                    f"queue-producer-{tag}",
+                    simulation,
+                    machine,
+                    topic=name,
+                    id=id,
+                    interval_us=self.scheduler.rng.choice((20_000, 60_000, 200_000)),
                     compacts=history.compacts,
                 )
             )
@@ -312,11 +357,11 @@ class Administration:
         """A broker is emptied of leaders before somebody touches its machine; a drained one returns."""
         drained = sorted(self._drained.intersection(self._brokers))
         if drained and self.scheduler.chance(0.7):
-            self._drain_broker(self.scheduler.rng.choice(drained), False)
+            self.drain_broker(self.scheduler.rng.choice(drained), False)
         else:
-            self._drain_broker(self.scheduler.rng.choice(self._brokers), True)
+            self.drain_broker(self.scheduler.rng.choice(self._brokers), True)
 
-    def _drain_broker(self, broker: int, is_draining: bool) -> None:
+    def drain_broker(self, broker: int, is_draining: bool) -> None:
         self.simulation.trace(f"{'drain' if is_draining else 'undrain'} broker {broker}")
         (self._drained.add if is_draining else self._drained.discard)(broker)
         if broker not in self._draining:
@@ -364,6 +409,8 @@ class Administration:
         """Requests that have to be refused, each by its own error, and change nothing."""
         name = self.scheduler.rng.choice(sorted(self.topics) or ["a"])
         unknown = self.simulation.new_uuid()
+        # A disk that is not registered yet would be taken in, under the wrong broker.
+        known_to = self.simulation.cluster_id if 1 not in self._registering else "another cluster"
         change = ConfigChange(self.scheduler.rng.choice(("no.such.config", "segment.bytes")), ConfigOperation.SET, "-5")
         request = self.scheduler.rng.choice(
             (
@@ -379,7 +426,7 @@ class Administration:
                 DescribeTopics(topic_ids=(unknown,)),
                 DescribeConfigs((ConfigQuery(ResourceType.TOPIC, "nobody"), ConfigQuery(ResourceType.BROKER, "77"))),
                 RegisterDisk("another cluster", 1, unknown, "/elsewhere"),
-                RegisterDisk(self.simulation.cluster_id, 2, self.simulation.directory_ids[1], "/moved"),
+                RegisterDisk(known_to, 2, self.simulation.directory_ids[1], "/moved"),
                 ElectLeaders(ElectionType.PREFERRED, (("nobody", 0),)),
                 AlterReassignments((PartitionTarget("nobody", 0, (1,)), PartitionTarget(name, 0, (77,)))),
                 AlterReassignments((PartitionTarget(name, 0, (1, 2, 3)),), allow_replication_factor_change=False),
@@ -403,8 +450,24 @@ class Administration:
         if producer is None or producer.leader is None:
             return
         history = self.simulation.checkers.history(producer.id)
-        offset = self.scheduler.rng.choice((-1, self.scheduler.between(0, max(0, history.end))))
+        start = min(history.deletable_end, history.end)
+        offset = self.scheduler.between(start, max(start, start + (history.end - start) // 3))
+        if self.scheduler.chance(0.1):
+            offset = self.scheduler.rng.choice((-1, history.end + 5))
         self.administrator.delete_records(producer.id, producer.leader.endpoint, offset)
+
+    def _search(self) -> None:
+        producer = self._some_leader()
+        if producer is not None and producer.leader is not None:
+            self.administrator.list_offsets(producer.id, producer.leader, self._some_time(producer.id))
+
+    def _some_time(self, id: TopicIdPartition) -> int:
+        """A name for an offset, or a time: that of some batch, a little before or after it, or not long ago."""
+        rng = self.scheduler.rng
+        stamps = self.simulation.checkers.history(id).stamps
+        if stamps and self.scheduler.chance(0.6):
+            return rng.choice(stamps).timestamp + rng.choice((-1, 0, 0, 1))
+        return rng.choice((-1, -2, -3, self.simulation.client_machine.wall_ms() - 1_000))
 
     def _ask(self) -> None:
         names = tuple(sorted(self.topics))
@@ -418,8 +481,7 @@ class Administration:
             )
         )
         self.administrator.request(request, lambda reply: None)
+        self._search()
         producer = self._some_leader()
         if producer is not None and producer.leader is not None:
-            timestamp = self.scheduler.rng.choice((-1, -2, -3, self.simulation.client_machine.wall_ms() - 1_000))
-            self.administrator.list_offsets(producer.id, producer.leader.endpoint, timestamp)
             self.administrator.ask_epoch(producer.id, producer.leader.endpoint, producer.leader.epoch)

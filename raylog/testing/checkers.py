@@ -15,9 +15,11 @@ What is checked, per partition::
     who joins the ISR holds all that is below any high watermark
     an acknowledgement of acks=all names a batch that is below a high watermark at that moment
     an idempotent producer's batches are there in the order of their sequence numbers, none missing, none twice
+    what every leader has refused is nowhere
     a log starts where it did, unless somebody deleted records or retention did
+    and what clients are told of deletions, times and records holds (``answer_checks``)
     in a compacted topic a batch may have lost records, or be gone, wherever it is seen again; what is left of it is what it was, and the
-        latest record of each key (but a tombstone) is in the log of every later leader
+        latest record of each key is in the log of every later leader; of a deleted one, that or nothing
 
 and of a process: it takes no controller's word after that of a newer one.
 
@@ -26,14 +28,18 @@ An unclean election, which the controller counts, ends a history: what came befo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.log.log import Log
 from raylog.records.batch import SEQUENCE_MASK, BatchView, batches
 from raylog.records.codec import light_records
+from raylog.records.corrupt import CorruptBatch
+from raylog.testing import answer_checks
 from raylog.testing.keyed_values import is_tombstone, key_of
+from raylog.testing.simulated_files import SimulatedFiles
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -63,7 +69,10 @@ Content = tuple[bytes | None, bytes | None, int]  # key, value and timestamp of 
 
 def contents(view: BatchView) -> dict[int, Content]:
     """By offset."""
-    return {record.offset: (record.key, record.value, record.timestamp) for record in light_records(view)}
+    try:
+        return {record.offset: (record.key, record.value, record.timestamp) for record in light_records(view)}
+    except CorruptBatch as error:
+        raise Violation(f"a log holds a batch that nobody can read, at {view.base_offset}: {error}") from error
 
 
 def latest_of_each(records: Iterable[tuple[int, Content]]) -> dict[bytes | None, tuple[int, Content]]:
@@ -75,7 +84,15 @@ def read_batches(log: Log, start: int, end: int) -> list[BatchView]:
     """The log's batches from ``start``, none that begins at ``end`` or later."""
     found: list[BatchView] = []
     while start < end:
-        views = list(batches(log.read(start, 1 << 20, end_offset=end).records))
+        try:
+            views = list(batches(log.read(start, 1 << 20, end_offset=end).records))
+        except CorruptBatch:
+            if not _was_corrupted(log):
+                raise
+            start += 1  # what lies behind it is looked at all the same
+            continue
+        if not all(view.has_valid_crc() for view in views) and _was_corrupted(log):
+            views = [view for view in views if view.has_valid_crc()] or views[-1:]
         if not views and log.config.compacts:
             break  # compaction has left nothing in between
         if not views:
@@ -83,6 +100,12 @@ def read_batches(log: Log, start: int, end: int) -> list[BatchView]:
         found.extend(views)
         start = views[-1].next_offset
     return found
+
+
+def _was_corrupted(log: Log) -> bool:
+    """Whether the simulation has damaged one of its files."""
+    disk = log.files.disk if isinstance(log.files, SimulatedFiles) else None
+    return disk is not None and any(path.startswith(f"{log.directory}/") for path in disk.corrupted)
 
 
 @dataclass(slots=True)
@@ -100,6 +123,15 @@ class ReplicaMemory:
         default_factory=dict
     )  # a leader's followers: broker → (incarnation, end)
     verified_end: int = -1  # everything from the log start to here was compared with the history
+
+
+class Stamp(NamedTuple):
+    """The time of one batch below a high watermark: its records' timestamp, and when it was first seen there."""
+
+    base_offset: int
+    next_offset: int
+    timestamp: int
+    committed_ms: int
 
 
 @dataclass(slots=True)
@@ -124,12 +156,20 @@ class History:
     newest_partition_epoch: int = -1
     in_sync: dict[int, tuple[int, int]] = field(default_factory=dict)  # partition epoch → (size of the ISR, minimum)
     deletable_end: int = 0  # records below may be gone: a deletion was asked for
+    deleted_end: int = 0  # records below are gone: a deletion was acknowledged
+    delete_retention_ms: int = 0
+    clocks_are_set: bool = False  # somebody sets wall clocks in this run
+    stamps: list[Stamp] = field(default_factory=list)  # of ``batches``, in order
     retention: bool = False
     stamps_time: bool = False  # LogAppendTime: the leader changes what the CRC covers
     compacts: bool = False
     records: dict[int, Content] = field(
         default_factory=dict
     )  # of a compacted topic: all that ``batches`` held, by offset
+
+    def committed_ms(self, offset: int) -> int:
+        """When the record at that offset was first seen below a high watermark."""
+        return self.stamps[bisect_right(self.stamps, offset, key=lambda stamp: stamp.base_offset) - 1].committed_ms
 
     def fail(self, claim: str) -> Violation:
         return Violation(f"{self.name} ({self.id.topic_id}): {claim}")
@@ -138,9 +178,11 @@ class History:
 class Checkers:
     """All histories. ``unclean_elections`` counts what the controller reported."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
         self._controller_epochs: dict[str, int] = {}  # process → the highest whose word it took
         self.histories: dict[TopicIdPartition, History] = {}
+        self.first_sequences: dict[int, int] = {}  # of the producers that do not begin with 0
         self.unclean_elections = 0
 
     def history(self, id: TopicIdPartition, topic: str = "?") -> History:
@@ -178,6 +220,8 @@ class Checkers:
             history.start = history.end = -1
             history.batches.clear()
             history.records.clear()
+            history.stamps.clear()
+            history.deleted_end = 0
             history.sequences.clear()
             history.decided_end.clear()
         history.decided_end.setdefault(leader_epoch, history.end)
@@ -271,6 +315,8 @@ class Checkers:
             raise history.fail(f"{who}: the high watermark went back {memory.high_watermark} -> {high_watermark}")
         if start > max(history.deletable_end, history.start) and not history.retention and is_leader:
             raise history.fail(f"{who}: the log starts at {start}, but nobody deleted above {history.deletable_end}")
+        if is_leader and leader_epoch == history.newest_epoch and start < history.deleted_end:
+            raise history.fail(f"{who}: the log starts at {start}, but all below {history.deleted_end} was deleted")
         became_leader = is_leader and (not memory.is_leader or leader_epoch != memory.leader_epoch)
         if is_leader:
             self._leads(history, leader_epoch, broker, incarnation)
@@ -317,10 +363,16 @@ class Checkers:
         latest = latest_of_each(
             record for view in read_batches(log, start, log.log_end_offset) for record in contents(view).items()
         )
-        below = ((offset, content) for offset, content in sorted(history.records.items()) if start <= offset < end)
-        for key, (offset, content) in latest_of_each(below).items():
-            if content[1] is not None and latest.get(key, (-1,))[0] < offset:
+        known = ((offset, content) for offset, content in sorted(history.records.items()) if offset >= start)
+        for key, (offset, content) in latest_of_each(known).items():
+            if offset >= end:
+                continue  # it was written again, or deleted for good, behind what this log must have
+            found, left = latest.get(key, (-1, None))
+            if content[1] is not None and found < offset:
                 raise history.fail(f"{who} has lost {key!r}, written last at {offset}: it has {latest.get(key)}")
+            is_back = content[1] is None and found < offset and left is not None and left[1] is not None
+            if is_back and not answer_checks.is_forgotten(history, offset, self._now_ms()):
+                raise history.fail(f"{who} has {key!r} back from {found}, which was deleted at {offset}")
 
     def _verify(self, history: History, memory: ReplicaMemory, log: Log, who: str) -> None:
         """What is newly below this high watermark is what it was elsewhere, or is new and joins the history."""
@@ -368,6 +420,7 @@ class Checkers:
         if not history.batches:
             history.start = view.base_offset
         history.batches[view.base_offset] = seen(view)
+        history.stamps.append(Stamp(view.base_offset, view.next_offset, view.max_timestamp, self._now_ms()))
         history.end = view.next_offset
         if history.compacts:
             history.records.update(contents(view))
@@ -376,7 +429,8 @@ class Checkers:
         before = history.sequences.get(view.producer_id)
         history.sequences[view.producer_id] = (view.producer_epoch, view.last_sequence)
         if before is None:
-            expected = view.base_sequence if history.generation or history.start else 0
+            first = self.first_sequences.get(view.producer_id, 0)
+            expected = view.base_sequence if history.generation or history.start else first
         elif before[0] == view.producer_epoch:
             expected = before[1] + 1 & SEQUENCE_MASK
         else:
@@ -451,6 +505,8 @@ class Checkers:
                 raise history.fail(
                     f"{ledger.producer}'s value {number} was acknowledged at {offset} and is at {found.get(number)}"
                 )
+        if not history.generation and (refused := sorted(ledger.refused & found.keys())):
+            raise history.fail(f"{ledger.producer} was refused values that are there: {refused}")
         if ledger.idempotent and not history.generation:
             twice = {number: offsets for number, offsets in found.items() if len(offsets) > 1}
             if twice:
@@ -467,20 +523,33 @@ class Checkers:
         history = self.history(id)
         start = max(log.log_start_offset for _, log in logs)
         end = min(log.high_watermark for _, log in logs)
-        found = [_table(log, start, end) if history.compacts else _bytes(log, start, end) for _, log in logs]
+        forgotten = self._forgotten(history)
+        found = [_table(log, start, end, forgotten) if history.compacts else _bytes(log, start, end) for _, log in logs]
         for (broker, _), content in zip(logs, found, strict=True):
             if content != found[0]:
                 raise history.fail(f"brokers {logs[0][0]} and {broker} differ below the high watermark {end}")
+
+    def _forgotten(self, history: History) -> set[bytes | None]:
+        """The keys whose deletion a replica may have missed that was away for long."""
+        last = answer_checks.last_of_keys(history).items()
+        now_ms = self._now_ms()
+        return {
+            content[0]
+            for offset, content in last
+            if content[1] is None and answer_checks.is_forgotten(history, offset, now_ms)
+        }
 
 
 def _bytes(log: Log, start: int, end: int) -> object:
     return b"".join(bytes(view.data) for view in read_batches(log, start, end))
 
 
-def _table(log: Log, start: int, end: int) -> object:
+def _table(log: Log, start: int, end: int, forgotten: set[bytes | None]) -> object:
     records = (record for view in read_batches(log, start, end) for record in contents(view).items())
     return {
-        key: found for key, found in latest_of_each(records).items() if found[1][1] is not None and found[0] >= start
+        key: found
+        for key, found in latest_of_each(records).items()
+        if found[1][1] is not None and found[0] >= start and key not in forgotten
     }
 
 

@@ -1,8 +1,8 @@
 """What goes wrong in a simulated cluster, and when: one seed draws its own mixture.
 
 Each kind of fault is switched on or off for a whole run and weighted (swarm testing: a run without power losses goes deeper into
-partitions, and the other way round). Faults come at random intervals until ``stop``, which also ends those that last: cuts, pauses, slow
-networks, sick disks.
+partitions, and the other way round). In almost every third run most faults are depositions of leaders that live. Faults
+come at random intervals until ``stop``, which also ends those that last: cuts, pauses, slow networks, sick disks.
 
 A machine without power comes back by itself (the simulation sees to it). Knows processes, machines and links only; what people
 do to the cluster's metadata (topics, configs, deletions) is ``administration``.
@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raylog.replication.replica import Role
+from raylog.testing.corruption import Corruption
+from raylog.testing.depositions import Depositions
 from raylog.testing.processes import Machine, Process
-from raylog.testing.scheduler import Timer
 
 if TYPE_CHECKING:
     from raylog.testing.simulated_controller import ControllerProcess
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from raylog.testing.simulation import Simulation
 
 Ending = Callable[[], object]
+DEPOSE = "depose a leader alive"
+BESIDE_DEPOSITIONS = (
+    "kill a server",
+    "kill a leader",
+    "cut the power",
+    "pause a server",
+    "break links",
+    "write back",
+    "set a clock",
+)
 
 
 class Faults:
@@ -61,6 +72,9 @@ class Faults:
             "write back": (self._write_back, 2.0),
             "flap an isr": (self._flap_isr, 2.0),
             "set a clock": (self._set_clock, 0.7),
+            DEPOSE: (Depositions(simulation, self).strike, 5.0),
+            "corrupt a disk at rest": (self._corrupt_disk, 4.0),
+            "let a log rot": (simulation.bit_rot.strike, 4.0),
         }
         if len(simulation.controllers.places) == 1:
             for name in ("stop the active controller", "isolate a controller", "replace a controller's disk"):
@@ -70,11 +84,21 @@ class Faults:
             for name, (strike, weight) in kinds.items()
             if rng.random() < 0.6
         }
+        damaging = [name for name in ("corrupt a disk at rest", "let a log rot") if name in self.mixture]
+        if len(damaging) > 1:  # two brokers' disks are no minority
+            del self.mixture[rng.choice(damaging)]
+        self.is_about_depositions = rng.random() < 0.3
+        if self.is_about_depositions:  # little else happens, so that ISRs are whole when a leader is deposed
+            kept = {name: self.mixture[name] for name in rng.sample(BESIDE_DEPOSITIONS, 3) if name in self.mixture}
+            weight = 2 * sum(weight for _, weight in kept.values()) + 1.0
+            self.mixture = kept | {DEPOSE: (kinds[DEPOSE][0], weight)}
+        self.corruption = Corruption(simulation)
         self.quiet_us = rng.choice((100_000, 300_000, 300_000, 1_000_000))
+        if self.is_about_depositions:
+            self.quiet_us = rng.choice((300_000, 1_000_000))
         self._endings: dict[int, Ending] = {}
         self._stopped = False
         self._numbers = 0
-        self._timer: Timer | None = None
 
     def start(self) -> None:
         self._arm()
@@ -82,16 +106,19 @@ class Faults:
     def stop(self) -> None:
         """No more faults, and an end to those that last."""
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._end_lasting()
+
+    def _end_lasting(self) -> None:
         while self._endings:
-            self._end(min(self._endings))
+            self.end(min(self._endings))
 
     def _arm(self) -> None:
-        self._timer = self.scheduler.after_us(self.scheduler.skewed_us(self.quiet_us), self._strike, "fault")
+        self.simulation.rhythm.later(self.scheduler.after_us, self.quiet_us, self._strike, "fault")
 
     def _strike(self) -> None:
-        if self.mixture:
+        if self._stopped:
+            return
+        if self.mixture and not self.corruption.is_recovering:
             names = list(self.mixture)
             (name,) = self.scheduler.rng.choices(names, [self.mixture[name][1] for name in names])
             self.simulation.trace(f"fault: {name}")
@@ -99,15 +126,18 @@ class Faults:
             self.mixture[name][0]()
         self._arm()
 
-    def _lasting(self, low_ms: int, high_ms: int, ending: Ending) -> int:
-        """The fault ends after a while, or with ``stop``, or with ``_end`` of the number returned."""
+    def lasting(self, low_ms: int, high_ms: int, ending: Ending) -> int:
+        """The fault ends after a while, or with ``stop``, or with ``end`` of the number returned."""
         self._numbers += 1
         number = self._numbers
         self._endings[number] = ending
-        self.scheduler.after_ms(self.scheduler.between(low_ms, high_ms), lambda: self._end(number), "fault ends")
+        self.scheduler.after_ms(self.scheduler.between(low_ms, high_ms), lambda: self.end(number), "fault ends")
         return number
 
-    def _end(self, number: int) -> None:
+    def is_lasting(self, number: int) -> bool:
+        return number in self._endings
+
+    def end(self, number: int) -> None:
         ending = self._endings.pop(number, None)
         if ending is not None:
             ending()
@@ -161,7 +191,7 @@ class Faults:
 
     def _pause(self, process: Process) -> None:
         process.pause()
-        self._lasting(20, self.scheduler.rng.choice((200, 2_000, 12_000)), process.resume)
+        self.lasting(20, self.scheduler.rng.choice((200, 2_000, 12_000)), process.resume)
 
     # ---------------------------------------------------------------- the controller
 
@@ -194,19 +224,19 @@ class Faults:
 
         def wake() -> None:
             if deaf:
-                self._lasting(200, 1_500, lambda: self.simulation.controllers.hear_again(active.place))
+                self.lasting(200, 1_500, lambda: self.simulation.controllers.hear_again(active.place))
                 self._break_sessions(active)
             self.scheduler.after_ms(
                 self.scheduler.between(0, 300) if deaf else 0, active.resume, "the sleeper wakes up"
             )
 
-        number = self._lasting(2_000, 8_000, wake)
+        number = self.lasting(2_000, 8_000, wake)
 
         def look() -> None:
             successor = self.simulation.controllers.active()
             if number in self._endings and active.alive:
                 if successor is not None and successor is not active:
-                    self.scheduler.after_ms(self.scheduler.between(0, 1_000), lambda: self._end(number), "wake up")
+                    self.scheduler.after_ms(self.scheduler.between(0, 1_000), lambda: self.end(number), "wake up")
                 else:
                     self.scheduler.after_ms(200, look, "sleeping")
 
@@ -256,11 +286,12 @@ class Faults:
                 [place for place in controllers.places if place is not controller.place]
             )
             controllers.go_deaf(laggard)
-            self._lasting(500, 3_000, lambda: controllers.hear_again(laggard))
+            self.lasting(500, 3_000, lambda: controllers.hear_again(laggard))
             delay_ms = self.scheduler.between(50, 500)
 
         def replace_disk() -> None:
-            if not self._stopped and controllers.replace_disk(controller.place):
+            may_go = self.simulation.bit_rot.may_be_lost(controller.place.machine)
+            if not self._stopped and may_go and controllers.replace_disk(controller.place):
                 self.simulation.counts["controller disks replaced"] += 1
 
         self.scheduler.after_ms(delay_ms, replace_disk, "replace a disk")
@@ -301,7 +332,7 @@ class Faults:
         network = self.simulation.network
         for sender, receiver in pairs:
             network.cut(sender, receiver)
-        self._lasting(50, self.scheduler.rng.choice((500, 3_000, 12_000)), lambda: network.heal(pairs))
+        self.lasting(50, self.scheduler.rng.choice((500, 3_000, 12_000)), lambda: network.heal(pairs))
 
     def _cut_one_way(self) -> None:
         self._cut([self._two_machines()])
@@ -333,7 +364,7 @@ class Faults:
         network = self.simulation.network
         way = [(speaker, listener)]
         network.cut(speaker, listener)
-        number = self._lasting(8_000, 12_000, lambda: network.heal(way))
+        number = self.lasting(8_000, 12_000, lambda: network.heal(way))
 
         def speakers() -> list[ReplicaProcess]:
             return [process for process in self.simulation.replica_processes() if process.machine is speaker]
@@ -350,7 +381,7 @@ class Faults:
             if number in self._endings:
                 if any(replica.role is Role.FOLLOWER for each in speakers() for replica in each.host.replicas.values()):
                     self.scheduler.after_ms(
-                        self.scheduler.between(0, 50), lambda: self._end(number), "last words arrive"
+                        self.scheduler.between(0, 50), lambda: self.end(number), "last words arrive"
                     )
                 else:
                     self.scheduler.after_ms(50, look, "last words wait")
@@ -377,13 +408,13 @@ class Faults:
         def end() -> None:
             network.slow = 1
 
-        self._lasting(100, 5_000, end)
+        self.lasting(100, 5_000, end)
 
     def _slow_machine(self) -> None:
         slow_machines = self.simulation.network.slow_machines
         name = self.scheduler.rng.choice(self.simulation.machines).name
         slow_machines[name] = self.scheduler.rng.choice((30, 300, 2_000))
-        self._lasting(100, 5_000, lambda: slow_machines.pop(name, None))
+        self.lasting(100, 5_000, lambda: slow_machines.pop(name, None))
 
     def _flap_isr(self) -> None:
         """A follower's way to its leader is cut, healed and cut again, each time for longer than the lag that an ISR bears."""
@@ -397,7 +428,7 @@ class Faults:
 
         def flap(times: int) -> None:
             self.simulation.network.cut(*way[0])
-            self._lasting(lag_ms, 2 * lag_ms, lambda: self.simulation.network.heal(way))
+            self.lasting(lag_ms, 2 * lag_ms, lambda: self.simulation.network.heal(way))
             if times > 1:
                 pause_ms = 2 * lag_ms + self.scheduler.between(100, 2_000)
                 self.scheduler.after_ms(pause_ms, lambda: flap(times - 1) if not self._stopped else None, "flap")
@@ -424,9 +455,17 @@ class Faults:
 
         def heal() -> None:
             machine.broken = None
+            if self.scheduler.chance(0.5):
+                self.simulation.counts["page caches dropped"] += 1
+                machine.disk.evict()  # and with it what a failed flush left there as if it were written
+            if self.scheduler.chance(0.5):
+                self.simulation.replace_failed(machine)
 
         machine.broken = broken
-        self._lasting(100, 2_000, heal)
+        self.lasting(100, 2_000, heal)
+
+    def _corrupt_disk(self) -> None:
+        self.corruption.strike(self._end_lasting)
 
     def _fill_disk(self) -> None:
         disk = self.scheduler.rng.choice(self.simulation.machines).disk
@@ -436,4 +475,4 @@ class Faults:
         def heal() -> None:
             disk.capacity_bytes = max(disk.capacity_bytes, capacity_bytes)
 
-        self._lasting(100, 2_000, heal)
+        self.lasting(100, 2_000, heal)

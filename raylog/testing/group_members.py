@@ -90,6 +90,7 @@ class Member(Client):
         self.group = group
         self.instance = instance
         self.is_native = self.scheduler.chance(0.5)
+        self._session_ms = SESSION_MS * simulation.calm
         self.owned: tuple[TopicPartition, ...] = ()
         self.is_over = False
         self._commits = True
@@ -99,7 +100,9 @@ class Member(Client):
         self._identity = ("", -1)
         self._former: tuple[str, int] | None = None  # member id and generation before the present ones
         self._member = GroupMember(
-            MemberConfig(SESSION_MS, HEARTBEAT_MS, REBALANCE_MS, 100, 1_000, instance is not None)
+            MemberConfig(
+                self._session_ms, HEARTBEAT_MS * simulation.calm, REBALANCE_MS, 100, 1_000, instance is not None
+            )
         )
         self._polled_ms: int | None = None  # when a user that is stuck polled last; None: it polls all the time
         self._timer: Timer | None = None
@@ -213,7 +216,7 @@ class Member(Client):
             order.member_id,
             PROTOCOL_TYPE,
             said,
-            SESSION_MS,
+            self._session_ms,
             REBALANCE_MS,
             self.instance,
             client_id=self.name,
@@ -260,12 +263,12 @@ class Member(Client):
             self._carry_out(self._member.join())
 
     def _send_heartbeat(self, order: SendHeartbeat) -> None:
-        parked_ms = PARKED_MS if self.is_native else 0
+        parked_ms = PARKED_MS * self.groups.calm if self.is_native else 0
         request = Heartbeat(self.group.group_id, order.member_id, order.generation, self.instance, parked_ms)
         self.ask_coordinator(
             request,
             lambda answer: self._carry_out(self._member.heartbeat_answered(order, answer, self.now_ms)),
-            timeout_ms=SESSION_MS,
+            timeout_ms=self._session_ms,
         )
 
     # ---------------------------------------------------------------- commits
@@ -281,7 +284,7 @@ class Member(Client):
             self._commit(self.scheduler.rng.choice(self.owned))
         elif self.scheduler.chance(0.3):
             self.ask_coordinator(OffsetFetch(self.group.group_id), lambda answer: None)
-        self.later(self.scheduler.skewed_us(200_000), self._commit_some, f"{self.name} commits")
+        self.simulation.rhythm.later(self.later, 200_000, self._commit_some, f"{self.name} commits")
 
     def _commit(self, place: TopicPartition) -> None:
         """Now and then as who this was before the last rebalance: a thread of the user's has taken its time."""

@@ -40,6 +40,8 @@ from raylog.wire.private import RegisterDisks
 T = TypeVar("T")
 Build = Callable[[ServerSpec], Any]
 SUCCEEDED_ENDS_WITHIN_S = 1.0
+PATIENCE_S = 180.0
+"""How long the cluster may take to get where it is wanted: milliseconds, unless the machine is very busy."""
 
 
 class InProcessLauncher:
@@ -100,7 +102,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 60) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = PATIENCE_S) -> T:
         """Run a coroutine on the loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
 
@@ -154,7 +156,7 @@ class InProcessCluster:
         """The broker whose controller is active; -1 without one."""
         return next((broker for broker, each in self.controllers.items() if each.is_active), -1)
 
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 60) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = PATIENCE_S) -> T:
         """Run a coroutine on the servers' loop and wait for it; a sole controller is there, too."""
         return self._servers.run(work, timeout_s)
 
@@ -236,7 +238,7 @@ class InProcessCluster:
         server = self.launcher.servers.pop(node)
         self.run(server.crash())
 
-    def await_true(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    def await_true(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Wait until the condition, evaluated on the cluster's loop, holds."""
 
         async def evaluated() -> bool:

@@ -12,15 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from raylog.errors import DiskLockedError
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
-from raylog.metadata.session import ActorIdentity, AlterPartition, AssignedReplica, Assignment, ReplicaOpened
+from raylog.log.record_validation import checked
+from raylog.log.removal import remove_folder
+from raylog.metadata.session import ActorIdentity, AlterPartition, AssignedReplica, Assignment, Removal, ReplicaOpened
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode_values
 from raylog.replication.cleaning_rounds import ended
 from raylog.replication.context import HostConfig
 from raylog.replication.events import (
     Assigned,
+    CheckRecords,
     Clean,
     CleaningEnded,
     CloseLog,
@@ -34,6 +38,7 @@ from raylog.replication.events import (
     FetchReply,
     Flush,
     FlushCompleted,
+    FolderRemoved,
     ListOffsetsPartition,
     ListOffsetsPartitionResult,
     ListOffsetsReceived,
@@ -46,9 +51,13 @@ from raylog.replication.events import (
     ProducePartitionResult,
     ProduceReceived,
     ProduceReply,
+    RecordsChecked,
+    RemoveFolder,
     Replied,
     Reply,
     RunHousekeeping,
+    Scrub,
+    ScrubEnded,
     SendFetch,
     Tell,
     Ticked,
@@ -102,6 +111,8 @@ class Hosts:
         self.holds_flushes = False
         self.loads: list[tuple[int, Load]] = []
         self.holds_loads = False
+        self.checks: list[tuple[int, CheckRecords]] = []
+        self.holds_checks = False
         self.housekept: list[RunHousekeeping] = []
         self._fetches: dict[tuple[int, int], Message] = {}
         self._tokens = 0
@@ -164,6 +175,7 @@ class Hosts:
         to: Sequence[int] | None = None,
         id: TopicIdPartition = P0,
         config: dict[str, str] | None = None,
+        elr: Sequence[int] = (),
         run: bool = True,
     ) -> Assignment:
         """Commit a state of the partition (its partition epoch rises) and send it to the live brokers, or only ``to`` some."""
@@ -184,6 +196,7 @@ class Hosts:
             (),
             min_isr,
             tuple(sorted(config.items())) if config is not None else (known.config if known else ()),
+            tuple(elr),
         )
         self.assignments[id] = assignment
         for broker in brokers if to is None else to:
@@ -232,7 +245,12 @@ class Hosts:
                 self._open(process, assignment)
             case CloseLog(_, log, delete, clean):
                 self.closed.append(effect)
-                log.delete() if delete else log.close(clean=clean)
+                if not delete:
+                    log.close(clean=clean)
+                else:
+                    self.handle(broker, _deleted(effect))
+            case RemoveFolder(removal):
+                self._remove_folder(process, removal)
             case Flush():
                 self.flushes.append((broker, effect))
                 if not self.holds_flushes:
@@ -241,23 +259,46 @@ class Hosts:
                 self.loads.append((broker, effect))
                 if not self.holds_loads:
                     self.finish_loads()
+            case CheckRecords():
+                self.checks.append((broker, effect))
+                if not self.holds_checks:
+                    self.finish_check()
             case RunHousekeeping():
                 self.housekept.append(effect)
             case Clean():
                 self.handle(broker, _cleaned(effect))
+            case Scrub(id, log, scrubbing):
+                while scrubbing.step():
+                    pass
+                self.handle(broker, ScrubEnded(id, log, scrubbing))
 
     def _open(self, process: Process, assignment: Assignment) -> None:
-        log = Log.open(
-            f"/data/{assignment.topic}-{assignment.partition}",
-            files=process.files,
-            config=LogConfig.from_topic_configs(dict(assignment.config)),
-            topic=assignment.topic,
-            partition=assignment.partition,
-            topic_id=assignment.topic_id,
-            now_ms=WALL_MS + self.now_ms,
-            boot_id="boot",
-        )
-        self.handle(process.broker, LogOpened(assignment.id, log))
+        try:
+            log = Log.open(
+                f"/data/{assignment.topic}-{assignment.partition}",
+                files=process.files,
+                config=LogConfig.from_topic_configs(dict(assignment.config)),
+                topic=assignment.topic,
+                partition=assignment.partition,
+                topic_id=assignment.topic_id,
+                now_ms=WALL_MS + self.now_ms,
+                boot_id="boot",
+            )
+        except (OSError, DiskLockedError) as error:
+            locked = isinstance(error, DiskLockedError)
+            self.handle(process.broker, LogOpened(assignment.id, None, str(error), locked=locked))
+        else:
+            self.handle(process.broker, LogOpened(assignment.id, log))
+
+    def _remove_folder(self, process: Process, removal: Removal) -> None:
+        id = TopicIdPartition(removal.topic_id, removal.partition)
+        try:
+            remove_folder(process.files, f"/data/{removal.topic}-{removal.partition}", removal.topic_id)
+        except (OSError, DiskLockedError) as error:
+            locked = isinstance(error, DiskLockedError)
+            self.handle(process.broker, FolderRemoved(id, str(error), locked=locked))
+        else:
+            self.handle(process.broker, FolderRemoved(id))
 
     def finish_flushes(self) -> None:
         """The disk gets done with what it was asked to flush."""
@@ -275,6 +316,13 @@ class Hosts:
                 if error is None:
                     self.processes[broker].files.load(load.path, load.position, load.size)
                 self.handle(broker, Loaded(load.id, load.path, load.position, load.size, error))
+
+    def finish_check(self, number: int = 0) -> None:
+        """A thread gets done with one of the checks that were ordered."""
+        broker, check = self.checks.pop(number)
+        if self.processes[broker].alive:
+            verdict = checked(check.records, config=check.config, wall_ms=check.wall_ms, where=check.where)
+            self.handle(broker, RecordsChecked(check.token, check.index, verdict))
 
     def step(self) -> bool:
         """Deliver the oldest message that is not held by a cut; False if there is none."""
@@ -422,6 +470,14 @@ class Hosts:
         reply = self.replies[token]
         assert isinstance(reply, ListOffsetsReply)
         return reply.partitions[0]
+
+
+def _deleted(order: CloseLog) -> FolderRemoved:
+    try:
+        order.log.delete()
+    except OSError as error:
+        return FolderRemoved(order.id, str(error))
+    return FolderRemoved(order.id)
 
 
 def _cleaned(order: Clean) -> CleaningEnded:

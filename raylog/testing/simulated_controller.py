@@ -46,7 +46,6 @@ from raylog.metadata.requests import Request
 from raylog.metadata.session import Assignment, FromController, Hello
 from raylog.metadata.session_frames import from_controller, to_frame
 from raylog.placement.planner import plan_replicas
-from raylog.testing.checkers import Violation
 from raylog.testing.messages import Answer, Call, Handshake, HandshakeDone
 from raylog.testing.processes import Process
 from raylog.testing.scheduler import Timer
@@ -72,6 +71,9 @@ class ControllerProcess(Process):
         self.identity = place.directory_id
         self.peers: dict[uuid.UUID, ControllerProcess] = {}  # the other controllers that it has a link to
         self.endpoint = simulation.network.listen(self, self)
+        self.incarnation = 0
+        self._newest: dict[uuid.UUID, int] = {}  # the highest incarnation that it has seen of each other disk
+        self._refused: set[ControllerProcess] = set()
         self.controller: Controller | None = None
         self.checked_index = 0  # of the metadata log: what the simulation has seen of this one
         self._log: MetadataLog | None = None
@@ -88,20 +90,25 @@ class ControllerProcess(Process):
     def _open(self) -> None:
         try:
             self._log = MetadataLog.open(self.files, self.place.directory)
+            self.incarnation = self._log.claim_incarnation(self.machine.wall_ms() * 1_000_000)
         except OSError as error:
             self.simulation.trace(f"{self.name} cannot open its log: {error}")
             self.kill()
             return
         except RaylogError as error:
-            raise Violation(f"{self.name} refuses its own log: {error}") from error
+            self.simulation.controllers.refused(self, error)
+            return
+        self.place.undamaged = None
         self.simulation.counts["metadata tails cut"] += bool(self._log.cut_bytes)
         quorum = Quorum(
             self.identity,
             hard_state=self._log.hard_state,
             snapshot=self._log.snapshot,
             entries=self._log.entries,
-            config=QuorumConfig(),
-            draw_election_timeout_ms=lambda: self.scheduler.between(1_000, 2_000),
+            config=QuorumConfig(
+                election_timeout_ms=1_000 * self.simulation.calm, heartbeat_interval_ms=200 * self.simulation.calm
+            ),
+            draw_election_timeout_ms=lambda: self.scheduler.between(1_000, 2_000) * self.simulation.calm,
             now_ms=self.now_ms,
         )
         self.controller = Controller(
@@ -118,6 +125,12 @@ class ControllerProcess(Process):
 
     def joined(self, other: ControllerProcess) -> None:
         """A link to it is open. If there was one to an older process of that disk, that one is dead."""
+        if other.incarnation < self._newest.get(other.identity, 0):
+            self._refused.add(other)
+            self.simulation.counts["controllers refused by their incarnation"] += 1
+            self.simulation.trace(f"{self.name} takes {other.name} for an older process than one that it has seen")
+            return
+        self._newest[other.identity] = other.incarnation
         known = self.peers.get(other.identity)
         if known is not other:
             if known is not None:
@@ -132,6 +145,10 @@ class ControllerProcess(Process):
             self.handle(PeerLeft(other.identity, is_dead=False))
         if is_dead and other.identity not in self.peers:
             self.handle(PeerLeft(other.identity, is_dead=True))
+
+    def refuses(self, other: ControllerProcess) -> bool:
+        """Whether it keeps no link to the other, which counts for an older process."""
+        return other in self._refused
 
     # ---------------------------------------------------------------- what the simulation looks at
 

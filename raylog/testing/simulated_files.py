@@ -17,6 +17,10 @@ are applied up to a random point, the one there is torn at a random byte (the to
 in the middle (zeros: its size reached the disk before its data did). Of a directory's unsynced changes a random prefix
 survives, as from a journal.
 
+A flush that fails loses what it should have written, as Linux does: the pages stay in the cache, count as written, and no
+later flush writes them. They can be read until the cache drops them (``evict``, a loss of power); then the disk has
+what it had before. Only writing the bytes again puts them on the disk.
+
 What is in the page cache matters to reads that must not wait (``in_memory``), and to nothing else: no draw is made for it. ``evict``
 empties the cache. Where ``evicts`` is set, it is asked for each page that such a read touches and that was not written or loaded
 lately; it must be a pure function of its arguments, so that the order of reads does not change a run.
@@ -31,9 +35,15 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 from raylog.errors import DiskLockedError
 from raylog.log.files import Buffer, Files, NotInMemory
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsLenAndGetItem
+
+T = TypeVar("T")
 
 PAGE_BYTES = 512
 """What a disk writes at once: a hole has this size and alignment."""
@@ -46,6 +56,19 @@ Evicts = Callable[[str, int, int], bool]
 
 Fault = Callable[[str, str], None]
 """Called with (operation, path) before each operation; raises OSError to make it fail, or ``TornWrite``."""
+
+
+class WorstLuck(random.Random):
+    """For ``lose_power``: whatever was not flushed is gone."""
+
+    def choice(self, seq: SupportsLenAndGetItem[T]) -> T:
+        return seq[0]
+
+    def random(self) -> float:
+        return 1.0
+
+    def getrandbits(self, k: int) -> int:
+        return 0
 
 
 class TornWrite(Exception):
@@ -64,6 +87,7 @@ class _Inode:
     unflushed: list[tuple[int, bytes | None]] = field(default_factory=list)  # (position, data) or (new size, None)
     modified_ms: int = 0
     absent: set[int] = field(default_factory=set)  # pages that are not in the page cache
+    has_lost_writes: bool = False  # a flush failed: the cache holds what the disk does not, and nothing will write it
     touched_ms: dict[int, int] = field(
         default_factory=dict
     )  # when a page was last written, loaded, or kept in the cache
@@ -100,7 +124,18 @@ class _Inode:
             else:
                 _write(self.durable, position, data)
         self.unflushed.clear()
-        assert len(self.durable) == len(self.cached), (len(self.durable), len(self.cached))
+        assert self.has_lost_writes or len(self.durable) == len(self.cached), (len(self.durable), len(self.cached))
+
+    def fail_to_flush(self) -> None:
+        if self.unflushed:
+            self.unflushed.clear()
+            self.has_lost_writes = True
+
+    def forget_lost_writes(self) -> None:
+        """The cache drops its pages. Those that wait for a flush stay."""
+        if self.has_lost_writes and not self.unflushed:
+            self.cached = bytearray(self.durable)
+            self.has_lost_writes = False
 
     def lose_power(self, rng: random.Random) -> bool:
         """Falls back to what the disk holds; says whether a write was torn."""
@@ -125,6 +160,7 @@ class _Inode:
                 torn = True
             self.unflushed.clear()
         self.cached = bytearray(self.durable)
+        self.has_lost_writes = False
         return torn
 
 
@@ -197,8 +233,9 @@ class SimulatedDisk:
         self.fault = fault
         self.evicts: Evicts | None = None
         self.torn_writes = 0
+        self.corrupted: set[str] = set()  # the files that were ever damaged
         self.root = _Directory()
-        self._locks: dict[str, SimulatedFiles] = {}
+        self._locks: dict[int, tuple[SimulatedFiles, _Inode]] = {}  # by the locked file's identity, as flock has it
         self._used_bytes = 0
 
     def files(self) -> SimulatedFiles:
@@ -207,14 +244,15 @@ class SimulatedDisk:
 
     def lose_power(self, rng: random.Random) -> None:
         """Every process on this disk is gone and so is the page cache; views made before are dead."""
-        for holder in list(self._locks.values()):
+        for holder, _ in list(self._locks.values()):
             holder.crash()
         self.torn_writes += self.root.lose_power(rng)
         self._used_bytes = _used(self.root)
 
     def evict(self) -> None:
-        """Throw everything out of the page cache that could be read again."""
+        """Throw everything out of the page cache that could be read again, or that counts as written."""
         _evict(self.root)
+        self._used_bytes = _used(self.root)
 
     def wipe(self, path: str) -> None:
         """Another disk is in its place: an empty folder, for good. Views made before are dead, as after a crash of their processes."""
@@ -222,6 +260,23 @@ class SimulatedDisk:
         directory.entries.clear()
         directory.sync()
         self._used_bytes = _used(self.root)
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        """One bit of a file changes by itself, in the page cache and on the disk."""
+        inode = self.inode(path)
+        self.corrupted.add(path)
+        for content in (inode.cached, inode.durable):
+            if position < len(content):
+                content[position] ^= 1 << bit
+
+    def zero_page(self, path: str, position: int) -> None:
+        """The page of a file that holds ``position`` turns into zeros by itself, in the page cache and on the disk."""
+        inode = self.inode(path)
+        self.corrupted.add(path)
+        start = position // PAGE_BYTES * PAGE_BYTES
+        for content in (inode.cached, inode.durable):
+            end = min(start + PAGE_BYTES, len(content))
+            content[start:end] = bytes(max(0, end - start))
 
     def flush_everything(self) -> None:
         """The operating system writes all back on its own, as it does after a while."""
@@ -262,20 +317,21 @@ class SimulatedDisk:
         head, _, name = path.rpartition("/")
         return self.directory(head), name
 
-    def lock(self, view: SimulatedFiles, path: str) -> None:
-        if path in self._locks:
+    def lock(self, view: SimulatedFiles, inode: _Inode, path: str) -> None:
+        if id(inode) in self._locks:
             raise DiskLockedError(
                 f"{path} is locked by another process. Stop it, or give this one a folder of its own."
             )
-        self._locks[path] = view
+        self._locks[id(inode)] = view, inode
 
-    def unlock(self, view: SimulatedFiles, path: str) -> None:
-        if self._locks.get(path) is view:
-            del self._locks[path]
+    def unlock(self, view: SimulatedFiles, inode: _Inode) -> None:
+        holder, _ = self._locks.get(id(inode), (None, None))
+        if holder is view:
+            del self._locks[id(inode)]
 
     def release(self, view: SimulatedFiles) -> None:
-        for path in [path for path, holder in self._locks.items() if holder is view]:
-            del self._locks[path]
+        for key in [key for key, (holder, _) in self._locks.items() if holder is view]:
+            del self._locks[key]
 
     def freed(self, size: int) -> None:
         self._used_bytes -= size
@@ -320,6 +376,7 @@ def _evict(directory: _Directory) -> None:
         if isinstance(entry, _Directory):
             _evict(entry)
         else:
+            entry.forget_lost_writes()
             entry.absent.update(_pages(0, len(entry.cached)))
 
 
@@ -367,7 +424,11 @@ class SimulatedFile:
 
     def flush(self) -> None:
         if self._open:
-            self._enter("flush")
+            try:
+                self._enter("flush")
+            except OSError:
+                self._inode.fail_to_flush()
+                raise
             self._inode.flush()
 
     def size(self) -> int:
@@ -384,14 +445,15 @@ class SimulatedFile:
 class SimulatedLock:
     """Held until ``close`` or until its process ends."""
 
-    __slots__ = ("_view", "path")
+    __slots__ = ("_inode", "_view", "path")
 
-    def __init__(self, view: SimulatedFiles, path: str) -> None:
+    def __init__(self, view: SimulatedFiles, path: str, inode: _Inode) -> None:
         self.path = path
         self._view = view
+        self._inode = inode
 
     def close(self) -> None:
-        self._view.disk.unlock(self._view, self.path)
+        self._view.disk.unlock(self._view, self._inode)
 
 
 class SimulatedFiles:
@@ -504,10 +566,14 @@ class SimulatedFiles:
             self.sync_directory(path.rpartition("/")[0])
 
     def lock(self, path: str) -> SimulatedLock:
-        disk = self.enter("lock", path)
-        self.open(path, create=True).close()
-        disk.lock(self, path)
-        return SimulatedLock(self, path)
+        while True:
+            self.open(path, create=True).close()
+            inode = self.disk.inode(path)
+            disk = self.enter("lock", path)  # the folder can be renamed between the two calls, as on a real disk
+            disk.lock(self, inode, path)
+            if disk.lookup(path) is inode:
+                return SimulatedLock(self, path, inode)
+            disk.unlock(self, inode)
 
     def free_bytes(self, path: str) -> int:
         return self.enter("free_bytes", path).free_bytes

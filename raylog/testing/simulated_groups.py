@@ -20,13 +20,16 @@ from typing import Any
 from raylog.actors.coordinated_partitions import CoordinatedPartitions
 from raylog.groups.context import GroupConfig
 from raylog.groups.coordinator import Coordinator, Role
+from raylog.groups.group import State
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
+from raylog.groups.records import GroupKey, GroupRecord, encode
 from raylog.groups.requests import GroupReply, Heartbeat, JoinGroup, OffsetCommit, SyncGroup
 from raylog.log.files import NotInMemory
 from raylog.metadata.requests import (
     ConfigChange,
     ConfigOperation,
     CreateTopics,
+    DescribeTopics,
     ElectionType,
     NewTopic,
     ResourceChanges,
@@ -38,6 +41,8 @@ from raylog.testing.administration import Administration
 from raylog.testing.checkers import Violation
 from raylog.testing.group_checker import GroupChecker
 from raylog.testing.group_members import GroupCall, GroupSpec, Member
+from raylog.testing.group_tool import GroupTool
+from raylog.testing.group_topics import GroupTopics
 from raylog.testing.messages import Answer, Call
 from raylog.testing.processes import Machine
 from raylog.testing.scheduler import Timer
@@ -48,6 +53,7 @@ from raylog.types import TopicIdPartition, TopicPartition
 
 PARTITIONS = 2  # of __consumer_offsets here: fifty would take the time of fifty logs
 MEMBERS_MAX = 4
+RETENTION_MINUTES = 2  # of offsets, in runs with nights
 _HAVE_A_CONNECTION = (JoinGroup, SyncGroup, Heartbeat, OffsetCommit)
 _STRATEGIES = (("range",), ("cooperative-sticky",), ("sticky", "roundrobin"), ("range", "cooperative-sticky"))
 
@@ -98,8 +104,12 @@ class CoordinatorProcess(ReplicaProcess):
                 self.simulation.counts["coordinators that took over"] += 1
                 self.simulation.trace(f"{self.name} coordinates {number} from {machine.position}")
 
+    @property
+    def coordinates(self) -> bool:
+        return Role.LEADING in self._roles.values()
+
     def on_end(self) -> None:
-        self.simulation.counts["coordinator crashes"] += Role.LEADING in self._roles.values()
+        self.simulation.counts["coordinator crashes"] += self.coordinates
 
     # ---------------------------------------------------------------- what the coordinators want of the replicas
 
@@ -145,7 +155,9 @@ class CoordinatorProcess(ReplicaProcess):
             request = replace(request, connection=end.number)
         self.simulation.trace_event(self.name, request)
         checker, histories = self.checked.group_checker, self.checked.checkers
-        received = checker.received(request, histories.history(id).generation)
+        topics = self.groups.topics or {}
+        is_beginning = isinstance(request, OffsetCommit) and self._waits_for_a_plan(id, request.group_id)
+        received = checker.received(request, histories.history(id).generation, topics, is_beginning=is_beginning)
 
         def answered(reply: GroupReply) -> None:
             self.simulation.trace_event(self.name, reply)
@@ -154,11 +166,17 @@ class CoordinatorProcess(ReplicaProcess):
             epoch = replica.assignment.leader_epoch if replica is not None else -1
             number = history.generation if epoch >= history.first_epoch else -1
             leads = epoch == history.newest_epoch and replica is not None and replica.leader is not None
-            checker.answered(request, received, reply, history_number=number, leads=leads)
+            topics = self.groups.topics or {}
+            checker.answered(request, received, reply, history_number=number, leads=leads, topics=topics)
             link.send(self, Answer(call.correlation, reply))
 
         self.groups.ask(id.partition, request, answered)
         return True
+
+    def _waits_for_a_plan(self, id: TopicIdPartition, group_id: str) -> bool:
+        machine = self.groups.machine_of(id.partition)
+        group = machine.groups.get(group_id) if machine is not None else None
+        return group is not None and group.is_in(State.COMPLETING_REBALANCE)
 
 
 class _CoordinatorEnd(ServerEnd):
@@ -177,9 +195,25 @@ class _CoordinatorEnd(ServerEnd):
 
 
 class GroupAdministration(Administration):
-    """Makes ``__consumer_offsets`` and nothing else; then leaders move, brokers are drained, replicas are reassigned."""
+    """Makes ``__consumer_offsets`` and the topics that groups read; then leaders move, brokers are drained, replicas are
+    reassigned, and topics are deleted and made again."""
 
     simulation: GroupSimulation
+
+    def __init__(self, simulation: GroupSimulation) -> None:
+        super().__init__(simulation)
+        self.group_topics = GroupTopics(self, tuple(f"work{number}" for number in range(PARTITIONS)))
+
+    def describe(self, then: Callable[[], None]) -> None:
+        def described(reply: object) -> None:
+            self._described(reply)
+            then()
+
+        self.administrator.request(DescribeTopics(), described)
+
+    def stop(self) -> None:
+        super().stop()
+        self.group_topics.restore()
 
     def _registered(self, reply: object) -> None:
         self._to_register -= 1
@@ -196,13 +230,15 @@ class GroupAdministration(Administration):
             configs["flush.messages"] = "1"
         topic = NewTopic(OFFSETS_TOPIC, PARTITIONS, -1, configs=tuple(configs.items()))
         self.administrator.request(CreateTopics((topic,)), lambda reply: self._describe())
+        self.group_topics.create_all()
         if not self.is_quiet:
             self._later()
             self._move_later()
 
     def _change(self) -> None:
         if not self._stopped:
-            self.scheduler.rng.choice((self._elect, self._drain, self._set_a_groups_config))()
+            changes = (self._elect, self._drain, self._set_a_groups_config, self.group_topics.delete_some)
+            self.scheduler.rng.choice(changes)()
             self._later()
 
     def _set_a_groups_config(self) -> None:
@@ -226,7 +262,8 @@ class GroupAdministration(Administration):
 
     def _follow(self, name: str, id: TopicIdPartition, configs: dict[str, str]) -> None:
         self.simulation.checkers.history(id, name).compacts = name == OFFSETS_TOPIC
-        self.simulation.begin_group(id)
+        if name == OFFSETS_TOPIC:
+            self.simulation.begin_group(id)
 
 
 class GroupSimulation(Simulation):
@@ -238,15 +275,31 @@ class GroupSimulation(Simulation):
         self.group_config = GroupConfig(
             group_initial_rebalance_delay_ms=rng.choice((0, 1_000)),
             offsets_commit_timeout_ms=rng.choice((1_000, 5_000)),
+            offsets_retention_minutes=RETENTION_MINUTES if self.calm > 1 else 10_080,
+            offsets_retention_check_interval_ms=10_000,
         )
-        self.group_checker = GroupChecker(self.counts)
-        self.administration = GroupAdministration(self)
+        is_told = "set a clock" not in self.faults.mixture  # else offsets may expire at any time
+        retention_ms = (RETENTION_MINUTES * 60_000 if is_told else 0) if self.calm > 1 else None
+        self.group_checker = GroupChecker(
+            self.counts, lambda: self.scheduler.now_ms, retention_ms=retention_ms, is_buried=self._is_buried
+        )
+        self._buried: dict[bytes, int] = {}  # by the key of a group's record: the last offset that removes it
+        self.administration: GroupAdministration = GroupAdministration(self)
         self.groups: list[GroupSpec] = []
         self.members: dict[str, list[Member]] = {}
         self._offsets = itertools.count(1)
         self._member_numbers = itertools.count(1)
         self._confirmed: set[str] = set()  # groups whose offsets were fetched once all was at rest
         self.scheduler.after_us(self.scheduler.skewed_us(700_000), self._live, "members live")
+
+    def _is_buried(self, group_id: str) -> bool:
+        key, _ = encode(GroupRecord(GroupKey(group_id), None))
+        known = self._buried.get(key, -1)
+        for history in self.checkers.histories.values():
+            for offset, content in history.records.items():
+                if content[0] == key and content[1] is None:
+                    self._buried[key] = max(offset, self._buried.get(key, -1))
+        return self._buried.get(key, -1) > known
 
     def next_offset(self) -> int:
         """For a commit: no other one has it."""
@@ -259,6 +312,14 @@ class GroupSimulation(Simulation):
         else:
             CoordinatorProcess(self, machine, spec)
 
+    @property
+    def is_healing(self) -> bool:
+        return self._healing
+
+    def leading_coordinators(self) -> list[CoordinatorProcess]:
+        """Those that lead a partition of ``__consumer_offsets``, as they believe."""
+        return [each for each in self.replica_processes() if isinstance(each, CoordinatorProcess) and each.coordinates]
+
     # ---------------------------------------------------------------- members
 
     def begin_group(self, id: TopicIdPartition) -> None:
@@ -270,6 +331,7 @@ class GroupSimulation(Simulation):
         self.members[group.group_id] = []
         for _ in range(self.scheduler.between(1, 3)):
             self._arrive(group)
+        self.consumers.append(GroupTool(f"tool{id.partition}", self, self.client_machine, id))
 
     def _arrive(self, group: GroupSpec, *, static_share: float = 0.3) -> None:
         instance = f"i{self.scheduler.between(0, 2)}" if self.scheduler.chance(static_share) else None
@@ -288,7 +350,7 @@ class GroupSimulation(Simulation):
         """Something becomes of a member, or there is one more."""
         if self._healing:
             return
-        self.scheduler.after_us(self.scheduler.skewed_us(500_000), self._live, "members live")
+        self.rhythm.later(self.scheduler.after_us, 500_000, self._live, "members live")
         if not self.groups:
             return
         group = self.scheduler.rng.choice(self.groups)
@@ -352,6 +414,10 @@ class GroupSimulation(Simulation):
                 end = process.host.replicas[group.id].open_log().log_end_offset
                 if machine.position != end:
                     return f"{process.name} has read {group.group_id}'s log to {machine.position} of {end}"
+                place = group.partitions[0]
+                known = (process.groups.topics or {}).get(place.topic)
+                if (behind := self.administration.group_topics.unheard(place, known)) is not None:
+                    return f"{process.name}: {behind}"
         return None
 
     def _compare(self) -> None:

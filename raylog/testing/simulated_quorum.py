@@ -22,6 +22,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from raylog.errors import RaylogError
 from raylog.metadata.events import QuorumMessage
 from raylog.metadata.metadata_log import MetadataLog
 from raylog.metadata.quorum import Quorum
@@ -45,6 +46,7 @@ class Place:
     endpoint: Endpoint
     process: ControllerProcess | None = None
     is_blank: bool = False  # its voter, or the one that was here before, has lost what it knew
+    undamaged: tuple[str, bytes] | None = None  # a file that was corrupted at rest, and its bytes before that
     is_deaf: bool = False  # the quorum's messages do not arrive; everybody else's do
 
     @property
@@ -102,9 +104,14 @@ class Controllers:
 
     def _start(self, place: Place) -> None:
         if place.process is None and place.machine.is_on:
+            self.simulation.clock_steps.restarted(place.machine)
             place.process = ControllerProcess(self.simulation, place)
             place.endpoint = place.process.endpoint
             self.simulation.trace(f"{place.process.name} starts")
+
+    def is_blank(self, machine: Machine) -> bool:
+        """Whether a controller there has lost what it knew, and has not been taken in again."""
+        return any(place.is_blank for place in self.places if place.machine is machine)
 
     def start_later(self, machine: Machine) -> None:
         """After a crash, or when the power is back."""
@@ -123,6 +130,17 @@ class Controllers:
             self._mourn(process.machine)
         self.simulation.counts["controller ends"] += 1
         self._start_later(process.place)
+
+    def refused(self, process: ControllerProcess, error: RaylogError) -> None:
+        """It does not take its metadata as they are: right if a file was corrupted, which a person then brings back from a copy."""
+        place = process.place
+        if place.undamaged is None or not str(error).startswith(place.directory):
+            raise Violation(f"{process.name} refuses its own log: {error}") from error
+        (path, content), place.undamaged = place.undamaged, None
+        process.files.write_file(path, content)
+        self.simulation.counts["corrupt metadata refused"] += 1
+        self.simulation.trace(f"{process.name} refuses its log: {error}")
+        process.kill()
 
     def replace_disk(self, place: Place) -> bool:
         """The disk of one place is lost for good, all replicas on it too, and a blank one with an id of its own is in its place.
@@ -259,12 +277,16 @@ class Controllers:
         event = QuorumMessage(sender.identity, message)
         for _ in range(2 if self.scheduler.chance(self.doubling) else 1):
             if not self.scheduler.chance(self.loss):
-                self._carry(sender.machine, place, event)
+                self._carry(sender, place, event)
 
-    def _carry(self, origin: Machine, place: Place, event: QuorumMessage) -> None:
+    def _carry(self, sender: ControllerProcess, place: Place, event: QuorumMessage) -> None:
+        origin = sender.machine
+
         def arrive() -> None:
             if place.is_deaf:
                 return
+            if place.process is not None and (place.process.refuses(sender) or sender.refuses(place.process)):
+                return  # there is no link
             if self.simulation.network.is_cut(origin, place.machine):
                 if self.scheduler.chance(0.3):  # a late word, perhaps of a term that is over by then
                     self.scheduler.after_us(self.scheduler.skewed_us(300_000), arrive, "late quorum message")

@@ -15,6 +15,7 @@ from raylog.errors import DiskLockedError, RaylogError
 from raylog.log.cleaning import Turn
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
+from raylog.log.record_validation import checked
 from raylog.log.removal import remove_folder
 from raylog.metadata.session import (
     ActorIdentity,
@@ -23,24 +24,24 @@ from raylog.metadata.session import (
     Assignment,
     BrokerDisks,
     CopyRatesChanged,
-    DeletedTopic,
     Exit,
     FromActor,
     Heartbeat,
     Hello,
     ImageChanged,
     Removal,
-    ReplicaRemoved,
     ReplicaStatus,
+    TopicsNamed,
     Welcome,
 )
 from raylog.metadata.session_frames import ControllerEpochGuard, from_actor, to_frame
-from raylog.records.corrupt import CorruptBatch
+from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.cleaning_rounds import ended
 from raylog.replication.events import (
     AlterPartitionAnswered,
     Assigned,
     Cancelled,
+    CheckRecords,
     Clean,
     CloseLog,
     ControlSessionChanged,
@@ -54,6 +55,7 @@ from raylog.replication.events import (
     FetchReply,
     Flush,
     FlushCompleted,
+    FolderRemoved,
     ListOffsetsReceived,
     Load,
     Loaded,
@@ -62,9 +64,13 @@ from raylog.replication.events import (
     OffsetForLeaderEpochReceived,
     OpenLog,
     ProduceReceived,
+    RecordsChecked,
     Removed,
+    RemoveFolder,
     Reply,
     RunHousekeeping,
+    Scrub,
+    ScrubEnded,
     SendFetch,
     Tell,
     Ticked,
@@ -99,7 +105,7 @@ class ActorSpec:
 
 
 _Said = (
-    Welcome | CopyRatesChanged | BrokerDisks | ImageChanged | Assignment | Removal | DeletedTopic | AlterPartitionAnswer
+    Welcome | CopyRatesChanged | BrokerDisks | ImageChanged | Assignment | Removal | TopicsNamed | AlterPartitionAnswer
 )
 
 
@@ -255,15 +261,12 @@ class ReplicaProcess(ServerProcess):
             case Assignment():
                 self.handle(Assigned(frame))
             case Removal():
-                is_held = TopicIdPartition(frame.topic_id, frame.partition) in self.host.replicas
                 self.handle(Removed(frame))
-                if not is_held:
-                    self.in_thread(1_000, lambda: self._remove_folder(frame), "remove a folder")
             case AlterPartitionAnswer():
                 self.handle(AlterPartitionAnswered(frame))
             case Welcome() | CopyRatesChanged():
                 self.handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
-            case BrokerDisks() | ImageChanged() | DeletedTopic():
+            case BrokerDisks() | ImageChanged() | TopicsNamed():
                 pass
             case _:
                 assert_never(frame)
@@ -305,14 +308,20 @@ class ReplicaProcess(ServerProcess):
                     self.in_thread(2_000, lambda a=assignment: self.handle(self._open(a)), "open")
                 case CloseLog():
                     self.in_thread(1_000, lambda e=effect: self._close(e), "close")
+                case RemoveFolder(removal):
+                    self.in_thread(1_000, lambda r=removal: self._remove_folder(r), "remove a folder")
                 case Flush():
                     self.in_thread(1_000, lambda e=effect: self._flush(e), "flush")
+                case CheckRecords():
+                    self.in_thread(1_000, lambda e=effect: self._check_records(e), "check records")
                 case Load():
                     self.in_thread(1_000, lambda e=effect: self._load(e), "load")
                 case RunHousekeeping():
                     self._housekeeping(effect)
                 case Clean():
                     self.in_thread(1_000, lambda e=effect: self._clean(e), "clean")
+                case Scrub():
+                    self.in_thread(2_000, lambda e=effect: self._scrub(e), "scrub")
                 case _:
                     assert_never(effect)
 
@@ -407,35 +416,43 @@ class ReplicaProcess(ServerProcess):
         return LogOpened(assignment.id, log)
 
     def _close(self, effect: CloseLog) -> None:
+        failure = None
         try:
             if effect.delete:
                 effect.log.delete()
                 self.simulation.log_deleted(self, effect.id)
-                self.send(ReplicaRemoved(*effect.id))
             else:
                 effect.log.close(clean=effect.clean)
         except (OSError, RaylogError) as error:
             self.simulation.trace(f"{self.name} cannot close {effect.id}: {error}")
+            failure = str(error)
+        if effect.delete:
+            self.handle(FolderRemoved(effect.id, failure))
 
     def _remove_folder(self, removal: Removal) -> None:
+        id = TopicIdPartition(removal.topic_id, removal.partition)
         try:
             remove_folder(self.files, f"{self.spec.path}/{removal.topic}-{removal.partition}", removal.topic_id)
-        except DiskLockedError:
-            self.in_thread(50_000, lambda: self._remove_folder(removal), "remove a folder")
-            return
-        except OSError as error:
+        except (OSError, DiskLockedError) as error:
             self.simulation.trace(f"{self.name} cannot remove {removal}: {error}")
+            self.handle(FolderRemoved(id, str(error), locked=isinstance(error, DiskLockedError)))
             return
-        self.send(ReplicaRemoved(removal.topic_id, removal.partition))
+        self.simulation.log_deleted(self, id)
+        self.handle(FolderRemoved(id))
 
     def _flush(self, effect: Flush) -> None:
         try:
             effect.log.flush()
         except OSError as error:
-            self.handle(FlushCompleted(effect.id, effect.log_end_offset, str(error)))
+            self.handle(FlushCompleted(effect.id, effect.log_end_offset, str(error), log=effect.log))
             return
-        done = FlushCompleted(effect.id, effect.log_end_offset)
+        done = FlushCompleted(effect.id, effect.log_end_offset, log=effect.log)
         self.later(self.scheduler.skewed_us(200), lambda: self.handle(done), f"{self.name} flushed")
+
+    def _check_records(self, effect: CheckRecords) -> None:
+        self.simulation.counts["checks apart"] += 1
+        verdict = checked(effect.records, config=effect.config, wall_ms=effect.wall_ms, where=effect.where)
+        self.handle(RecordsChecked(effect.token, effect.index, verdict))
 
     def _load(self, effect: Load) -> None:
         self.simulation.counts["cold reads"] += 1
@@ -451,6 +468,7 @@ class ReplicaProcess(ServerProcess):
         try:
             if effect.retention:
                 effect.log.delete_old_segments(wall_ms)
+                effect.log.expire_producers(wall_ms)
             effect.log.checkpoint()
         except OSError as error:
             failed = LogFailed(effect.id, str(error))
@@ -463,7 +481,7 @@ class ReplicaProcess(ServerProcess):
         """One step; a step on the loop comes as an event of its own, like one in a thread."""
         try:
             turn = effect.cleaning.step()
-        except (OSError, CorruptBatch) as error:
+        except (OSError, CorruptBatch, UnsupportedMagic) as error:
             self.simulation.trace(f"{self.name} cannot clean {effect.log.where}: {error}")
             self.handle(ended(effect, error))
             return
@@ -477,6 +495,18 @@ class ReplicaProcess(ServerProcess):
         else:
             typical_us = 3_000 if turn is Turn.THREAD else 200
             self.in_thread(typical_us, lambda: self._clean(effect), f"clean ({turn.value})")
+
+    def _scrub(self, effect: Scrub) -> None:
+        try:
+            goes_on = effect.scrubbing.step()
+        except OSError as error:
+            self.handle(ScrubEnded(effect.id, effect.log, effect.scrubbing, str(error)))
+            return
+        if goes_on:
+            self.in_thread(2_000, lambda: self._scrub(effect), "scrub")
+        else:
+            self.simulation.counts["scrubs"] += 1
+            self.handle(ScrubEnded(effect.id, effect.log, effect.scrubbing))
 
     def _delete_renamed(self, effect: RunHousekeeping, wall_ms: int) -> None:
         try:

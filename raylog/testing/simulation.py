@@ -7,7 +7,7 @@ asks for progress at the end. What runs in it is production code:
 (an effect's result comes after a random delay).
 
 A run starts with the set-up of the cluster, which faults disturb in every fourth. Then it has two parts. *Trouble*: clients work,
-faults strike (``faults``), topics come and go (``administration``), for ``events`` events.
+faults strike (``faults``), topics come and go (``administration``), for ``events`` events; nights may lie in between (``rhythm``).
 *Healing*: no more faults; the cluster has to bring every partition back to a leader and a whole ISR, acknowledge everything that producers
 still hold, let them produce anew, and end with byte-identical replicas. Anything broken raises ``Violation`` (or the AssertionError of a
 machine's own ``check``).
@@ -25,9 +25,11 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from raylog.log.log import Log
+from raylog.log.record_validation import WALKED_BYTES_MAX
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.reassignments import is_under_way
@@ -38,9 +40,12 @@ from raylog.replication.context import HostConfig
 from raylog.replication.leader import Leader
 from raylog.replication.replica import Replica, Role
 from raylog.testing.administration import Administration
+from raylog.testing.bit_rot import BitRot
 from raylog.testing.checkers import Checkers, ReplicaMemory, Violation
+from raylog.testing.clock_steps import ClockSteps
 from raylog.testing.faults import Faults
 from raylog.testing.processes import Machine
+from raylog.testing.rhythm import Rhythm
 from raylog.testing.scheduler import Scheduler
 from raylog.testing.simulated_controller import ControllerProcess
 from raylog.testing.simulated_network import Network
@@ -51,9 +56,12 @@ from raylog.types import Endpoint, TopicIdPartition
 
 EVENTS = 4_000
 SET_UP_EVENTS_MAX = 1_000
+THREADS_REPORT_MS = 2_000
 HEALING_MS = 120_000
 EVERYTHING_EVERY = 100
 EMPTY_BROKERS = 10  # brokers of larger ids have a controller and no replicas
+NIGHTS = 0.1  # the share of runs that have some
+CALM = 10  # by how much heartbeats and the like are slower in runs with nights, which are longer than others by far
 THREE_CONTROLLERS = 0.65  # the share of runs with three; the others have one
 
 
@@ -61,8 +69,15 @@ class Simulation:
     """``Simulation(seed).run()`` returns when all promises held; ``trace_lines`` has what happened if ``tracing``."""
 
     def __init__(
-        self, seed: int, *, events: int = EVENTS, tracing: bool = False, on_line: Callable[[str], None] | None = None
+        self,
+        seed: int,
+        *,
+        events: int = EVENTS,
+        night_minutes: int = 0,
+        tracing: bool = False,
+        on_line: Callable[[str], None] | None = None,
     ):
+        """``night_minutes``: of the cluster's time, besides that of the events; 0: as the seed draws it, mostly none."""
         self.seed = seed
         self.events = events
         self.tracing = tracing
@@ -70,27 +85,35 @@ class Simulation:
         self.last_lines: deque[str] = deque(maxlen=40)
         self.counts: Counter[str] = Counter()
         self.scheduler = Scheduler(seed)
+        self.rhythm = Rhythm(self.scheduler)
         self.network = Network(self.scheduler)
-        self.checkers = Checkers()
+        self.checkers = Checkers(lambda: self.scheduler.now_ms)
         rng = self.scheduler.rng
         self.cluster_id = "simulated-cluster"
+        drawn_minutes = rng.randint(3, 15) if rng.random() < NIGHTS else 0
+        self._nights = self._drawn_nights(night_minutes or drawn_minutes)
+        self.calm = CALM if self._nights else 1
         self.host_config = HostConfig(
-            replica_lag_time_max_ms=rng.choice((500, 2_000, 10_000)),
-            replica_fetch_wait_max_ms=500,
+            replica_lag_time_max_ms=rng.choice((500, 2_000, 10_000)) * self.calm,
+            replica_fetch_wait_max_ms=500 * self.calm,
             replica_fetch_max_bytes=rng.choice((300, 1 << 20)),
             replica_fetch_response_max_bytes=rng.choice((1_000, 10 << 20)),
-            replica_high_watermark_checkpoint_interval_ms=1_000,
-            log_retention_check_interval_ms=3_000,
-            log_cleaner_backoff_ms=300,
+            replica_high_watermark_checkpoint_interval_ms=1_000 * self.calm,
+            log_retention_check_interval_ms=3_000 * self.calm,
+            log_cleaner_backoff_ms=300 * self.calm,
             replica_fetch_backoff_ms=500,
+            # In every third seed a thread checks the records of each Produce before it is appended.
+            walked_bytes_max=0 if seed % 3 == 2 else WALKED_BYTES_MAX,
+            log_scrub_interval_ms=5_000,
         )
         self.controller_config = ControllerConfig(
-            heartbeat_interval_ms=1_000,
-            session_timeout_ms=rng.choice((2_000, 4_000, 9_000)),
+            heartbeat_interval_ms=1_000 * self.calm,
+            session_timeout_ms=rng.choice((2_000, 4_000, 9_000)) * self.calm,
             hello_timeout_ms=5_000,
             start_backoff_max_ms=3_000,
             snapshot_bytes=rng.choice((1_000, 5_000, 20 << 20)),
             stable_after_ms=3_000,
+            unclean_shutdown_election_wait_ms=30_000,
         )
         brokers = rng.choice((3, 3, 3, 4))
         self.machines = [self._machine(f"b{number}") for number in range(1, brokers + 1)]
@@ -120,8 +143,10 @@ class Simulation:
         self._person_due_ms = 0
         self.producers: list[Producer] = []
         self.consumers: list[Client] = []
+        self.clock_steps = ClockSteps(self)
         self.controllers = Controllers(self, controller_brokers)
         self.controllers.start()
+        self.bit_rot = BitRot(self)
         self.faults = Faults(self)
         self.administration = Administration(self)
 
@@ -148,6 +173,7 @@ class Simulation:
 
     def _light(self, machine: Machine) -> None:
         machine.turn_on()
+        self.clock_steps.restarted(machine)
         self.controllers.start_later(machine)
 
     def new_uuid(self) -> uuid.UUID:
@@ -191,6 +217,10 @@ class Simulation:
     def endpoint_of_any_replica(self, id: TopicIdPartition) -> Endpoint | None:
         holders = [process for process in self.replica_processes() if id in process.host.replicas]
         return self.scheduler.rng.choice(holders).endpoint if holders else None
+
+    def state_of(self, id: TopicIdPartition) -> PartitionState | None:
+        """The committed state of a partition, as known to whoever knows most."""
+        return self._states.get(id)
 
     def is_deleted(self, id: TopicIdPartition) -> bool:
         return id.topic_id in self.deleted_topics
@@ -344,6 +374,7 @@ class Simulation:
             f"decided {topic}-{id.partition}: leader {state.leader} epoch {state.leader_epoch}/{state.partition_epoch} "
             f"isr {state.isr} elr {state.elr} unclean {state.unclean_elections}"
         )
+        self.bit_rot.decided(id, state.brokers)
         self.checkers.decided(
             id,
             topic,
@@ -421,15 +452,39 @@ class Simulation:
             self._step()
         if not self._is_set_up_in_trouble:
             self.faults.start()
-        end = self.scheduler.steps + self.events
+        part = self.events // (len(self._nights) + 1)
+        self._live_for(part)
+        for minutes in self._nights:
+            self._sleep(minutes)
+            self._live_for(part)
+        self._heal()
+
+    def _drawn_nights(self, minutes: int) -> list[int]:
+        """One of all, or several that differ."""
+        if not minutes:
+            return []
+        cuts = sorted(self.scheduler.between(0, minutes) for _ in range(self.scheduler.rng.choice((0, 1, 2))))
+        return [end - start for start, end in pairwise((0, *cuts, minutes))]
+
+    def _live_for(self, events: int) -> None:
+        end = self.scheduler.steps + events
         while self.scheduler.steps < end:
             self._step()
-        self._heal()
+
+    def _sleep(self, minutes: int) -> None:
+        self.trace(f"night falls, for {minutes} minutes")
+        self.counts["nights"] += 1
+        self.rhythm.fall_asleep()
+        end_ms = self.scheduler.now_ms + minutes * 60_000
+        while self.scheduler.now_ms < end_ms:
+            self._step()
+        self.rhythm.wake_up()
+        self.trace("day breaks")
 
     def _step(self) -> None:
         label = self.scheduler.run_next()
         assert label is not None, "nothing is left to do"
-        if self.scheduler.steps % EVERYTHING_EVERY == 0:
+        if self.scheduler.steps % (10 * EVERYTHING_EVERY if self.rhythm.is_night else EVERYTHING_EVERY) == 0:
             self.check_everything()
 
     def _run_until(self, done: Callable[[], str | None], deadline_ms: int) -> None:
@@ -450,8 +505,10 @@ class Simulation:
             machine.broken = None
             for process in list(machine.processes):
                 process.resume()
-        self._replace_failed()
-        deadline_ms = self.scheduler.now_ms + HEALING_MS
+        self.replace_failed()
+        # A thread may still have to report an error that it met before.
+        self.scheduler.after_ms(THREADS_REPORT_MS, self.replace_failed, "what has failed is replaced")
+        deadline_ms = self.scheduler.now_ms + HEALING_MS * self.calm
         self._run_until(self._unready, deadline_ms)
         for producer in self.producers:
             producer.produce_last()
@@ -462,7 +519,8 @@ class Simulation:
         self.check_everything()
         self._compare()
 
-    def _partitions(self) -> list[tuple[TopicIdPartition, str, PartitionState]]:
+    def partitions(self) -> list[tuple[TopicIdPartition, str, PartitionState]]:
+        """What the active controller knows of them; nothing while there is none."""
         active = self.controllers.active()
         if active is None or active.controller is None:
             return []
@@ -473,9 +531,14 @@ class Simulation:
             for partition, state in topic.partitions.items()
         ]
 
-    def _replace_failed(self) -> None:
-        """Somebody mends the disks and restarts what an IO error took offline: no process goes on by itself after one (DESIGN §4)."""
+    def replace_failed(self, machine: Machine | None = None) -> None:
+        """Somebody mends the disks, of one machine or all, and restarts what an IO error took offline.
+
+        No process goes on by itself after one (DESIGN §4).
+        """
         for process in self.replica_processes():
+            if machine is not None and process.machine is not machine:
+                continue
             reasons = [replica.reason for replica in process.host.replicas.values() if replica.role is Role.OFFLINE]
             if any(os.strerror(code) in (reason or "") for reason in reasons for code in (errno.EIO, errno.ENOSPC)):
                 self.trace(f"{process.name} is restarted: {reasons}")
@@ -485,7 +548,7 @@ class Simulation:
         reason = self.controllers.incomplete()
         if reason is not None:
             return reason
-        for id, topic, state in self._partitions():
+        for id, topic, state in self.partitions():
             if state.leader < 0 or len(state.isr) != len(state.replicas):
                 if (
                     state.leader < 0
@@ -518,7 +581,7 @@ class Simulation:
         reason = self._unready()
         if reason is not None:
             return reason
-        for id, topic, state in self._partitions():
+        for id, topic, state in self.partitions():
             logs = [replica.open_log() for _, replica in self._replicas_of(id)]
             if len(logs) != len(state.replicas):
                 return f"{topic}-{id.partition}: {len(logs)} of {len(state.replicas)} replicas are open"
@@ -527,10 +590,10 @@ class Simulation:
             ):
                 ends = [(log.log_end_offset, log.high_watermark) for log in logs]
                 return f"{topic}-{id.partition}: ends and high watermarks {ends}"
-        return None
+        return self.bit_rot.unmended()
 
     def _compare(self) -> None:
-        for id, _, state in self._partitions():
+        for id, _, state in self.partitions():
             replicas = self._replicas_of(id)
             logs = [(process.host.context.broker_id, replica.open_log()) for process, replica in replicas]
             self.checkers.identical(id, logs)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
@@ -27,7 +28,7 @@ from raylog.metadata.requests import (
     ProducerIdAssigned,
     Request,
 )
-from raylog.records.batch import BatchView, batches
+from raylog.records.batch import SEQUENCE_MASK, BatchView, batches
 from raylog.records.codec import encode, encode_values
 from raylog.records.compression import Compression
 from raylog.replication.events import (
@@ -46,6 +47,7 @@ from raylog.replication.events import (
     ProduceReceived,
     ProduceReply,
 )
+from raylog.testing import answer_checks
 from raylog.testing.checkers import Violation
 from raylog.testing.keyed_values import is_tombstone, key_of
 from raylog.testing.messages import Caller, OnReply
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from raylog.testing.simulation import Simulation
 
 NONE = ErrorCode.none.value
+NETWORK_EXCEPTION = ErrorCode.network_exception.value
 SEQUENCE_REFUSED = (ErrorCode.out_of_order_sequence_number.value, ErrorCode.unknown_producer_id.value)
 DUPLICATE = ErrorCode.duplicate_sequence_number.value
 OUT_OF_RANGE = ErrorCode.offset_out_of_range.value
@@ -167,6 +170,7 @@ class Ledger:
     idempotent: bool
     acks: int
     acknowledged: dict[int, tuple[int, int]] = field(default_factory=dict)  # number → (generation, offset)
+    refused: set[int] = field(default_factory=set)  # numbers of values that no leader may have
     sent: int = 0
 
 
@@ -183,9 +187,14 @@ class Producer(Client):
         idempotent: bool,
         interval_us: int,
         compacts: bool = False,
+        first_sequence: int = 0,
+        age_ms: int = 0,
     ) -> None:
+        """``first_sequence``: of each producer id. ``age_ms``: how old what it writes is, by its timestamps."""
         super().__init__(name, simulation, machine)
         self.compacts = compacts
+        self.age_ms = age_ms
+        self._first_sequence = first_sequence
         assert acks == -1 or not idempotent, (acks, idempotent)
         self.topic = topic
         self.id = id
@@ -200,7 +209,7 @@ class Producer(Client):
         self._batches_made = 0
         self._producer_id = -1
         self._producer_epoch = -1
-        self._next_sequence = 0
+        self._next_sequence = first_sequence
         self._is_known = False  # a batch under this producer id was acknowledged
         self._getting_id = False
         self.later(1 + self.scheduler.between(0, 500_000), self._produce, f"{name} starts")
@@ -228,7 +237,7 @@ class Producer(Client):
         if len(self.unsent) < 20:
             self._make_batch()
             self._send()
-        self.later(self.scheduler.skewed_us(self.interval_us), self._produce, f"{self.name} produces")
+        self.simulation.rhythm.later(self.later, self.interval_us, self._produce, f"{self.name} produces")
 
     def _make_batch(self) -> None:
         first = self.ledger.sent
@@ -262,7 +271,7 @@ class Producer(Client):
         if not batch.data:
             batch.data = self._encoded(batch)
             batch.crc = BatchView(batch.data).crc
-            self._next_sequence += len(batch.values)
+            self._next_sequence = self._next_sequence + len(batch.values) & SEQUENCE_MASK
         batch.generation = self.checkers.history(self.id).generation
         batch.attempts += 1
         request = ProduceReceived(0, self.acks, 1_500, (ProducePartition(self.id, batch.data),))
@@ -275,7 +284,7 @@ class Producer(Client):
         self.ask(leader.endpoint, request, lambda reply: self._answered(batch, leader, reply))
 
     def _encoded(self, batch: Outgoing) -> bytes:
-        now_ms = self.machine.wall_ms()
+        now_ms = self.machine.wall_ms() - self.age_ms
         base_sequence = self._next_sequence if self.idempotent else -1
         if not self.compacts:
             values = encode_values(
@@ -300,7 +309,7 @@ class Producer(Client):
     def _answered(self, batch: Outgoing, leader: Leader, reply: object | None) -> None:
         if batch not in self.in_flight:
             return  # the producer has started over meanwhile
-        error: int = ErrorCode.network_exception.value
+        error: int = NETWORK_EXCEPTION
         offset = -1
         if reply is not None:
             assert isinstance(reply, ProduceReply), reply
@@ -364,7 +373,7 @@ class Producer(Client):
         for batch in self.unsent:
             batch.data = b""
         self._producer_id = self._producer_epoch = -1
-        self._next_sequence = 0
+        self._next_sequence = self._first_sequence
         self._is_known = False
         self.simulation.counts["producers that started over"] += 1
 
@@ -378,6 +387,7 @@ class Producer(Client):
         if isinstance(reply, ProducerIdAssigned) and not reply.error:
             self.simulation.producer_id_assigned(reply.producer_id)
             self._producer_id, self._producer_epoch = reply.producer_id, reply.producer_epoch
+            self.checkers.first_sequences[reply.producer_id] = self._first_sequence
             self._send()
         else:
             self.later(self.scheduler.between(10_000, 200_000), self._send, f"{self.name} asks for an id again")
@@ -413,7 +423,7 @@ class Consumer(Client):
         self.consuming = False
 
     def _poll_later(self) -> None:
-        self.later(self.scheduler.skewed_us(50_000), self._poll, f"{self.name} polls")
+        self.simulation.rhythm.later(self.later, 50_000, self._poll, f"{self.name} polls")
 
     def _poll(self) -> None:
         if self.gone or not self.consuming:
@@ -443,12 +453,19 @@ class Consumer(Client):
         assert isinstance(reply, FetchReply), reply
         (result,) = reply.partitions
         if result.error == OUT_OF_RANGE:
+            if not from_follower and leader is not None:
+                is_current = leader.epoch == self.checkers.history(self.id).newest_epoch
+                answer_checks.out_of_range(
+                    self.checkers.history(self.id), generation, self.offset, is_current=is_current
+                )
             self.offset = max(0, result.log_start_offset)
         elif result.error:
             self._lost(leader, from_follower)
             return
         elif len(result.records):
-            views = list(batches(result.records))
+            views = list(takewhile(BatchView.has_valid_crc, batches(result.records)))
+            if not views:
+                raise Violation(f"{self.name} was sent damaged records at offset {self.offset}")
             self._read(views, generation, -1 if from_follower or leader is None else leader.epoch)
             self.offset = views[-1].next_offset
             self.records_read += sum(view.record_count for view in views)
@@ -462,6 +479,8 @@ class Consumer(Client):
         if history.generation and leader_epoch < history.first_epoch:
             return  # who answered may not have heard of the unclean election
         self.checkers.consumed(self.id, generation, views)
+        if history.generation == generation:
+            answer_checks.was_read(history, self.offset, views, self.now_ms)
 
     def _lost(self, leader: Leader | None, from_follower: bool) -> None:
         if not from_follower and self.leader == leader:
@@ -497,20 +516,38 @@ class Administrator(Client):
 
     def delete_records(self, id: TopicIdPartition, endpoint: Endpoint, offset: int) -> None:
         self.checkers.deleting(id, offset)
-
-        def answered(reply: object | None) -> None:
-            assert reply is None or isinstance(reply, DeleteRecordsReply), reply
-
-        self.ask(endpoint, DeleteRecordsReceived(0, 1_000, (DeleteRecordsPartition(id, offset),)), answered)
-
-    def list_offsets(self, id: TopicIdPartition, endpoint: Endpoint, timestamp: int) -> None:
         generation = self.checkers.history(id).generation
 
         def answered(reply: object | None) -> None:
-            if isinstance(reply, ListOffsetsReply) and not reply.partitions[0].error:
-                self.checkers.listed(id, generation, reply.partitions[0].offset)
+            assert reply is None or isinstance(reply, DeleteRecordsReply), reply
+            if reply is not None and not reply.partitions[0].error:
+                self.simulation.counts["deletions of records acknowledged"] += 1
+                deleted = offset if offset >= 0 else reply.partitions[0].low_watermark
+                answer_checks.deletion_acknowledged(self.checkers.history(id), generation, deleted)
 
-        self.ask(endpoint, ListOffsetsReceived(0, -1, 0, (ListOffsetsPartition(id, timestamp),)), answered)
+        self.ask(endpoint, DeleteRecordsReceived(0, 1_000, (DeleteRecordsPartition(id, offset),)), answered)
+
+    def list_offsets(self, id: TopicIdPartition, leader: Leader, timestamp: int) -> None:
+        history = self.checkers.history(id)
+        generation, known_end = history.generation, history.end
+
+        def answered(reply: object | None) -> None:
+            if not isinstance(reply, ListOffsetsReply) or reply.partitions[0].error:
+                return
+            (found,) = reply.partitions
+            self.checkers.listed(id, generation, found.offset)
+            if timestamp >= 0 and leader.epoch >= history.first_epoch:
+                self.simulation.counts["searches by time"] += 1
+                answer_checks.searched(
+                    history,
+                    generation,
+                    timestamp,
+                    (found.timestamp, found.offset),
+                    known_end=known_end,
+                    is_current=leader.epoch == history.newest_epoch,
+                )
+
+        self.ask(leader.endpoint, ListOffsetsReceived(0, -1, 0, (ListOffsetsPartition(id, timestamp),)), answered)
 
     def ask_epoch(self, id: TopicIdPartition, endpoint: Endpoint, epoch: int) -> None:
         asked = self.scheduler.between(0, max(0, epoch))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from raylog.actors.coordinated_partitions import CoordinatedPartitions
-from raylog.groups.context import CoordinatorContext
+from raylog.groups.context import REBALANCE_IN_PROGRESS, CoordinatorContext
 from raylog.groups.coordinator import Coordinator, Role
 from raylog.groups.events import Elected
 from raylog.groups.group import Group
@@ -16,6 +17,7 @@ from raylog.groups.offsets import Offsets
 from raylog.groups.rebalances import Rebalances
 from raylog.groups.records import OffsetKey
 from raylog.groups.requests import OffsetCommit
+from raylog.types import TopicPartition
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -89,6 +91,70 @@ def give_every_member_the_same_part(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rebalances, "_store_assignments", stored)
 
 
+def keep_the_offsets_of_topics_that_were_deleted_unheard(patch: pytest.MonkeyPatch) -> None:
+    """Who leads when a topic is deleted drops its offsets; nobody looks for what was missed."""
+    patch.setattr(CoordinatorContext, "is_void", lambda self, topic, value: False)
+
+
+def keep_a_machine_over_a_cut(patch: pytest.MonkeyPatch) -> None:
+    """Its log was cut below what it has read: it goes on from there, and keeps what is in nobody's log any more."""
+    look_at = CoordinatedPartitions._look_at
+
+    def looking(self: CoordinatedPartitions, partition: Any) -> None:
+        replica, machine = self._replicas.replica(partition.id), partition.machine
+        if machine is not None and replica is not None and replica.log is not None:
+            leader = replica.leader
+            limit = replica.log.high_watermark if leader is None else leader.epoch_start_offset
+            if leader is None or leader.leader_epoch != partition.epoch:
+                machine._context.position = min(machine.position, limit)
+        look_at(self, partition)
+
+    patch.setattr(CoordinatedPartitions, "_look_at", looking)
+
+
+def let_members_commit_during_a_rebalance(patch: pytest.MonkeyPatch) -> None:
+    """In the generation that has just begun, whose plan nobody has yet."""
+    judge = Offsets._judge
+
+    def lenient(self: Offsets, group: Group, request: OffsetCommit) -> int:
+        error = judge(self, group, request)
+        return 0 if error == REBALANCE_IN_PROGRESS else error
+
+    patch.setattr(Offsets, "_judge", lenient)
+
+
+def expire_live_offsets(patch: pytest.MonkeyPatch) -> None:
+    """By the age of the commit alone, though a member reads the partition."""
+
+    def expired(self: Offsets, group: Group) -> list[TopicPartition]:
+        context = self._context
+        stored = context.image.offsets_of(group.group_id).items()
+        old = context.wall_ms - context.config.offsets_retention_ms
+        return sorted(place for place, value in stored if value.commit_timestamp <= old)
+
+    patch.setattr(Offsets, "_expired", expired)
+
+
+def acknowledge_a_deletion_of_offsets_before_it_is_replicated(patch: pytest.MonkeyPatch) -> None:
+    appended = CoordinatorContext.appended
+
+    def hasty(self: CoordinatorContext, sequence: int, end_offset: int, error: int) -> None:
+        appended(self, sequence, end_offset, error)
+        for pending in self._pending:
+            record = pending.records[0]
+            is_deletion = isinstance(record.key, OffsetKey) and record.value is None
+            if pending.sequence == sequence and is_deletion and pending.answered is not None:
+                answered, pending.answered = pending.answered, None
+                answered(0)
+
+    patch.setattr(CoordinatorContext, "appended", hasty)
+
+
+def delete_a_group_and_keep_its_offsets(patch: pytest.MonkeyPatch) -> None:
+    bury = Offsets._bury
+    patch.setattr(Offsets, "_bury", lambda self, group, places, answered: bury(self, group, (), answered))
+
+
 GROUP_MUTATIONS: dict[str, Mutation] = {
     mutation.__name__: mutation
     for mutation in (
@@ -98,5 +164,11 @@ GROUP_MUTATIONS: dict[str, Mutation] = {
         let_a_fenced_static_member_commit,
         let_members_of_an_old_generation_commit,
         give_every_member_the_same_part,
+        keep_the_offsets_of_topics_that_were_deleted_unheard,
+        keep_a_machine_over_a_cut,
+        let_members_commit_during_a_rebalance,
+        expire_live_offsets,
+        acknowledge_a_deletion_of_offsets_before_it_is_replicated,
+        delete_a_group_and_keep_its_offsets,
     )
 }

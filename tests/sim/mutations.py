@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from raylog.log import opening, recovery
+from raylog.log import opening, record_validation, recovery
 from raylog.log.log import Log
 from raylog.log.producers import ProducerStates
 from raylog.log.segment import Segment
 from raylog.metadata import elections, partition_decisions
 from raylog.metadata.elections import Standing
+from raylog.metadata.metadata_log import MetadataLog
 from raylog.metadata.quorum import Quorum
 from raylog.metadata.quorum_messages import AppendReply, VoteReply
 from raylog.metadata.quorum_outbox import Outbox
@@ -26,6 +27,7 @@ from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.follower import Follower
 from raylog.replication.host import ReplicaHost
 from raylog.replication.leader import Leader
+from raylog.replication.produce_requests import ProduceRequests
 from raylog.replication.replica import Replica
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -45,10 +47,10 @@ def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledge_before_the_isr_has_it(patch: pytest.MonkeyPatch) -> None:
-    produce = ReplicaHost._produce
+    produce = ProduceRequests.received
     patch.setattr(
-        ReplicaHost,
-        "_produce",
+        ProduceRequests,
+        "received",
         lambda self, event, now_ms, wall_ms: produce(
             self, replace(event, acks=min(1, abs(event.acks))), now_ms, wall_ms
         ),
@@ -158,6 +160,16 @@ def elect_a_suspect_replica(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(elections, "opened", trusting)
 
 
+def elect_the_first_that_returns(patch: pytest.MonkeyPatch) -> None:
+    """After an unclean stop nobody is heard but the replica that is up first: its log may have been cut at rest."""
+    settle = elections.settled
+
+    def settled(state: Any, candidates: Any, **settings: Any) -> Any:
+        return settle(state, candidates, **settings | {"wait_for_logs": False})
+
+    patch.setattr(elections, "settled", settled)
+
+
 def answer_a_quorum_append_before_fsync(patch: pytest.MonkeyPatch) -> None:
     hold = Outbox.say_when_durable
 
@@ -168,6 +180,10 @@ def answer_a_quorum_append_before_fsync(patch: pytest.MonkeyPatch) -> None:
             hold(self, peer, message, hard_state)
 
     patch.setattr(Outbox, "say_when_durable", hasty)
+
+
+def take_a_metadata_log_that_was_cut_at_rest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MetadataLog, "_noted_end", lambda self: None)
 
 
 def let_a_blank_voter_vote(patch: pytest.MonkeyPatch) -> None:
@@ -214,6 +230,11 @@ def compact_without_flushing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Segment, "flush", unflushed)
 
 
+def take_records_unread(patch: pytest.MonkeyPatch) -> None:
+    """A batch whose CRC is right is appended, whatever its records are."""
+    patch.setattr(record_validation, "record_faults", lambda *_, **__: None)
+
+
 MUTATIONS: dict[str, Mutation] = {
     mutation.__name__: mutation
     for mutation in (
@@ -228,10 +249,13 @@ MUTATIONS: dict[str, Mutation] = {
         send_the_next_fetch_before_the_append,
         accept_an_old_incarnation_into_the_isr,
         elect_a_suspect_replica,
+        elect_the_first_that_returns,
         answer_a_quorum_append_before_fsync,
+        take_a_metadata_log_that_was_cut_at_rest,
         let_a_blank_voter_vote,
         advance_the_high_watermark_below_the_minimum_isr,
         compact_up_to_the_log_end,
         compact_without_flushing,
+        take_records_unread,
     )
 }

@@ -12,8 +12,8 @@ import summary
 
 pytestmark = pytest.mark.sim
 
-SEEDS = 40
-FLOOR_PERCENT = 90
+SEEDS = 20
+FLOOR_PERCENT = 88
 PACKAGES = ("raylog/replication", "raylog/metadata")
 
 

@@ -22,7 +22,7 @@ from raylog.testing.simulation import Simulation
 for seed in map(int, sys.argv[2:]):
     for kind in (Simulation, GroupSimulation):
         lines = []
-        kind(seed, events=int(sys.argv[1]), tracing=True, on_line=lines.append).run()
+        kind(seed, events=int(sys.argv[1]), night_minutes=seed % 3, tracing=True, on_line=lines.append).run()
         print(seed, len(lines), hashlib.sha256("\\n".join(lines).encode()).hexdigest())
 """
 

@@ -1,18 +1,58 @@
-"""The checkers can fail: each fault patched into the machines (``mutations``) is found by the ordinary random run within a few seeds."""
+"""The checkers can fail: each fault patched into the machines (``mutations``) is found by the ordinary random run within a few seeds.
+
+Those that take more than a few seeds, as ``mutations.md`` has it, are slow. What the random run cannot find is found by a unit test
+(``unit_tests``), which is run with the fault patched in.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from multiprocessing.pool import Pool
+from pathlib import Path
+
 import pytest
 import summary
-from hunts import ALL, hunt
+from hunts import HUNTED, PROCESSES, hunt, seeds_it_took
+from unit_tests import UNIT_TESTS
+
+from raylog.testing.replay import pool
 
 pytestmark = pytest.mark.sim
 
-SEEDS_MAX = 100
+SEEDS_MAX = 200
+QUICK_SEEDS = 3
+TOOK = seeds_it_took()
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_mutated_machine_is_caught(name: str) -> None:
-    catch = hunt(name, SEEDS_MAX)
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Pool]:
+    with pool(PROCESSES) as processes:
+        yield processes
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if TOOK.get(name, SEEDS_MAX) <= QUICK_SEEDS else pytest.mark.slow) for name in HUNTED],
+)
+def test_a_mutated_machine_is_caught(name: str, processes: Pool) -> None:
+    catch = hunt(name, SEEDS_MAX, processes)
     assert catch.broke is not None, f"{name} passed {SEEDS_MAX} seeds"
     summary.further.append(f"caught after {catch.seeds:3d} seeds: {name}: {catch.broke.splitlines()[0][:120]}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNIT_TESTS)
+def test_what_the_simulator_cannot_find_a_unit_test_does(name: str) -> None:
+    here = Path(__file__).parent
+    path = os.pathsep.join(filter(None, (str(here), os.environ.get("PYTHONPATH"))))
+    outcome = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "mutation_plugin", UNIT_TESTS[name].test],
+        cwd=here.parent.parent,
+        env=os.environ | {"PYTHONPATH": path, "RAYLOG_MUTATION": name},
+        capture_output=True,
+        text=True,
+    )
+    assert outcome.returncode == pytest.ExitCode.TESTS_FAILED, outcome.stdout + outcome.stderr

@@ -1,0 +1,206 @@
+"""Corruption at rest: every process of the cluster is killed, and one broker's disk comes back damaged.
+
+Owns which files may be damaged and how: the replicas' logs (cut anywhere; a flipped bit or a page of zeros where recovery
+looks), their checkpoints and producer snapshots, and the metadata of one controller. One disk is a minority: the promise that
+nothing acknowledged is lost holds only while another member of the ISR or ELR has everything that was committed, in a process that
+runs until the kill. So a log is damaged only where the checkers know of such a member.
+
+From the kill until each partition has a leader no other fault strikes, and those that last end. A second disaster in that time
+would take the good copies too, and no election could be right then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from raylog.log import checkpoint as checkpoints
+from raylog.log.checkpoint import FILE_NAME as CHECKPOINT
+from raylog.log.leader_epochs import FILE_NAME as EPOCHS
+from raylog.metadata.metadata_log import LOG_NAME
+from raylog.metadata.records import PartitionState
+from raylog.replication.replica import Role
+from raylog.testing.simulated_files import PAGE_BYTES
+from raylog.types import NO_LEADER, TopicIdPartition
+
+if TYPE_CHECKING:
+    from raylog.testing.processes import Machine
+    from raylog.testing.simulation import Simulation
+
+RECOVERY_MS = 60_000
+"""After this long other faults strike again, whatever has a leader by then."""
+
+
+class Corruption:
+    """``strike`` kills everything and damages a disk; ``is_recovering`` until the cluster has come back."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.scheduler = simulation.scheduler
+        self._until_ms = -1
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether a partition still has no leader since the last strike, and may get one."""
+        if self._until_ms < self.scheduler.now_ms:
+            return False
+        partitions = self._partitions()
+        if partitions and all(self._is_settled(state) for _, _, state in partitions):
+            self._until_ms = -1
+        return self._until_ms >= 0
+
+    def _is_settled(self, state: PartitionState) -> bool:
+        """Whether a process that lives now leads, or nobody can."""
+        if state.leader == NO_LEADER:
+            return not (state.isr or state.elr)
+        return self.simulation.process_of(state.leader, state.leader_incarnation) is not None
+
+    def strike(self, end_lasting_faults: Callable[[], None]) -> None:
+        """Kill everything; damage the logs of one broker where that is allowed, else, and sometimes besides, a controller's metadata."""
+        end_lasting_faults()
+        victims = [machine for machine in self.simulation.broker_machines if machine.is_on and self._exposed(machine)]
+        victim = self.scheduler.rng.choice(victims) if victims else None
+        folders = self._exposed(victim) if victim is not None else []
+        for machine in self.simulation.machines:
+            for process in list(machine.processes):
+                process.kill()
+        if victim is None or self.scheduler.chance(0.5):
+            self._damage_metadata()
+        if victim is not None:
+            self.simulation.counts["disks corrupted at rest"] += 1
+            for folder in folders:
+                self._damage_replica(victim, folder)
+        self._until_ms = self.scheduler.now_ms + RECOVERY_MS
+
+    # ---------------------------------------------------------------- what may be damaged
+
+    def _partitions(self) -> list[tuple[TopicIdPartition, str, PartitionState]]:
+        """As the active controller sees them; none while there is no active controller that has heard of any."""
+        return self.simulation.partitions()
+
+    def _exposed(self, machine: Machine) -> list[str]:
+        """The folders on that machine whose logs may be damaged."""
+        folders = []
+        for id, topic, state in self._partitions():
+            for slot in state.replicas:
+                if self.simulation.machine_of(slot.broker_id) is not machine:
+                    continue
+                folder = f"/{machine.name}/{topic}-{id.partition}"
+                if machine.disk.lookup(folder) is not None and self._has_another_copy(id, topic, state, slot.broker_id):
+                    folders.append(folder)
+        return folders
+
+    def _has_another_copy(self, id: TopicIdPartition, topic: str, state: PartitionState, broker: int) -> bool:
+        """Whether another member of the ISR or ELR runs with a log that holds all that was ever below a high watermark."""
+        end = self.simulation.checkers.history(id, topic).end
+        for process in self.simulation.replica_processes():
+            member = process.host.context.broker_id
+            replica = process.host.replicas.get(id)
+            if member == broker or member not in state.isr + state.elr or replica is None or replica.log is None:
+                continue
+            is_serving = replica.role in (Role.LEADER, Role.FOLLOWER)
+            is_current = self.simulation.process_of(member, process.spec.incarnation) is process
+            if is_serving and is_current and not process.machine.broken and replica.log.log_end_offset >= end:
+                return True
+        return False
+
+    # ---------------------------------------------------------------- damage
+
+    def _damage_metadata(self) -> None:
+        """One file of one controller. A controller that refuses it gets it back as it was (``Controllers.refused``)."""
+        places = [place for place in self.simulation.controllers.places if place.machine.is_on]
+        if not places:
+            return
+        place = self.scheduler.rng.choice(places)
+        disk = place.machine.disk
+        if disk.lookup(place.directory) is None:
+            return
+        names = sorted(disk.directory(place.directory).entries)
+        path = f"{place.directory}/{self.scheduler.rng.choice([*names, LOG_NAME, LOG_NAME])}"
+        inode = disk.inode(path)
+        before = bytes(inode.cached)
+        if before:
+            place.undamaged = (path, before)
+            self._damage(place.machine, path)
+            self.simulation.counts["metadata files corrupted"] += 1
+
+    def _damage_replica(self, machine: Machine, folder: str) -> None:
+        if self.scheduler.chance(0.6):
+            self._cut_tail(machine, folder)
+        elif self.scheduler.chance(0.5):
+            self._cut_logs(machine, folder)
+        else:
+            self._damage_one_file(machine, folder)
+
+    def _damage_one_file(self, machine: Machine, folder: str) -> None:
+        """Any but those that opening a log doesn't look into: segments and indexes below the recovery point."""
+        disk = machine.disk
+        names = sorted(disk.directory(folder).entries)
+        logs = [name for name in names if name.endswith(".log")]
+        if not logs:
+            return
+        checkpoint = checkpoints.read(disk.files(), folder)
+        reach = 0 if checkpoint is None or checkpoint.boot_id != machine.boot_id else checkpoint.recovery_point
+        scanned = [name for name in logs if int(name[:20]) >= reach] or logs[-1:]
+        others = [name for name in names if name.endswith(".snapshot") or name in (CHECKPOINT, EPOCHS)]
+        path = f"{folder}/{self.scheduler.rng.choice([self.scheduler.rng.choice(scanned), *others])}"
+        if disk.inode(path).cached:
+            self._damage(machine, path)
+
+    def _damage(self, machine: Machine, path: str) -> None:
+        """One flipped bit, a page of zeros, or an end that is gone."""
+        rng, disk = self.scheduler.rng, machine.disk
+        inode = disk.inode(path)
+        size = len(inode.cached)
+        position = rng.randrange(size)
+        match rng.choice(("bit", "page", "end")):
+            case "bit":
+                position = rng.randrange(min(_version_end(path, inode.cached), size - 1), size)
+                disk.write(inode, path, position, bytes([inode.cached[position] ^ 1 << rng.randrange(8)]))
+                what = f"has a flipped bit at {position}"
+            case "page":
+                start = position - position % PAGE_BYTES
+                disk.write(inode, path, start, bytes(min(PAGE_BYTES, size - start)))
+                what = f"has zeros from {start} on"
+            case _:
+                disk.truncate(inode, position)
+                what = f"is cut from {size} to {position} bytes"
+        inode.flush()
+        self.simulation.trace(f"{path} {what}")
+
+    def _cut_tail(self, machine: Machine, folder: str) -> None:
+        """Cut the last few batches: above the checkpointed high watermark the log looks whole."""
+        disk = machine.disk
+        logs = [f"{folder}/{name}" for name in sorted(disk.directory(folder).entries) if name.endswith(".log")]
+        written = [path for path in logs if disk.inode(path).cached]
+        if written:
+            inode = disk.inode(written[-1])
+            size = len(inode.cached)
+            end = size - self.scheduler.between(1, min(size, 600))
+            disk.truncate(inode, end)
+            inode.flush()
+            self.simulation.trace(f"{written[-1]} is cut from {size} to {end} bytes")
+
+    def _cut_logs(self, machine: Machine, folder: str) -> None:
+        """Cut each segment at a byte of its own, often all of them in half."""
+        disk = machine.disk
+        in_half = self.scheduler.chance(0.3)
+        for name in sorted(disk.directory(folder).entries):
+            if name.endswith(".log"):
+                inode = disk.inode(f"{folder}/{name}")
+                size = len(inode.cached)
+                end = size // 2 if in_half else self.scheduler.rng.randrange(size + 1)
+                disk.truncate(inode, end)
+                inode.flush()
+                self.simulation.trace(f"{folder}/{name} is cut from {size} to {end} bytes")
+
+
+def _version_end(path: str, content: bytearray) -> int:
+    """Where the version ends that a replica's file begins with.
+
+    A file whose version was raised looks like a newer raylog's. It is refused by name and left to the operator, so the replica
+    does not come back by itself.
+    """
+    if path.endswith(".snapshot"):
+        return 2
+    return content.find(b"\n") + 1 if path.endswith((CHECKPOINT, EPOCHS)) else 0

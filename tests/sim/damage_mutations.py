@@ -1,0 +1,45 @@
+"""Faults in how damaged logs are found and mended, to be patched into the machines (see ``mutations``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from raylog.log import segment
+from raylog.log.scrubbing import Damage, Scrubbing, drop
+from raylog.metadata import elections
+from raylog.replication.replica import Replica
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+
+def serve_damaged_bytes(patch: pytest.MonkeyPatch) -> None:
+    """Nobody checks what is read from a file."""
+    patch.setattr(segment, "whole_batches", lambda chunk, start, end: (end, start))
+
+
+def find_no_damage(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scrubbing, "found", lambda self: None)
+    patch.setattr(Scrubbing, "of_index", lambda self: None)
+
+
+def cut_damage_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The log is cut while ISR and leader still count on it."""
+
+    def cut(self: Replica, damage: Damage) -> None:
+        if self.log is not None and self.follower is not None:
+            drop(self.log, damage)
+            self.flushing.truncated()
+
+    patch.setattr(Replica, "damaged", cut)
+
+
+def leave_a_damaged_leader_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(elections, "_without_damaged", lambda state, candidates, min_isr: state)
+
+
+DAMAGE_MUTATIONS: dict[str, Mutation] = {
+    mutation.__name__: mutation
+    for mutation in (serve_damaged_bytes, find_no_damage, cut_damage_at_once, leave_a_damaged_leader_alone)
+}

@@ -1,0 +1,120 @@
+"""Mutations that are left to tests elsewhere: the random simulator did not find them in 60 to 100 seeds, or is not expected to.
+
+Each names the test that finds it, and what the simulator would have to meet.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class UnitTest(NamedTuple):
+    """``test`` is what pytest takes, ``why`` a half sentence about the simulator."""
+
+    test: str
+    why: str
+
+
+_LATE_FETCH = "it takes a fetch of two epochs ago that arrives late, at a log that has been cut meanwhile"
+_TWO_CRASHES = "it takes a second crash between a recovery and the first fetch behind it"
+_POWER_IN_BETWEEN = (
+    "it takes a loss of power between a cut and the next flush, and another leader before the log has grown again"
+)
+_THREE_CONTROLLERS = "it takes three elections of controllers in a row, each with another majority"
+
+UNIT_TESTS: dict[str, UnitTest] = {
+    "leave_the_fetch_epoch_unchecked": UnitTest(
+        "tests/replication/test_failover.py::test_a_refused_fetch_is_no_reason_to_trust", _LATE_FETCH
+    ),
+    "keep_the_epoch_of_a_replica_that_comes_back": UnitTest(
+        "tests/metadata/test_reassignments.py"
+        "::test_a_replica_that_may_have_been_in_its_process_before_is_followed_in_a_new_epoch",
+        _LATE_FETCH,
+    ),
+    "take_a_stale_isr_answer_for_a_refusal": UnitTest(
+        "tests/replication/test_isr.py::test_after_a_stale_partition_epoch_nothing_is_asked_until_the_assignment_comes",
+        "the assignment that ends the question comes right behind the answer, on the same connection",
+    ),
+    "trust_a_suspect_log_at_its_first_fetch": UnitTest(
+        "tests/replication/test_failover.py::test_a_suspect_log_of_older_records_is_trusted_only_at_the_leaders_end",
+        _TWO_CRASHES,
+    ),
+    "drop_the_suspicion_of_a_log": UnitTest(
+        "tests/log/test_recovery.py::test_suspicion_outlives_the_process_until_somebody_trusts_the_log", _TWO_CRASHES
+    ),
+    "keep_the_high_watermark_over_a_power_loss": UnitTest(
+        "tests/log/test_power_loss.py::test_a_suspect_log_forgets_its_high_watermark", _POWER_IN_BETWEEN
+    ),
+    "flush_over_a_truncation": UnitTest(
+        "tests/log/test_interleavings.py"
+        "::test_a_loss_of_power_takes_nothing_below_the_recovery_point_and_mixes_nothing",
+        _POWER_IN_BETWEEN,
+    ),
+    "roll_before_a_cut_is_flushed": UnitTest(
+        "tests/log/test_power_loss.py::test_old_records_never_come_back_in_front_of_newer_segments", _POWER_IN_BETWEEN
+    ),
+    "keep_snapshots_above_a_truncation": UnitTest(
+        "tests/log/test_power_loss.py"
+        "::test_the_snapshot_of_records_that_were_cut_off_is_not_believed_when_it_comes_back",
+        _POWER_IN_BETWEEN,
+    ),
+    "keep_the_elr_on_a_changed_minimum": UnitTest(
+        "tests/metadata/test_elections.py::test_a_changed_minimum_empties_the_elr_and_raises_the_partition_epoch",
+        "the minimum has to rise while an ISR is below it, and then everybody in sync has to die before the next change",
+    ),
+    "keep_the_isr_beside_an_elected_elr_member": UnitTest(
+        "tests/metadata/test_elections.py"
+        "::test_an_eligible_leader_becomes_the_whole_isr_and_the_former_isr_joins_the_elr",
+        "the member that is in sync in name alone is dead then, and has caught up before it may be elected",
+    ),
+    "let_the_dead_leave_an_isr_that_nobody_leads": UnitTest(
+        "tests/metadata/test_elections.py::test_a_death_never_empties_the_isr",
+        "an election with both sets empty counts as unclean, which forgives",
+    ),
+    "vote_before_the_vote_is_durable": UnitTest(
+        "tests/metadata/test_quorum_scenarios.py::test_scenario", _THREE_CONTROLLERS
+    ),
+    "commit_entries_of_older_terms_by_counting": UnitTest(
+        "tests/metadata/test_quorum_scenarios.py::test_scenario", _THREE_CONTROLLERS
+    ),
+    "vote_twice_in_a_term": UnitTest(
+        "tests/metadata/test_quorum_random.py::test_three_voters_agree_whatever_the_network_does", _THREE_CONTROLLERS
+    ),
+    "call_a_short_log_whole": UnitTest(
+        "tests/log/test_recovery.py::test_appended_garbage_is_cut_and_makes_the_log_suspect",
+        "only another program appends garbage; what a crash tears off is above every high watermark",
+    ),
+    "retain_no_more_than_asked_above_the_high_watermark": UnitTest(
+        "tests/log/test_retention.py::test_nothing_at_or_above_the_high_watermark_is_deleted",
+        "a segment has to be older than retention while its records wait for their followers",
+    ),
+    "search_one_index_entry_too_far": UnitTest(
+        "tests/log/test_reading.py::test_the_first_record_at_or_after_a_timestamp_is_found",
+        "segments of the simulator have few entries, nearer to each other than the mistake",
+    ),
+    "expire_live_offsets": UnitTest(
+        "tests/groups/test_group_offsets.py::test_an_empty_group_expires_a_week_after_it_became_empty",
+        "a night in which one member reads a partition for longer than offsets are kept, commits nothing there, and asks for it",
+    ),
+    "keep_old_values_of_deleted_keys": UnitTest(
+        "tests/log/test_cleaning.py::test_a_tombstone_hides_its_key_until_its_horizon_and_then_goes_itself",
+        "the segment with the tombstone has to be cleaned a second time, behind its horizon",
+    ),
+    "clean_away_sequence_shells": UnitTest(
+        "tests/log/test_cleaning.py"
+        "::test_the_last_batch_of_a_producer_stays_as_an_empty_shell_so_that_a_repeat_is_recognised",
+        "a repeat that comes after its batch was cleaned, at a process that was started in between",
+    ),
+    "remember_one_batch_of_a_producer": UnitTest(
+        "tests/log/test_producers.py::test_repeats_are_known_after_a_restart",
+        "a repeat of the batch before the last one, at a process that was started behind a roll in between",
+    ),
+    "open_the_folder_of_another_topic_id": UnitTest(
+        "tests/log/test_recovery.py::test_a_folder_of_another_topic_is_set_aside",
+        "a broker that is down while a topic is deleted and made again, and gets a replica of the new one",
+    ),
+    "keep_producers_over_a_truncation": UnitTest(
+        "tests/log/test_producers.py::test_truncation_forgets_what_was_cut",
+        "a follower that cut a producer's batches and leads before it has copied others of that producer",
+    ),
+}
