@@ -25,7 +25,7 @@ import raylog
 from raylog import NewTopic
 from raylog.testing.verifiable_load import VerifiableLoad, audit_of
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.chaos
 
 TOPIC = "fire"
 PARTITIONS = 4

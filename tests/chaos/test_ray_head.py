@@ -31,7 +31,7 @@ from raylog.testing.verifiable_load import VerifiableLoad, audit_of
 pytestmark = [
     pytest.mark.chaos,
     pytest.mark.slow,
-    pytest.mark.timeout(560),
+    pytest.mark.timeout(900),
 ]  # on a busy machine each start of Ray takes its time
 
 SESSION_TIMEOUT_S = ControllerConfig().session_timeout_ms / 1000

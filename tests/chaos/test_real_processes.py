@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +28,9 @@ from process_faults import (
 from ray_clusters import eventually
 
 from raylog import NewTopic
+from raylog.records.batch import batches
 from raylog.testing.verifiable_load import VerifiableLoad
+from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.chaos
 
@@ -126,3 +129,46 @@ def test_a_node_that_went_and_came_back_with_its_disk_catches_up(target: Target,
         acknowledges(load, target, 2_000, 15_000)
         node_away(target, hold)
         acknowledges(load, target, 5_000, 15_000)
+
+
+def flip_a_bit(log: Path) -> int:
+    """In the records of a batch in the middle of a log's file; returns its base offset."""
+    content = log.read_bytes()
+    views = list(batches(content, allow_partial_tail=True))
+    view = views[len(views) // 2]
+    with log.open("r+b") as file:
+        file.seek(view.end - 1)
+        file.write(bytes([content[view.end - 1] ^ 0x04]))
+    return view.base_offset
+
+
+def damage_told(target: Target, what: str) -> list[str]:
+    return [f"{actor['broker']} {words}" for actor in target.status()["actors"] for words in actor[what]]
+
+
+def test_a_bit_flipped_in_a_leaders_log_costs_nothing_that_was_acknowledged(
+    target: Target, under_load: UnderLoad
+) -> None:
+    """Its readers read on, another replica leads, and the damaged copy is made anew: ``under_load`` compares all three."""
+    with under_load() as load, target.nodes.cluster.consumer() as consumer:
+        acknowledges(load, target, 5_000, 15_000)
+        partition = target.dice.randrange(len(target.parts()))
+        leader = target.part(partition)["leader"]
+        name = f"{target.topic}-{partition}"
+        logs = sorted((target.nodes.disks[leader] / name).glob("*.log"))
+        offset = flip_a_bit(logs[-1])
+        consumer.assign([TopicPartition(target.topic, partition)])
+        consumer.seek(TopicPartition(target.topic, partition), max(0, offset - 100))
+        read = []
+
+        def reads_on() -> bool:
+            read.extend(record.offset for record in consumer.consume(10_000, timeout=0.2))
+            return bool(read) and read[-1] > offset + 100
+
+        eventually(reads_on, f"{name} is read beyond offset {offset}")
+        assert read == list(range(read[0], read[-1] + 1)), "without a gap"
+        (words,) = eventually(lambda: damage_told(target, "mended"), "the damaged log is mended")
+        assert words.startswith(f"{leader} {name}: ") and f"offset {offset}: a CRC does not fit" in words
+        assert target.part(partition)["leader"] != leader
+        acknowledges(load, target, 5_000, 15_000)
+    assert damage_told(target, "damaged") == []
