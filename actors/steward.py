@@ -105,7 +105,8 @@ class Steward:
         self._registered: dict[uuid.UUID, JoinedDisk] = {}
         self._trouble: dict[uuid.UUID, str] = {}  # folders that cannot be used
         self._rests: dict[uuid.UUID, int] = {}  # rounds until such a folder is looked at again
-        self._missing: str | None = "no node with a disk has joined yet"
+        self._missing: str | None = None
+        self._has_looked = False  # one round has ended
         self._working = threading.Lock()
         self._stopped = False
 
@@ -142,8 +143,11 @@ class Steward:
                 }
                 for each in joined
             ],
-            "missing": self._missing,
+            "missing": self._missing if self._has_looked else self._not_looked_yet(),
         }
+
+    def _not_looked_yet(self) -> str:
+        return f"{len(self._joined)} of {self._expected} disks have joined: the nodes are being looked at"
 
     # ------------------------------------------------------------------ a round
 
@@ -159,9 +163,9 @@ class Steward:
                 missing = str(error)
             troubles = [self._trouble[each] for each in sorted(self._trouble)]
             text = "; ".join([*troubles, *([missing] if missing else [])]) or None
-            if text != self._missing:
+            if text != self._missing or not self._has_looked:
                 logger.info("%s", text or "every disk serves")
-            self._missing = text
+            self._missing, self._has_looked = text, True
 
     def _work(self) -> str | None:
         """What is missing still, for a person."""

@@ -163,6 +163,15 @@ def three(machines: Machines) -> Steward:
     return steward
 
 
+def test_before_the_first_look_nothing_is_said_of_the_nodes_but_how_many_disks_are_waited_for(
+    machines: Machines,
+) -> None:
+    steward = Steward(machines, expected=3)
+    assert steward.status()["missing"] == "0 of 3 disks have joined: the nodes are being looked at"
+    steward.expect(4, None)
+    assert steward.status()["missing"] == "0 of 4 disks have joined: the nodes are being looked at"
+
+
 def test_blank_disks_wait_for_the_expected_number_and_become_a_cluster(machines: Machines) -> None:
     steward = Steward(machines, expected=3)
     for number in (1, 2):
