@@ -91,6 +91,9 @@ class Member(Client):
         self.instance = instance
         self.is_native = self.scheduler.chance(0.5)
         self._session_ms = SESSION_MS * simulation.calm
+        self._rebalance_ms = (
+            REBALANCE_MS * simulation.calm
+        )  # longer than a heartbeat's interval, or rebalances never end
         self.owned: tuple[TopicPartition, ...] = ()
         self.is_over = False
         self._commits = True
@@ -101,7 +104,12 @@ class Member(Client):
         self._former: tuple[str, int] | None = None  # member id and generation before the present ones
         self._member = GroupMember(
             MemberConfig(
-                self._session_ms, HEARTBEAT_MS * simulation.calm, REBALANCE_MS, 100, 1_000, instance is not None
+                self._session_ms,
+                HEARTBEAT_MS * simulation.calm,
+                self._rebalance_ms,
+                100,
+                1_000,
+                instance is not None,
             )
         )
         self._polled_ms: int | None = None  # when a user that is stuck polled last; None: it polls all the time
@@ -217,14 +225,14 @@ class Member(Client):
             PROTOCOL_TYPE,
             said,
             self._session_ms,
-            REBALANCE_MS,
+            self._rebalance_ms,
             self.instance,
             client_id=self.name,
         )
         self.ask_coordinator(
             request,
             lambda answer: self._carry_out(self._member.joined(order.attempt, answer, self.now_ms)),
-            timeout_ms=REBALANCE_MS + 4_000,
+            timeout_ms=self._rebalance_ms + 4_000,
         )
 
     def _make_plan(self, order: MakePlan) -> None:
@@ -248,7 +256,7 @@ class Member(Client):
         self.ask_coordinator(
             request,
             lambda answer: self._carry_out(self._member.synced(order.attempt, answer, self.now_ms)),
-            timeout_ms=REBALANCE_MS + 4_000,
+            timeout_ms=self._rebalance_ms + 4_000,
         )
 
     def _take_over(self, order: Assigned) -> None:

@@ -104,7 +104,7 @@ class Simulation:
             replica_fetch_backoff_ms=500,
             # In every third seed a thread checks the records of each Produce before it is appended.
             walked_bytes_max=0 if seed % 3 == 2 else WALKED_BYTES_MAX,
-            log_scrub_interval_ms=5_000,
+            log_scrub_interval_ms=5_000 * self.calm,
         )
         self.controller_config = ControllerConfig(
             heartbeat_interval_ms=1_000 * self.calm,
