@@ -32,6 +32,7 @@ from raylog.client.address import ClusterAddress
 from raylog.client.background import background
 from raylog.data.rounds import Rounds, Tell, told, train_context, train_tell
 from raylog.errors import ConfigError
+from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import Cut, take
 from raylog.ranges.dealing import Lane, StreamState, lane_of, left_for, step_of, stepped, union
@@ -69,12 +70,14 @@ def stream_topic(
     columns: Sequence[str] | None = None,
     fail_on_data_loss: bool = True,
     read_committed: bool = False,
+    timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> TopicStream:
     """The records of topics in batches of ``batch_size``, for one worker or for all those of a Ray Train run.
 
     Beginning and end as for ``read_topic``, both fixed when this is called. An ``endless`` stream has no end: it waits for records; where
     less than a batch for every worker has come after ``short_after_s`` (1.0), batches are smaller; where nothing comes for
     ``idle_timeout_s`` the loop ends. New partitions are read from their first offset.
+    ``timeout_s``: seconds in which the cluster, if None is given, has to be found.
 
     ConfigError and UnknownTopicOrPartitionError for what can't be; OffsetOutOfRangeError for offsets that are not there.
     """
@@ -94,7 +97,7 @@ def stream_topic(
             raise ConfigError(f"{name}={value!r} is of endless streams: others end at their end")
         if value is not None:
             seconds(name, value)
-    address = address_of(cluster)
+    address = address_of(cluster, timeout_s)
     cut = take(
         address,
         topics,

@@ -6,13 +6,15 @@ from typing import Any
 
 from raylog.client.address import ClusterAddress
 from raylog.errors import ConfigError
+from raylog.ranges.given_values import seconds
 
 
 def address_of(cluster: Any, timeout_s: float = 30) -> ClusterAddress:
     """The address of a cluster: of a ``Cluster``, of anything else that has one, of an address itself.
 
-    None is ``raylog.connect()``, within ``timeout_s`` seconds.
+    None is ``raylog.connect()``, within ``timeout_s`` seconds. ConfigError for what is neither, or no time.
     """
+    seconds("timeout_s", timeout_s)
     if cluster is None:
         from raylog import connect
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from raylog.errors import ConfigError
+from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import Cut, take
 from raylog.ranges.places import bound
@@ -45,11 +46,14 @@ _TRAVELS_AS = {"binary": "string"}
 KAFKA_COLUMNS = tuple(name for name in _TYPES if name != "headers")
 
 
-def read(spark: Any, topics: Topics, *, cluster: Any = None, **options: Any) -> Any:
+def read(
+    spark: Any, topics: Topics, *, cluster: Any = None, timeout_s: float = CONNECT_TIMEOUT_S, **options: Any
+) -> Any:
     """The records of topics as a DataFrame: ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``, ``timestampType``.
 
     ``topics``: a name, several, a compiled pattern or ``{topic: [partitions]}``. ``cluster``: what ``raylog.init()`` or ``connect()``
-    returned. Options, also by their names in Spark's kafka source (``startingOffsets``):
+    returned; None is ``raylog.connect()``, which has to find it within ``timeout_s`` seconds. Options, also by their names in Spark's
+    kafka source (``startingOffsets``):
 
     - ``starting_offsets`` ("earliest"), ``ending_offsets`` ("latest"): these words, ``{topic: {partition: offset}}`` or Spark's JSON;
       ``starting_timestamp``, ``ending_timestamp``: a datetime or milliseconds for all partitions;
@@ -68,7 +72,7 @@ def read(spark: Any, topics: Topics, *, cluster: Any = None, **options: Any) -> 
     names = columns_of(given)
     committed = given.get("isolation_level") == "read_committed"
     lossless = given.get("fail_on_data_loss", True)
-    address = address_of(cluster)
+    address = address_of(cluster, timeout_s)
     cut = take(
         address,
         topics,

@@ -26,6 +26,7 @@ from typing import Any
 
 from raylog.client.address import ClusterAddress
 from raylog.errors import ConfigError
+from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.addresses import address_of
 from raylog.ranges.ledger import made_folder
 from raylog.ranges.sending import checked_config, checked_target
@@ -42,7 +43,7 @@ TRIGGERS = ("processingTime", "once", "availableNow")
 OUTPUT_MODES = ("append", "update", "complete")
 CLAIM_FILE = ".write.json"
 FENCE_FILE = ".write.fence"
-_ARGUMENTS = ("checkpoint", "cluster", "order_by", "output_mode", "query_name", "trigger")
+_ARGUMENTS = ("checkpoint", "cluster", "order_by", "output_mode", "query_name", "timeout_s", "trigger")
 _PATIENCE_S = 300.0
 """More than ``delivery.timeout.ms``: the longest that a task without a driver can go on trying."""
 
@@ -75,15 +76,16 @@ def write_stream(
     output_mode: str = "append",
     query_name: str | None = None,
     order_by: str | Sequence[str] | None = None,
+    timeout_s: float = CONNECT_TIMEOUT_S,
     **producer_config: Any,
 ) -> Any:
     """Start a query that writes the rows of a streaming DataFrame, at least once; Spark's StreamingQuery.
 
-    Columns, and ``producer_config``, as in ``raylog.spark.write``. ``checkpoint``: the query's, a directory of its own on a file system
-    that driver and executors share; the one that ``read_stream`` was given, if rows come from it. ``trigger``: what Spark's own
-    ``trigger`` takes, as ``{"processingTime": "1 second"}``. ``order_by``: columns by which the rows of a key are written within a batch;
-    those that a record has no place for are not written. Without it rows are written as their tasks have them, and a key that is in
-    several tasks of a batch has any of its rows last.
+    Columns, ``cluster``, ``timeout_s`` and ``producer_config`` as in ``raylog.spark.write``. ``checkpoint``: the query's, a directory of
+    its own on a file system that driver and executors share; the one that ``read_stream`` was given, if rows come from it. ``trigger``:
+    what Spark's own ``trigger`` takes, as ``{"processingTime": "1 second"}``. ``order_by``: columns by which the rows of a key are written
+    within a batch; those that a record has no place for are not written. Without it rows are written as their tasks have them, and a key
+    that is in several tasks of a batch has any of its rows last.
 
     ``write_stream_summary(query)`` tells how much was written, and how often anew. Before anything starts: ConfigError for columns that do
     not fit, options that there are not, and the checkpoint of a query for another topic or another sink; UnknownTopicOrPartitionError for a
@@ -96,7 +98,7 @@ def write_stream(
     writer = _writer(df, trigger, output_mode, query_name)
     order = _order_of(df, order_by)
     check_schema(_without(df, order), topic)
-    address = address_of(cluster)
+    address = address_of(cluster, timeout_s)
     checked_target(address, topic)
     home = made_folder("checkpoint", checkpoint)
     _claim(home, topic, address)

@@ -21,6 +21,7 @@ from raylog.client.address import ClusterAddress
 from raylog.client.background import background
 from raylog.client.sync import AdminClient
 from raylog.errors import ConfigError
+from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import take
 from raylog.ranges.entries import Entry, first
@@ -51,14 +52,21 @@ _planners_lock = threading.Lock()
 
 
 def read_stream(
-    spark: Any, topics: Topics, *, checkpoint: str, cluster: Any = None, name: str | None = None, **options: Any
+    spark: Any,
+    topics: Topics,
+    *,
+    checkpoint: str,
+    cluster: Any = None,
+    name: str | None = None,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    **options: Any,
 ) -> Any:
     """The records of topics, from now on, as a streaming DataFrame with the columns of ``raylog.spark.read``.
 
     ``checkpoint``: the directory that the query's ``checkpointLocation`` names, too, on a file system that driver and executors share
-    (any directory where there is one machine). ``topics`` and ``cluster`` as in ``read``; new partitions, and new topics that
-    match a pattern, are read from their first offset. ``name``: tells several streams of one query apart; the topics' names by default.
-    Options, also by their names in Spark's kafka source:
+    (any directory where there is one machine). ``topics``, ``cluster`` and ``timeout_s`` as in ``read``; new partitions, and new topics
+    that match a pattern, are read from their first offset. ``name``: tells several streams of one query apart; the topics' names by
+    default. Options, also by their names in Spark's kafka source:
 
     - ``starting_offsets`` ("latest"), ``starting_timestamp``, ``starting_offsets_by_timestamp``
       (``starting_offsets_by_timestamp_strategy``): where a new stream begins; a restarted one goes on where its checkpoint says;
@@ -75,7 +83,7 @@ def read_stream(
     require_session(spark)
     given = stream_options(options)
     topics = checked(topics)
-    address = address_of(cluster)
+    address = address_of(cluster, timeout_s)
     home = made_folder("checkpoint", checkpoint)
     folder = home / FOLDER / _folder_of(name, topics)
     committed = given.get("isolation_level") == "read_committed"

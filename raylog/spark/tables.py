@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.errors import ConfigError
+from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.topics import checked_name
 from raylog.spark.loss_reports import told_as
 from raylog.spark.options import batch_options
@@ -19,7 +20,7 @@ _COLUMNS = ("key", "value", "partition", "offset", "timestamp")
 _OURS = ("columns", "include_headers", "starting_offsets", "starting_offsets_by_timestamp", "starting_timestamp")
 
 
-def table(spark: Any, topic: str, *, cluster: Any = None, **options: Any) -> Any:
+def table(spark: Any, topic: str, *, cluster: Any = None, timeout_s: float = CONNECT_TIMEOUT_S, **options: Any) -> Any:
     """The rows of a topic as a DataFrame: ``key``, ``value``, and where the value is: ``partition``, ``offset``, ``timestamp``.
 
     Options as for ``read``, but for the beginning, which is the log's, and the columns.
@@ -32,7 +33,7 @@ def table(spark: Any, topic: str, *, cluster: Any = None, **options: Any) -> Any
         )
     from pyspark.sql import functions as f
 
-    source = read(spark, topic, cluster=cluster, columns=_COLUMNS, **given)
+    source = read(spark, topic, cluster=cluster, timeout_s=timeout_s, columns=_COLUMNS, **given)
     in_partition = (
         source.where("key is not null")
         .groupBy("key", "partition")

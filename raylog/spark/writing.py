@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raylog.errors import ConfigError
+from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.addresses import address_of
 from raylog.ranges.sending import checked_columns, checked_config, checked_target
 from raylog.spark.installed import require_frame
@@ -29,19 +30,27 @@ class WriteSummary:
     reruns: int
 
 
-def write(df: Any, topic: str | None = None, *, cluster: Any = None, **producer_config: Any) -> WriteSummary:
+def write(
+    df: Any,
+    topic: str | None = None,
+    *,
+    cluster: Any = None,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    **producer_config: Any,
+) -> WriteSummary:
     """Write the rows of a DataFrame, at least once, and wait until they are acknowledged.
 
     Columns: ``value``; and, if there are such, ``key``, ``headers``, ``partition``, ``timestamp``, and ``topic`` where none is named.
-    ``producer_config``: Kafka's options of a producer (``compression_type="lz4"``). ConfigError for columns that do not fit,
-    UnknownTopicOrPartitionError for a topic that is not there, both before anything is written.
+    ``cluster`` and ``timeout_s`` as in ``read``. ``producer_config``: Kafka's options of a producer (``compression_type="lz4"``).
+    ConfigError for columns that do not fit, UnknownTopicOrPartitionError for a topic that is not there, both before anything is
+    written.
     """
     require_frame(df, "write")
     if df.isStreaming:
         raise ConfigError("write takes a DataFrame of a batch: raylog.spark.write_stream writes this one")
-    checked_config(producer_config, "cluster")
+    checked_config(producer_config, "cluster", "timeout_s")
     check_schema(df, topic)
-    address = address_of(cluster)
+    address = address_of(cluster, timeout_s)
     checked_target(address, topic)
     return written(df, WriteTasks(address, topic, producer_config))
 

@@ -162,9 +162,7 @@ NAMED_ENTRIES: dict[str, Callable[[], Any]] = {
     "connect": lambda: raylog.connect(timeout_s=TIMEOUT_S),
     "read_topic": lambda: raylog.data.read_topic("events", timeout_s=TIMEOUT_S),
     "Ray Data itself": lambda: raylog.data.read_topic("events", cluster=somewhere(), timeout_s=TIMEOUT_S),
-    "stream_topic": lambda: raylog.data.stream_topic(
-        "events", batch_size=1, cluster=raylog.connect(timeout_s=TIMEOUT_S)
-    ),
+    "stream_topic": lambda: raylog.data.stream_topic("events", batch_size=1, timeout_s=TIMEOUT_S),
 }
 
 

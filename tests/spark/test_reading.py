@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -250,3 +252,18 @@ def test_an_unknown_option_suggests_the_right_one(spark: Any, kafka: Kafka, topi
 def test_columns_that_can_not_be_are_refused(columns: Any) -> None:
     with pytest.raises(ConfigError, match=r"columns|no column 'valeu'"):
         columns_of({"columns": columns})
+
+
+def test_every_call_that_looks_for_a_cluster_takes_a_time_out(spark: Any, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([(b"a",)], "value binary")
+    stream = spark.readStream.format("rate").load().selectExpr("cast(value as binary) as value")
+    calls: list[Callable[[], Any]] = [
+        lambda: raylog.spark.read(spark, "t", timeout_s=-1),
+        lambda: raylog.spark.table(spark, "t", timeout_s=-1),
+        lambda: raylog.spark.write(frame, "t", timeout_s=-1),
+        lambda: raylog.spark.read_stream(spark, "t", checkpoint=str(tmp_path), timeout_s=-1),
+        lambda: raylog.spark.write_stream(stream, "t", checkpoint=str(tmp_path), timeout_s=-1),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigError, match=r"timeout_s=-1: seconds, 0 or more"):
+            call()
