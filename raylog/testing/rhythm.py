@@ -40,7 +40,7 @@ class Rhythm:
         number = self._numbers
 
         def awake() -> None:
-            del self._sleepers[number]
+            self._sleepers.pop(number, None)  # gone if day broke while its process was paused
             work()
 
         timer = arm(self._scheduler.skewed_us(typical_us) * SLOWNESS, awake, label)
