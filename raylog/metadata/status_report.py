@@ -23,8 +23,10 @@ def status_report(
     controller_epoch: int,
 ) -> ClusterStatusReport:
     def state_of(node_id: int) -> str:
-        if sessions.of_node(node_id) is not None:
-            return "live"
+        session, actor = sessions.of_node(node_id), image.actors.get(node_id)
+        if session is not None:
+            is_registered = actor is not None and actor.incarnation == session.incarnation
+            return "live" if is_registered else "starting"  # it is said when a majority has it
         if liveness.is_silent(node_id):
             return "silent"
         return "starting" if starts.is_starting(node_id) else "dead"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylog.metadata.events import ActorKind, ActorStarted, ActorStartFailed
-from raylog.metadata.requests import CreateTopics, DeleteTopics, NewTopic
+from raylog.metadata.requests import ClusterStatus, CreateTopics, DeleteTopics, NewTopic
 from raylog.types import TopicIdPartition, node_id
 
 
@@ -148,3 +148,16 @@ def test_topics_go_to_live_brokers_unless_too_few_are_left(world):
     (three,) = world.ask(CreateTopics((NewTopic("three", 1, 3),))).topics
     assert two.error == three.error == 0
     assert all(2 not in state.brokers for state in world.image.topic_named("two").partitions.values())
+
+
+def test_a_process_is_shown_as_live_when_its_registration_is_committed(slow):
+    def shown() -> tuple[str, int]:
+        (actor,) = [each for each in slow.ask(ClusterStatus()).actors if each.node_id == slow.node]
+        return actor.state, actor.incarnation
+
+    slow.persists = False
+    process = slow.launch(slow.node)
+    assert shown() == ("starting", 0)
+    slow.persists = True
+    slow.persist()
+    assert shown() == ("live", process.incarnation)

