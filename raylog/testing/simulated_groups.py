@@ -283,7 +283,8 @@ class GroupSimulation(Simulation):
         self.group_checker = GroupChecker(
             self.counts, lambda: self.scheduler.now_ms, retention_ms=retention_ms, is_buried=self._is_buried
         )
-        self._buried: dict[bytes, int] = {}  # by the key of a group's record: the last offset that removes it
+        # By the key of a group's record: the last one that removes it, by the log's history (unclean elections begin anew) and offset.
+        self._buried: dict[bytes, tuple[int, int]] = {}
         self.administration: GroupAdministration = GroupAdministration(self)
         self.groups: list[GroupSpec] = []
         self.members: dict[str, list[Member]] = {}
@@ -294,12 +295,13 @@ class GroupSimulation(Simulation):
 
     def _is_buried(self, group_id: str) -> bool:
         key, _ = encode(GroupRecord(GroupKey(group_id), None))
-        known = self._buried.get(key, -1)
+        nowhere = (-1, -1)
+        known = self._buried.get(key, nowhere)
         for history in self.checkers.histories.values():
             for offset, content in history.records.items():
                 if content[0] == key and content[1] is None:
-                    self._buried[key] = max(offset, self._buried.get(key, -1))
-        return self._buried.get(key, -1) > known
+                    self._buried[key] = max((history.generation, offset), self._buried.get(key, nowhere))
+        return self._buried.get(key, nowhere) > known
 
     def next_offset(self) -> int:
         """For a commit: no other one has it."""
