@@ -167,6 +167,7 @@ def load_segments(
     noted = epochs.entries
     if not noted or _has_other_epochs(segments[: first + 1], epochs, config):
         first, noted = 0, ()  # the epochs are read from the batches then
+    named = frozenset(entry.epoch for entry in noted)
     epochs.truncate_from_end(segments[first].base_offset)  # the batches know better than a file that was not flushed
     gapless_from = cleaner_point if same_boot and not clean and not config.compacts else None
     end_offset = report.scanned_from = segments[first].base_offset
@@ -179,7 +180,14 @@ def load_segments(
             number += 1
             next_base = segments[number].base_offset if number < len(segments) else None
             end_offset, whole = _scan(
-                segment, end_offset, next_base, config=config, epochs=epochs, gapless_from=gapless_from, report=report
+                segment,
+                end_offset,
+                next_base,
+                config=config,
+                epochs=epochs,
+                named=named,
+                gapless_from=gapless_from,
+                report=report,
             )
         else:
             report.cut_reason = f"{segment.path}.log does not begin where the segment before it ends, at {end_offset}"
@@ -284,6 +292,11 @@ def _trust_indexes(segment: Segment, config: LogConfig, report: RecoveryReport) 
     if fault is None:
         return
     report.rebuilt_indexes.append(fault)
+    _build_indexes(segment, config)
+    _finish_indexes(segment)
+
+
+def _build_indexes(segment: Segment, config: LogConfig) -> None:
     segment.start_indexes(_room_for_indexes(segment, config))
     try:
         for position, batch in segment.scan():
@@ -292,7 +305,6 @@ def _trust_indexes(segment: Segment, config: LogConfig, report: RecoveryReport) 
             )
     except (CorruptBatch, UnsupportedMagic):
         pass  # what lies there is found, and refused, by whoever reads it
-    _finish_indexes(segment)
 
 
 def _room_for_indexes(segment: Segment, config: LogConfig) -> int:
@@ -311,17 +323,20 @@ def _scan(
     *,
     config: LogConfig,
     epochs: LeaderEpochs,
+    named: frozenset[int],
     gapless_from: int | None,
     report: RecoveryReport,
 ) -> tuple[int, bool]:
     """Check every batch of a segment, build its indexes, cut at the first bad one: (end offset, the log goes on behind it).
 
-    From the offset ``gapless_from`` on each batch has to follow the one before without a gap; None: nowhere.
+    From the offset ``gapless_from`` on each batch has to follow the one before without a gap; None: nowhere. Where epochs go
+    back, the batches before are the bad ones if ``named``, the epochs that the file names, has not theirs.
 
     What reaches the next segment's base was cut off before that one was made; a loss of power has brought it back.
     """
     segment.start_indexes(_room_for_indexes(segment, config))
     end, last_epoch, reason, is_back = 0, -1, None, False
+    rise: tuple[int, int] | None = None  # position and offset at which the last epoch began, in this segment
     try:
         for position, batch in segment.scan():
             if not batch.has_valid_crc():
@@ -336,8 +351,13 @@ def _scan(
                 reason, is_back = f"offset {batch.last_offset} belongs to the next segment", True
             elif 0 <= batch.partition_leader_epoch < last_epoch or batch.partition_leader_epoch < -1:
                 reason = f"leader epoch {batch.partition_leader_epoch} after {last_epoch}"
+                if rise is not None and named and last_epoch not in named:
+                    end, expected = rise
+                    reason = f"leader epoch {last_epoch}, which there has not been"
             if reason is not None:
                 break
+            if batch.partition_leader_epoch > last_epoch:
+                rise = position, expected
             if batch.partition_leader_epoch > epochs.latest_epoch:
                 epochs.assign(batch.partition_leader_epoch, batch.base_offset)
             report.scanned_markers = report.scanned_markers or batch.is_control
@@ -359,6 +379,9 @@ def _scan(
             report.cut_is_one_incomplete_batch &= _is_one_incomplete_batch(segment, end, tail, expected)
         segment.file.truncate(end)
         segment.size = end
+        if (end, expected) == rise:
+            epochs.truncate_from_end(expected)
+            _build_indexes(segment, config)
         reason = reason if tail else None
     _finish_indexes(segment)
     return expected, reason is None or is_back

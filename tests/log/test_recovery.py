@@ -225,6 +225,19 @@ def test_a_batch_of_an_epoch_that_was_never_noted_makes_the_log_suspect(machine:
     assert (log.condition, log.leader_epochs.latest_epoch) == (Condition.SUSPECT, 9)
 
 
+def test_a_batch_of_an_epoch_that_was_never_noted_is_cut_with_what_follows(machine: Any) -> None:
+    """The epoch of the next batch is lower; but this one is the damaged one, for the file of epochs has not heard of its epoch."""
+    log = _fill(machine, 5, index_interval_bytes=1)
+    second = log.segments.active.size // 5
+    machine.crash()
+    machine.damage(LOG, lambda data: data[: second + 15] + bytes([data[second + 15] | 8]) + data[second + 16 :])
+    log = machine.open()
+    assert (log.condition, log.log_end_offset) == (Condition.SUSPECT, 2)
+    assert log.leader_epochs.entries == ((0, 0),) and _batches(log) == [0]
+    assert log.recovery.cut_reason is not None and "epoch 8, which there has not been" in log.recovery.cut_reason
+    log.check()
+
+
 def test_leftovers_of_deletion_and_cleaning_are_removed(machine: Any) -> None:
     _fill(machine)
     for name in (
