@@ -3,10 +3,9 @@
 ::
 
     metadata.log                                    the entries behind the snapshot
-    quorum-state                                    {"version": 1, "term": 3, "voted_for": "<directory id>" or null, "crc": "<hex>"}
-    log-end                                         {"version": 1, "index": 7, "term": 3, "crc": "<hex>"}
-    incarnation                                     {"version": 1, "incarnation": 1700…} and crc
     <20-digit end index>-<10-digit term>.checkpoint a snapshot; the newest counts, older ones are leftovers of a crash
+    quorum-state, log-end, incarnation, *.copy      see ``state_files``
+    <name>.damaged                                  what was found damaged, as it was; nobody reads it
     .lock                                           held while the log is open
 
     metadata.log   header  magic "RAYLOGML", version u16, zero u16, base index u64, base term u64, crc u32 of what precedes
@@ -15,15 +14,23 @@
     *.checkpoint           magic "RAYLOGMS", version u16, crc u32 of the rest
                            msgpack map of last_index, last_term, cluster_id, voters (16 bytes each), data
 
-Numbers are big-endian, CRCs are CRC-32C; the ``crc`` of a text is that of the text without it. ``base`` is the entry before the
-first frame. A frame's *flushed end* is where in the file the write began that brought it: each write is flushed before the next
-begins, so all below was on the disk by then.
+Numbers are big-endian, CRCs are CRC-32C. ``base`` is the entry before the first frame. A frame's *flushed end* is where in the file
+the write began that brought it: each write is flushed before the next begins, so all below was on the disk by then.
 
-Recovery reads frames up to the first that is not whole. If a later frame says that this place had been flushed, the disk has lost
-what it promised and the log is refused (acknowledged metadata would be gone). So is a log that ends before the entry that
-``log-end`` names: it was cut at rest. Else the tail is that of a write which nobody was told about, and is cut. ``log-end`` is
-written after each write, unflushed: a loss of power may leave it behind, or damaged, never ahead. Before the log's end goes back,
-it is written and flushed.
+Opening reads frames up to the first that is not whole. If a later frame says that this place had been flushed, the disk has lost
+what it promised. So it has where the log ends before the entry that ``log-end`` names (it was cut at rest), and where the header, the
+snapshot or the whole file is damaged or gone. Else the tail is that of a write which nobody was told about, and is cut. ``log-end``
+is written after each write, unflushed: a loss of power may leave it behind, or damaged, never ahead. Before the log's end goes
+back, it is written and flushed.
+
+What the disk has lost is refused by name, unless there are other voters to copy it from (``has_peers``). Then the voter *recovers*:
+
+1. ``quorum-state`` says so, in a term of its own: ``HardState(term + 1, None, recovering_term=term)``. Durable before anything else
+   changes, so a crash or a restart forgets nothing.
+2. The damaged files are kept as ``*.damaged``; the log is cut in front of the first damage, or begins anew behind the snapshot, or is
+   blank where the snapshot is lost.
+3. ``Quorum`` takes no part in elections until an entry of a later term than ``recovering_term`` is on its disk. Why that is enough
+   is said there. It doesn't matter how far ``log-end`` lagged.
 
 A snapshot is written before the log is cut behind it, so a crash in between leaves entries that the snapshot holds already: they
 are dropped. ``quorum-state`` exists before the log does; a log without it has forgotten its votes and is refused.
@@ -35,25 +42,34 @@ the disk may not.
 
 from __future__ import annotations
 
-import json
 import struct
 import uuid
 from dataclasses import dataclass
-from typing import Any
 
 import msgpack
 from crc32c import crc32c
 
 from raylog.errors import DiskError
 from raylog.log.files import File, Files, Lock
-from raylog.metadata.quorum_messages import BLANK, Entry, EntryKind, HardState, QuorumWrite, Snapshot
+from raylog.metadata.quorum_messages import (
+    BLANK,
+    Entry,
+    EntryKind,
+    HardState,
+    QuorumWrite,
+    Snapshot,
+    Voters,
+    decode_voters,
+)
+from raylog.metadata.state_files import END_NAME as END_NAME
+from raylog.metadata.state_files import STATE_NAME as STATE_NAME
+from raylog.metadata.state_files import StateFiles, refuse_newer
+from raylog.metadata.state_files import read_state as read_state
 
 LOG_NAME = "metadata.log"
-STATE_NAME = "quorum-state"
-END_NAME = "log-end"
-INCARNATION_NAME = "incarnation"
 LOCK_NAME = ".lock"
 SNAPSHOT_SUFFIX = ".checkpoint"
+DAMAGED_SUFFIX = ".damaged"
 VERSION = 1
 """Of each of the formats."""
 
@@ -66,14 +82,18 @@ _FRAME = struct.Struct(">4sII")
 _BODY = struct.Struct(">QQQB")
 _SNAPSHOT_HEADER = struct.Struct(">8sHI")
 _CRC = struct.Struct(">I")
-_END_BYTES = 128  # of ``log-end``, filled up with spaces
+
+
+class Damaged(DiskError):
+    """Bytes that had been written safely are not there any more; the message names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
     """What a log file holds: ``positions[i]`` is where the frame of ``entries[i]`` starts, ``end`` where the last whole one ends.
 
-    ``last_write`` is where the write begins that brought the last frame: all below was flushed before it.
+    ``last_write`` is where the write begins that brought the last frame: all below was flushed before it. ``damage`` says which
+    flushed bytes are wrong, if some are; what is in front of them is whole.
     """
 
     base_index: int
@@ -82,12 +102,50 @@ class _Scan:
     positions: list[int]
     end: int
     last_write: int
+    damage: str | None = None
+
+    def behind(self, snapshot: Snapshot) -> list[Entry]:
+        """The entries that go on from the snapshot: none if the log does not hold its last entry."""
+        position = snapshot.last_index - self.base_index
+        if not 0 <= position <= len(self.entries):
+            return []
+        term = self.entries[position - 1].term if position else self.base_term
+        return self.entries[position:] if term == snapshot.last_term else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What opening makes of a folder's files before it changes any. ``damages`` are sentences; the paths of what they speak of follow.
+
+    ``kept`` are the entries behind ``snapshot``. ``content`` is the log's file, None if there is none.
+    """
+
+    snapshot: Snapshot
+    scan: _Scan
+    kept: list[Entry]
+    content: bytes | None
+    damages: list[str]
+    lost_snapshot: str | None
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """Term and index of the last entry that is kept, or of the snapshot in its place."""
+        last = self.kept[-1] if self.kept else None
+        return (last.term, last.index) if last else (self.snapshot.last_term, self.snapshot.last_index)
+
+    @property
+    def voters(self) -> Voters:
+        named = [entry for entry in self.kept if entry.kind is EntryKind.VOTERS]
+        return decode_voters(named[-1].data) if named else self.snapshot.voters
 
 
 class MetadataLog:
-    """An open log. ``hard_state``, ``snapshot`` and ``entries`` are what it held when it was opened; ``cut_bytes`` is what recovery cut."""
+    """An open log. ``hard_state``, ``snapshot`` and ``entries`` are what it held when it was opened; ``cut_bytes`` is what recovery cut.
 
-    def __init__(self, files: Files, directory: str, lock: Lock, file: File) -> None:
+    ``notices`` says which damage opening it has met and mended, one sentence each.
+    """
+
+    def __init__(self, files: Files, directory: str, lock: Lock, states: StateFiles, file: File) -> None:
         self.hard_state = HardState()
         self.snapshot = BLANK
         self.entries: tuple[Entry, ...] = ()
@@ -95,13 +153,13 @@ class MetadataLog:
         self._files = files
         self._directory = directory
         self._lock = lock
+        self._states = states
         self._file = file
         self._base_index = 0
         self._positions: list[int] = []  # of the frames, the first being that of base index + 1
         self._terms: list[int] = []
         self._end = 0
         self._failed = False
-        self._end_file: File | None = None
 
     @classmethod
     def format(cls, files: Files, directory: str, snapshot: Snapshot) -> None:
@@ -117,119 +175,108 @@ class MetadataLog:
             log.close()
 
     @classmethod
-    def open(cls, files: Files, directory: str) -> MetadataLog:
-        """Open or create. DiskError says what is wrong: another process has it, a newer version wrote it, its bytes are corrupt."""
+    def open(cls, files: Files, directory: str, *, has_peers: bool = False) -> MetadataLog:
+        """Open or create. DiskError says what is wrong: another process has it, a newer version wrote it, its bytes are corrupt.
+
+        ``has_peers``: there are other controllers, so what the disk has lost can be copied from them (``hard_state`` says that this
+        voter is recovering). A log whose only voter this is, as far as it can be read, is refused all the same.
+        """
         if not files.exists(directory):
             files.make_directory(directory)
         files.sync_directory(directory.rpartition("/")[0] or "/")
         lock = files.lock(f"{directory}/{LOCK_NAME}")
         try:
-            return cls._open_locked(files, directory, lock)
+            return cls._open_locked(files, directory, lock, has_peers)
         except BaseException:
             lock.close()
             raise
 
     @classmethod
-    def _open_locked(cls, files: Files, directory: str, lock: Lock) -> MetadataLog:
-        log_path, state_path = f"{directory}/{LOG_NAME}", f"{directory}/{STATE_NAME}"
-        snapshot = _newest_snapshot(files, directory)
-        if not files.exists(log_path):
-            if snapshot != BLANK:
-                raise DiskError(
-                    f"{log_path} is missing, though a snapshot of it is there; bring it back, or take this voter out"
-                )
-            if not files.exists(state_path):
-                files.write_file(state_path, _encode_state(HardState()))
+    def _open_locked(cls, files: Files, directory: str, lock: Lock, has_peers: bool) -> MetadataLog:
+        states = StateFiles(files, directory)
+        log_path = f"{directory}/{LOG_NAME}"
+        is_new = not files.exists(log_path) and not any(_snapshot_names(files, directory))
+        if is_new and not states.has_state:
+            states.write_state(HardState())
+        state = states.read_state()
+        if is_new and state.term == 0:
             files.write_file(log_path, _encode_log_header(0, 0))
-        if not files.exists(state_path):
+        found = _find(files, directory, states.read_end())
+        if state.term < found.last[0]:
             raise DiskError(
-                f"{state_path} is missing: this voter has forgotten its votes; bring it back, or take this voter out"
+                f"{directory}: {STATE_NAME} is of term {state.term}, the log of term {found.last[0]}; an old copy was put back"
             )
-        file = files.open(log_path)
+        if found.damages:
+            if not has_peers or len(found.voters) == 1:
+                raise Damaged(f"{found.damages[0]}; bring the file back from a copy, or take this voter out")
+            state = HardState(state.term + 1, None, recovering_term=state.term)
+            states.write_state(state)
+            states.notices += [
+                *found.damages,
+                f"{log_path} ends with entry {found.last[1]} of term {found.last[0]} now; what is missing is copied from the other "
+                f"controllers, and until then this one takes no part in elections",
+            ]
+        if found.content is None:
+            files.write_file(log_path, _encode_log_header(found.snapshot.last_index, found.snapshot.last_term))
+        log = cls(files, directory, lock, states, files.open(log_path))
         try:
-            files.sync_directory(directory)
-            log = cls(files, directory, lock, file)
-            log.hard_state = _decode_state(files.read_file(state_path), state_path)
-            content = bytes(file.read_at(0, file.size()))
-            scan = _scan(content, log_path)
+            log.hard_state = state
+            log._take(found)
+        except BaseException:
+            log._close_files()
+            raise
+        return log
+
+    def _take(self, found: _Found) -> None:
+        """Make the disk hold what was found to be whole, durably, and nothing else."""
+        scan = found.scan
+        self.snapshot, self.entries = found.snapshot, tuple(found.kept)
+        size = len(found.content or b"")
+        self.cut_bytes = max(0, size - scan.end)
+        if found.damages:
+            self._keep_damaged(found)
+        if found.damages or (scan.base_index, scan.base_term) != (found.snapshot.last_index, found.snapshot.last_term):
+            self._rewrite(found.snapshot, found.kept)
+        else:
+            assert found.content is not None, self._directory
             # A process that was killed, or whose flush failed, may have left entries in the page cache only; this one
             # will answer by them. A failed flush makes the cache take them for written, so the last write is repeated.
-            last_write = scan.last_write
-            file.write_at(last_write, content[last_write : scan.end])
-            file.flush()
-            log._recover(snapshot, scan)
-            return log
-        except BaseException:
-            file.close()
-            raise
-
-    def _recover(self, snapshot: Snapshot, scan: _Scan) -> None:
-        size = self._file.size()
-        if scan.end < size:
-            self.cut_bytes = size - scan.end
-            self._file.truncate(scan.end)
+            self._file.write_at(scan.last_write, found.content[scan.last_write : scan.end])
             self._file.flush()
-        if scan.base_index > snapshot.last_index:
-            raise DiskError(
-                f"{self._directory}: {LOG_NAME} goes on from index {scan.base_index}, but the newest snapshot ends at "
-                f"{snapshot.last_index}; bring the snapshot back, or take this voter out"
-            )
-        self.snapshot = snapshot
-        self._base_index, self._positions, self._end = scan.base_index, scan.positions, scan.end
-        self._terms = [scan.base_term, *(entry.term for entry in scan.entries)]
-        kept = scan.entries
-        if scan.base_index < snapshot.last_index or scan.base_term != snapshot.last_term:
-            kept = self._behind(snapshot, scan.entries)
-            self._rewrite(snapshot, kept)
-        self.entries = tuple(kept)
-        last_term = kept[-1].term if kept else snapshot.last_term
-        if self.hard_state.term < last_term:
-            raise DiskError(
-                f"{self._directory}: {STATE_NAME} is of term {self.hard_state.term}, the log of term {last_term}; an old copy was put back"
-            )
-        noted = self._noted_end()
-        if noted is not None and self._last < noted:
-            term, index = self._last
-            raise DiskError(
-                f"{self._directory}/{LOG_NAME} ends with entry {index} of term {term}, but entry {noted[1]} of term {noted[0]} had been "
-                f"written safely; bring the file back from a copy, or take this voter out"
-            )
+            if scan.end < size:
+                self._file.truncate(scan.end)
+                self._file.flush()
+            self._base_index, self._positions, self._end = scan.base_index, scan.positions, scan.end
+            self._terms = [scan.base_term, *(entry.term for entry in scan.entries)]
+        if found.lost_snapshot is not None:  # behind the log: without it nobody would see that it was lost
+            for name in _snapshot_names(self._files, self._directory):
+                self._files.remove(f"{self._directory}/{name}")
+        self._files.sync_directory(self._directory)
+        self._states.note_end(*self._last, flush=True)
+
+    def _keep_damaged(self, found: _Found) -> None:
+        if found.content is not None:
+            self._files.write_file(f"{self._directory}/{LOG_NAME}{DAMAGED_SUFFIX}", found.content)
+        if found.lost_snapshot is not None:
+            content = self._files.read_file(found.lost_snapshot)
+            self._files.write_file(f"{found.lost_snapshot}{DAMAGED_SUFFIX}", content)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        return tuple(self._states.notices)
 
     @property
     def _last(self) -> tuple[int, int]:
         """Term and index of the last entry, or of the snapshot in its place."""
         return self._terms[-1], self._base_index + len(self._terms) - 1
 
-    def _noted_end(self) -> tuple[int, int] | None:
-        """Term and index that ``log-end`` names; None if a loss of power, or an older raylog, has left nothing to go by."""
-        try:
-            fields = _checked(self._files.read_file(f"{self._directory}/{END_NAME}"))
-            return int(fields["term"]), int(fields["index"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-            return None
-
-    def _note_end(self, term: int, index: int, *, flush: bool = False) -> None:
-        """Overwritten in place, in one page: a file that takes another's place would make the next flush dearer."""
-        if self._end_file is None:
-            self._end_file = self._files.open(f"{self._directory}/{END_NAME}", create=True)
-        text = _with_crc({"version": VERSION, "index": index, "term": term})
-        self._end_file.write_at(0, text.rstrip().ljust(_END_BYTES - 1) + b"\n")
-        if flush:
-            self._end_file.flush()
-
     def claim_incarnation(self, clock: int) -> int:
         """The number of the process that has opened the log: ``clock``, or the next one after the last process's number.
 
         Other controllers refuse a process whose number is below one that they have seen of this disk, and a clock may be set
-        back over a restart. Durable when it returns. DiskError for a file that is damaged or of a newer version.
+        back over a restart. Durable when it returns. DiskError if both copies are damaged, or one is of a newer version.
         """
-        path = f"{self._directory}/{INCARNATION_NAME}"
-        last = 0
-        if self._files.exists(path):
-            last = _decode_incarnation(self._files.read_file(path), path)
-        claimed = max(clock, last + 1)
-        self._files.write_file(path, _with_crc({"version": VERSION, "incarnation": claimed}))
-        return claimed
+        return self._states.claim_incarnation(clock)
 
     @property
     def entry_bytes(self) -> int:
@@ -247,13 +294,13 @@ class MetadataLog:
             raise DiskError(f"{self._directory}: an earlier write failed; what the disk holds is not known")
         self._failed = True
         if write.hard_state is not None:
-            self._files.write_file(f"{self._directory}/{STATE_NAME}", _encode_state(write.hard_state))
+            self._states.write_state(write.hard_state)
         if write.snapshot is not None:
             self._store_snapshot(write.snapshot)
         if write.entries:
             self._store_entries(write.entries)
         if write.snapshot is not None or write.entries:
-            self._note_end(*self._last)
+            self._states.note_end(*self._last)
         self._failed = False
 
     def _store_entries(self, entries: tuple[Entry, ...]) -> None:
@@ -261,7 +308,7 @@ class MetadataLog:
         assert 0 <= first <= len(self._positions), (entries[0].index, self._base_index, len(self._positions))
         if first < len(self._positions):
             # Flushed before anything takes the place of what is cut, or a crash could mix the two.
-            self._note_end(self._terms[first], self._base_index + first, flush=True)
+            self._states.note_end(self._terms[first], self._base_index + first, flush=True)
             self._end = self._positions[first]
             self._file.truncate(self._end)
             self._file.flush()
@@ -275,21 +322,16 @@ class MetadataLog:
 
     def _store_snapshot(self, snapshot: Snapshot) -> None:
         self._files.write_file(f"{self._directory}/{_snapshot_name(snapshot)}", _encode_snapshot(snapshot))
-        entries = _scan(bytes(self._file.read_at(0, self._end)), self._directory).entries
-        kept = self._behind(snapshot, entries)
+        scan = _scan(bytes(self._file.read_at(0, self._end)), f"{self._directory}/{LOG_NAME}")
+        if scan.damage or len(scan.entries) != len(self._positions):
+            raise Damaged(scan.damage or f"{self._directory}/{LOG_NAME}: entries behind {len(scan.entries)} are gone")
+        kept = scan.behind(snapshot)
         if not kept:  # what the log ends with now may be of a later term than the snapshot, and goes
-            self._note_end(snapshot.last_term, snapshot.last_index, flush=True)
+            self._states.note_end(snapshot.last_term, snapshot.last_index, flush=True)
         self._rewrite(snapshot, kept)
         for name in self._files.list_directory(self._directory):
             if name.endswith(SNAPSHOT_SUFFIX) and name != _snapshot_name(snapshot):
                 self._files.remove(f"{self._directory}/{name}")
-
-    def _behind(self, snapshot: Snapshot, entries: list[Entry]) -> list[Entry]:
-        """The entries that go on from the snapshot: none if the log does not hold its last entry."""
-        position = snapshot.last_index - self._base_index
-        if not 0 <= position < len(self._terms) or self._terms[position] != snapshot.last_term:
-            return []
-        return entries[position:]
 
     def _rewrite(self, snapshot: Snapshot, entries: list[Entry]) -> None:
         path = f"{self._directory}/{LOG_NAME}"
@@ -302,10 +344,50 @@ class MetadataLog:
         self._end = _LOG_HEADER_SIZE + len(frames)
 
     def close(self) -> None:
-        if self._end_file is not None:
-            self._end_file.close()
-        self._file.close()
+        self._close_files()
         self._lock.close()
+
+    def _close_files(self) -> None:
+        self._states.close()
+        self._file.close()
+
+
+def _find(files: Files, directory: str, noted_end: tuple[int, int] | None) -> _Found:
+    """Read the snapshot and the log; changes nothing. DiskError for what a newer raylog wrote."""
+    log_path = f"{directory}/{LOG_NAME}"
+    names = _snapshot_names(files, directory)
+    snapshot, lost_snapshot, damages = BLANK, None, []
+    if names:
+        path = f"{directory}/{max(names)}"
+        try:
+            snapshot = read_snapshot(files.read_file(path), path)
+        except Damaged as damage:
+            lost_snapshot = path
+            damages.append(str(damage))
+    content = files.read_file(log_path) if files.exists(log_path) else None
+    scan = _Scan(snapshot.last_index, snapshot.last_term, [], [], 0, 0)
+    if content is None:
+        damages.append(f"{log_path} is missing, though a snapshot or a vote is there")
+    else:
+        try:
+            scan = _scan(content, log_path)
+            damages += [scan.damage] if scan.damage else []
+        except Damaged as damage:
+            damages.append(str(damage))
+    if lost_snapshot is None and scan.base_index > snapshot.last_index:
+        damages.append(
+            f"{directory}: {LOG_NAME} goes on from index {scan.base_index}, but the newest snapshot ends at {snapshot.last_index}"
+        )
+    elif not names and scan.entries:
+        damages.append(f"{directory}: the snapshot that {LOG_NAME} goes on from is missing")
+    kept = scan.behind(snapshot) if snapshot != BLANK else []
+    found = _Found(snapshot, scan, kept, content, damages, lost_snapshot)
+    if not damages and noted_end is not None and found.last < noted_end:
+        (term, index), (noted_term, noted_index) = found.last, noted_end
+        damages.append(
+            f"{log_path} ends with entry {index} of term {term}, but entry {noted_index} of term {noted_term} had been written safely"
+        )
+    return found
 
 
 # ------------------------------------------------------------------ bytes
@@ -342,13 +424,11 @@ def _frame_body(content: bytes, position: int) -> bytes | None:
 
 def _scan(content: bytes, path: str) -> _Scan:
     if len(content) < _LOG_HEADER_SIZE or content[:8] != _LOG_MAGIC:
-        raise DiskError(f"{path} is not a metadata log; bring it back from a copy, or take this voter out")
+        raise Damaged(f"{path} is not a metadata log")
     _, version, _, base_index, base_term = _LOG_HEADER.unpack_from(content)
-    _refuse_newer(version, path)
+    refuse_newer(version, path)
     if _CRC.unpack_from(content, _LOG_HEADER.size)[0] != crc32c(content[: _LOG_HEADER.size]):
-        raise DiskError(
-            f"{path}: the header's checksum is wrong; bring the file back from a copy, or take this voter out"
-        )
+        raise Damaged(f"{path}: the header's checksum is wrong")
     scan = _Scan(base_index, base_term, [], [], _LOG_HEADER_SIZE, _LOG_HEADER_SIZE)
     position, index, term = _LOG_HEADER_SIZE, base_index + 1, base_term
     last_write = position
@@ -362,63 +442,15 @@ def _scan(content: bytes, path: str) -> _Scan:
         scan.positions.append(position)
         position += _FRAME.size + len(body)
         index, term, last_write = index + 1, entry_term, flushed_end
+    damage = None
     later = content.find(_FRAME_MAGIC, position + 1)
     while later >= 0:
         body = _frame_body(content, later)
         if body is not None and _BODY.unpack_from(body)[2] > position:
-            raise DiskError(
-                f"{path}: the bytes at {position}, entry {index}, are corrupt, and they had been written safely; "
-                f"bring the file back from a copy, or take this voter out"
-            )
+            damage = f"{path}: the bytes at {position}, entry {index}, are corrupt, and they had been written safely"
+            break
         later = content.find(_FRAME_MAGIC, later + 1)
-    return _Scan(base_index, base_term, scan.entries, scan.positions, position, min(last_write, position))
-
-
-def _refuse_newer(version: int, path: str) -> None:
-    if version > VERSION:
-        raise DiskError(f"{path} is of version {version}; this raylog reads up to {VERSION}: use the newer one")
-
-
-def _encode_state(state: HardState) -> bytes:
-    voted_for = None if state.voted_for is None else str(state.voted_for)
-    return _with_crc({"version": VERSION, "term": state.term, "voted_for": voted_for})
-
-
-def _with_crc(fields: dict[str, object]) -> bytes:
-    crc = crc32c(json.dumps(fields).encode())
-    return json.dumps(fields | {"crc": f"{crc:08x}"}).encode() + b"\n"
-
-
-def _checked(content: bytes) -> dict[str, Any]:
-    """The fields of such a text. ValueError if its bytes are not what was written; older ones have no checksum."""
-    fields: dict[str, Any] = json.loads(content)
-    crc = fields.pop("crc", None)
-    if crc is not None and crc != f"{crc32c(json.dumps(fields).encode()):08x}":
-        raise ValueError("the checksum is wrong")
-    return fields
-
-
-def _decode_state(content: bytes, path: str) -> HardState:
-    try:
-        fields = _checked(content)
-        _refuse_newer(int(fields["version"]), path)
-        voted_for = fields["voted_for"]
-        return HardState(int(fields["term"]), None if voted_for is None else uuid.UUID(voted_for))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise DiskError(
-            f"{path} is corrupt: {content[:80]!r}; bring it back from a copy, or take this voter out"
-        ) from None
-
-
-def _decode_incarnation(content: bytes, path: str) -> int:
-    try:
-        fields = _checked(content)
-        _refuse_newer(int(fields["version"]), path)
-        return int(fields["incarnation"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise DiskError(
-            f"{path} is corrupt: {content[:80]!r}; remove it if this machine's clock has not been set back"
-        ) from None
+    return _Scan(base_index, base_term, scan.entries, scan.positions, position, min(last_write, position), damage)
 
 
 def _snapshot_name(snapshot: Snapshot) -> str:
@@ -438,42 +470,30 @@ def _encode_snapshot(snapshot: Snapshot) -> bytes:
     return _SNAPSHOT_HEADER.pack(_SNAPSHOT_MAGIC, VERSION, crc32c(body)) + body
 
 
-def _decode_snapshot(content: bytes, path: str) -> Snapshot:
-    if len(content) < _SNAPSHOT_HEADER.size or content[:8] != _SNAPSHOT_MAGIC:
-        raise DiskError(f"{path} is not a snapshot of the metadata; bring it back from a copy, or take this voter out")
-    _, version, crc = _SNAPSHOT_HEADER.unpack_from(content)
-    _refuse_newer(version, path)
-    body = content[_SNAPSHOT_HEADER.size :]
-    if crc32c(body) != crc:
-        raise DiskError(f"{path}: the checksum is wrong; bring the file back from a copy, or take this voter out")
-    fields = msgpack.unpackb(body)
-    voters = tuple(uuid.UUID(bytes=voter) for voter in fields["voters"])
-    return Snapshot(fields["last_index"], fields["last_term"], fields["cluster_id"], voters, fields["data"])
+def _snapshot_names(files: Files, directory: str) -> list[str]:
+    return [name for name in files.list_directory(directory) if name.endswith(SNAPSHOT_SUFFIX)]
 
 
-def _newest_snapshot(files: Files, directory: str) -> Snapshot:
-    """BLANK where there is none."""
-    names = [name for name in files.list_directory(directory) if name.endswith(SNAPSHOT_SUFFIX)]
-    if not names:
-        return BLANK
-    path = f"{directory}/{max(names)}"
-    return _decode_snapshot(files.read_file(path), path)
-
-
-# ------------------------------------------------------------------ for tools
+# ------------------------------------------------------------------ for tools too
 
 
 def read_entries(content: bytes, path: str) -> tuple[list[Entry], int]:
-    """The entries of a log file's bytes, and where the last whole one ends. DiskError as ``open``; nothing is cut."""
+    """The entries of a log file's bytes, and where the last whole one ends. DiskError if it is damaged below that; nothing is cut."""
     scan = _scan(content, path)
+    if scan.damage is not None:
+        raise Damaged(scan.damage)
     return scan.entries, scan.end
 
 
 def read_snapshot(content: bytes, path: str) -> Snapshot:
     """The snapshot in a file's bytes; DiskError if it is none."""
-    return _decode_snapshot(content, path)
-
-
-def read_state(content: bytes, path: str) -> HardState:
-    """The term and vote in a file's bytes; DiskError if they are damaged."""
-    return _decode_state(content, path)
+    if len(content) < _SNAPSHOT_HEADER.size or content[:8] != _SNAPSHOT_MAGIC:
+        raise Damaged(f"{path} is not a snapshot of the metadata")
+    _, version, crc = _SNAPSHOT_HEADER.unpack_from(content)
+    refuse_newer(version, path)
+    body = content[_SNAPSHOT_HEADER.size :]
+    if crc32c(body) != crc:
+        raise Damaged(f"{path}: the checksum is wrong")
+    fields = msgpack.unpackb(body)
+    voters = tuple(uuid.UUID(bytes=voter) for voter in fields["voters"])
+    return Snapshot(fields["last_index"], fields["last_term"], fields["cluster_id"], voters, fields["data"])

@@ -27,12 +27,30 @@ Roles: what each answers, and where it can go::
   (``election_timer``). A wrong hint costs an election, never an entry.
 - ``confirm_leadership`` gives a ticket that is settled (``Ready.confirmed_round``) when a majority has answered the leader since then.
   Tickets of a leader that steps down are never settled.
+- A voter whose disk has lost entries (``HardState.recovering_term``) *recovers*: it follows, and acknowledges what it has on its
+  disk, but grants no vote, no pre-vote, and does not stand. It begins in a new term, so the next answer deposes a leader that
+  counts on what it had. See below.
 - Voters change one at a time by an entry that counts from its append. Observers are sent everything and count for nothing. A machine
   without voters (``BLANK``) follows and does not vote.
 
 Invariants (``check``): delivered_index <= commit_index <= last_index; delivered_index <= persisted_index; the term never goes
 back; for each follower match_index < next_index. Across machines (tested with a random network): one leader a term, logs that agree at an
 entry agree before it, committed entries are in every later leader's log. Follows Ongaro's thesis, chapters 3, 4, 6.4, 9.6.
+
+Why recovering is safe. Let H be ``recovering_term``: the term of the voter V when the damage was found, read from ``quorum-state``,
+which is never older than an answer. V recovers until an entry of a term above H is on its disk. Claim: as in plain Raft, a leader of
+term U has every entry that was committed in a term t < U. Take the smallest U, with a leader that lacks such an entry e. Some
+voter W acknowledged e in term t and voted for the leader in term U, and it did so in this order, for after a vote in U it refuses
+appends of term t. If W did not lose e between the two, this is Raft's own proof. So W is V, which acknowledged e, so t <= H, lost
+it, and recovered before it voted in U. (It did not vote while it recovered, and a vote in U given before the loss would mean
+U <= H, with e still there.) When V had recovered, its log had an entry of some term T with t <= H < T. T < U, for nobody leads U yet
+when V votes for its leader. The leader of T had e, as U is the smallest; V's log up to that entry is that leader's log
+(a snapshot stands for the same); e lies in front of it, since it was committed in an earlier term. So V had e again, and Raft's proof
+goes on from there. What V acknowledges while it recovers is on its disk; if that is lost too, recovery begins anew with a larger H.
+
+H need not be what V really lost, so it doesn't matter how far the noted end of its log lagged behind. V begins in term H + 1, durably,
+and votes for nobody in it: that ends a leadership of term H, whose entries could not end the recovery. The others elect
+the next leader without V. If they can't, nobody leads until somebody helps: V's acknowledgement may have been the one that counted.
 """
 
 from __future__ import annotations
@@ -86,6 +104,7 @@ class Quorum:
         self.role = Role.FOLLOWER
         self.term = hard_state.term
         self.voted_for = hard_state.voted_for
+        self.recovering_term = hard_state.recovering_term
         self.leader: uuid.UUID | None = None
         self.log = QuorumLog(snapshot, entries)
         assert self.term >= self.log.last_term, (self.term, self.log.last_term)
@@ -104,7 +123,8 @@ class Quorum:
         self._outbox = Outbox(self.log, hard_state)
         self._heartbeat_deadline_ms = 0
         self._timer.restart(now_ms)
-        if self.log.voters == (identity,):
+        self._maybe_end_recovery(now_ms)
+        if self.log.voters == (identity,) and self._takes_part:
             self._stand_for_election(now_ms)
 
     # ------------------------------------------------------------------ what it says of itself
@@ -121,6 +141,16 @@ class Quorum:
     @property
     def voters(self) -> Voters:
         return self.log.voters
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether this voter's disk has lost entries and has not got them back: it takes no part in elections."""
+        return self.recovering_term is not None
+
+    def recovering(self) -> tuple[uuid.UUID, ...]:
+        """The voters that are known to be recovering: to a leader all that have answered it, to others themselves alone."""
+        found = [peer for peer, progress in self._progress.items() if progress.is_recovering]
+        return tuple(sorted(found + [self.identity] * self.is_recovering))
 
     @property
     def last_index(self) -> int:
@@ -147,7 +177,7 @@ class Quorum:
         if self.role is Role.LEADER:
             lost_ms = self._majority_lost_ms()
             return self._heartbeat_deadline_ms if lost_ms is None else min(self._heartbeat_deadline_ms, lost_ms)
-        return self._timer.deadline_ms if self.identity in self.voters else None
+        return self._timer.deadline_ms if self._takes_part else None
 
     # ------------------------------------------------------------------ in: time
 
@@ -159,7 +189,7 @@ class Quorum:
                 self._enter(Role.FOLLOWER, self.term, None, now_ms)
             elif now_ms >= self._heartbeat_deadline_ms:
                 self._broadcast(now_ms, heartbeat=True)
-        elif now_ms >= self._timer.deadline_ms and self.identity in self.voters:
+        elif now_ms >= self._timer.deadline_ms and self._takes_part:
             self._stand_for_election(now_ms)
 
     def restart_timers(self, now_ms: int) -> None:
@@ -206,6 +236,9 @@ class Quorum:
         if self.log.voters_index > self.commit_index:
             raise VoterChangeRefused(f"the change of voters at index {self.log.voters_index} is not committed yet")
         newcomer = changed[0]
+        for voter in self.recovering():
+            if voter in wanted and voter != newcomer:  # the fewer the others are, the sooner nobody can be elected
+                raise VoterChangeRefused(f"{voter} has to catch up first: its disk has lost entries")
         progress = self._progress.get(newcomer)
         if newcomer in wanted and newcomer != self.identity:
             if progress is None:
@@ -278,6 +311,7 @@ class Quorum:
         restored = self._outbox.finish_write(number)
         if restored is not None:
             self._restore = restored
+        self._maybe_end_recovery(now_ms)
         if self.role is Role.LEADER:
             self._maybe_commit(now_ms)
 
@@ -306,7 +340,7 @@ class Quorum:
                     self._outbox.say(sender, VoteReply(self.term, granted=False, pre_vote=message.pre_vote))
                 case AppendRequest() | SnapshotRequest():
                     # The term in the answer deposes the sender.
-                    self._outbox.say(sender, AppendReply(self.term, match_index=0, round=0))
+                    self._outbox.say(sender, self._append_reply(match_index=0, round=0))
                 case VoteReply() | AppendReply():
                     pass
                 case _:
@@ -330,7 +364,8 @@ class Quorum:
 
     def _on_vote_request(self, sender: uuid.UUID, message: VoteRequest, now_ms: int) -> None:
         log = self.log
-        worthy = bool(self.voters) and (message.last_term, message.last_index) >= (log.last_term, log.last_index)
+        remembers = bool(self.voters) and not self.is_recovering
+        worthy = remembers and (message.last_term, message.last_index) >= (log.last_term, log.last_index)
         if message.pre_vote:
             granted = worthy and message.term > self.term
             self._outbox.say(sender, VoteReply(message.term if granted else self.term, granted, pre_vote=True))
@@ -361,9 +396,9 @@ class Quorum:
         log = self.log
         previous = message.previous_index
         if self._is_blank and previous == 0:  # even index 0 does not match: the bootstrap snapshot is missing
-            self._outbox.say(sender, AppendReply(self.term, 0, message.round, rejected_index=0))
+            self._outbox.say(sender, self._append_reply(0, message.round, rejected_index=0))
         elif previous < self.commit_index:
-            self._say_when_durable(sender, AppendReply(self.term, self.commit_index, message.round))
+            self._say_when_durable(sender, self._append_reply(self.commit_index, message.round))
         elif log.term_at(previous) == message.previous_term:
             for position, entry in enumerate(message.entries):
                 own_term = log.term_at(entry.index)
@@ -376,31 +411,37 @@ class Quorum:
                 break
             match_index = previous + len(message.entries)
             self.commit_index = max(self.commit_index, min(message.commit_index, match_index))
-            self._say_when_durable(sender, AppendReply(self.term, match_index, message.round))
+            self._say_when_durable(sender, self._append_reply(match_index, message.round))
         else:
             hint_index = log.last_index_within(previous - 1, message.previous_term)
             hint_term = log.term_at(hint_index) or 0
-            self._outbox.say(sender, AppendReply(self.term, hint_index, message.round, previous, hint_term))
+            self._outbox.say(sender, self._append_reply(hint_index, message.round, previous, hint_term))
 
     def _on_snapshot_request(self, sender: uuid.UUID, message: SnapshotRequest) -> None:
         snapshot = message.snapshot
         if not self._is_blank:
             if snapshot.last_index <= self.commit_index:
-                self._say_when_durable(sender, AppendReply(self.term, self.commit_index, message.round))
+                self._say_when_durable(sender, self._append_reply(self.commit_index, message.round))
                 return
             if self.log.term_at(snapshot.last_index) == snapshot.last_term:  # nothing is missing but the commit
                 self.commit_index = snapshot.last_index
-                self._say_when_durable(sender, AppendReply(self.term, snapshot.last_index, message.round))
+                self._say_when_durable(sender, self._append_reply(snapshot.last_index, message.round))
                 return
         self.log.install(snapshot)
         self.commit_index = snapshot.last_index
-        self._say_when_durable(sender, AppendReply(self.term, snapshot.last_index, message.round))
+        self._say_when_durable(sender, self._append_reply(snapshot.last_index, message.round))
+
+    def _append_reply(
+        self, match_index: int, round: int, rejected_index: int | None = None, hint_term: int = 0
+    ) -> AppendReply:
+        return AppendReply(self.term, match_index, round, rejected_index, hint_term, self.is_recovering)
 
     def _on_append_reply(self, sender: uuid.UUID, message: AppendReply, now_ms: int) -> None:
         progress = self._progress.get(sender)
         if self.role is not Role.LEADER or progress is None:
             return
         progress.heard_ms = now_ms
+        progress.is_recovering = message.is_recovering
         if message.round > progress.acked_round:
             progress.acked_round = message.round
             self._settle_rounds()
@@ -423,6 +464,19 @@ class Quorum:
     @property
     def _is_blank(self) -> bool:
         return not self.voters and self.log.last_index == 0
+
+    @property
+    def _takes_part(self) -> bool:
+        """Whether it may stand for election."""
+        return self.identity in self.voters and not self.is_recovering
+
+    def _maybe_end_recovery(self, now_ms: int) -> None:
+        """Once an entry of a later leader is on the disk. What says so on the disk may follow: until then it recovers once more."""
+        if self.recovering_term is not None:
+            term = self.log.term_at(self.log.persisted_index)
+            if term is not None and term > self.recovering_term:
+                self.recovering_term = None
+                self._timer.restart(now_ms)
 
     def _hears_a_leader(self, now_ms: int) -> bool:
         if self.role is Role.LEADER:
@@ -562,7 +616,7 @@ class Quorum:
 
     @property
     def _hard_state(self) -> HardState:
-        return HardState(self.term, self.voted_for)
+        return HardState(self.term, self.voted_for, self.recovering_term)
 
     def _say_when_durable(self, peer: uuid.UUID, message: Message) -> None:
         self._outbox.say_when_durable(peer, message, self._hard_state)
@@ -577,6 +631,7 @@ class Quorum:
         assert self.log.persisted_index == 0 or self.delivered_index <= self.log.persisted_index, self
         assert self.term >= self.log.last_term, self
         assert self.term >= self._outbox.saved.term, (self._outbox.saved, self)
+        assert self.role is Role.FOLLOWER or not self.is_recovering, self
         assert self.role in (Role.FOLLOWER, Role.PRECANDIDATE) or self.voted_for == self.identity, self
         assert (self.role is Role.LEADER) == (self.leader == self.identity), self
         for progress in self._progress.values():

@@ -74,10 +74,15 @@ BLANK = Snapshot(last_index=0, last_term=0, cluster_id="", voters=(), data=b"")
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a voter must never forget: the highest term it saw, and whom it voted for in it."""
+    """What a voter must never forget: the highest term it saw, and whom it voted for in it.
+
+    ``recovering_term`` is set while it is recovering: its disk was found to have lost entries, and no entry that it ever held or
+    acknowledged was of a later term than that one.
+    """
 
     term: int = 0
     voted_for: uuid.UUID | None = None
+    recovering_term: int | None = None
 
 
 def bootstrap_snapshot(cluster_id: str, voters: Iterable[uuid.UUID]) -> Snapshot:
@@ -164,7 +169,8 @@ class AppendReply:
     """``match_index``: everything up to it is on the sender's disk and equal to the leader's log.
 
     ``rejected_index`` is None, or the ``previous_index`` that did not match; then ``match_index`` and ``hint_term`` are the last
-    place at which it may (the sender's entry there, and its term).
+    place at which it may (the sender's entry there, and its term). ``is_recovering``: the sender takes no part in elections yet,
+    for its disk has lost entries.
     """
 
     term: int
@@ -172,6 +178,7 @@ class AppendReply:
     round: int
     rejected_index: int | None = None
     hint_term: int = 0
+    is_recovering: bool = False
 
 
 Message = VoteRequest | VoteReply | AppendRequest | SnapshotRequest | AppendReply

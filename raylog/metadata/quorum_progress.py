@@ -28,6 +28,7 @@ class Progress:
     caught_up_ms: int = -1  # the last reply by which it had everything; -1: none
     match_index: int = 0
     acked_round: int = 0
+    is_recovering: bool = False  # by its last reply: its disk has lost entries, and it takes no part in elections yet
     state: ProgressState = ProgressState.PROBE
     paused: bool = False  # PROBE: the one append is under way
     snapshot_index: int = 0

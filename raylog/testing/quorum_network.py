@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import msgpack
 
-from raylog.metadata.metadata_log import MetadataLog
+from raylog.metadata.metadata_log import DAMAGED_SUFFIX, LOG_NAME, MetadataLog
 from raylog.metadata.quorum import Quorum
 from raylog.metadata.quorum_messages import (
     AppendReply,
@@ -149,7 +149,7 @@ class QuorumNetwork:
 
     def start(self, name: str) -> None:
         member = self.members[name]
-        log = member.log = MetadataLog.open(member.disk.files(), _FOLDER)
+        log = member.log = MetadataLog.open(member.disk.files(), _FOLDER, has_peers=True)
         member.applied = decode_state(log.snapshot.data)
         member.quorum = Quorum(
             member.id,
@@ -170,6 +170,38 @@ class QuorumNetwork:
             member.log.store(member.pending)
         member.quorum = member.log = member.pending = None
         member.disk.lose_power(rng or random.Random(0))
+
+    def damage(self, name: str, rng: random.Random) -> None:
+        """Kill the process and damage one of its files at rest: a flipped bit, zeros, an end that is gone, or all of it.
+
+        Not the bytes that name a format's version: what a newer raylog wrote is left to people.
+        """
+        member = self.members[name]
+        if member.pending is not None and rng.random() < 0.5:
+            assert member.log is not None
+            member.log.store(member.pending)
+        member.quorum = member.log = member.pending = None
+        member.disk.flush_everything()
+        member.disk.lose_power(rng)  # of what is flushed nothing is lost
+        files = member.disk.files()
+        names = [each for each in files.list_directory(_FOLDER) if not each.endswith((".lock", ".tmp", DAMAGED_SUFFIX))]
+        path = f"{_FOLDER}/{rng.choice([*names, LOG_NAME, LOG_NAME, LOG_NAME])}"
+        content = bytearray(files.read_file(path))
+        position = rng.randrange(len(content))
+        kind = rng.choice(["bit", "zeros", "end", "gone"])
+        if kind == "bit":
+            content[10 if position in (8, 9) else position] ^= 1 << rng.randrange(8)
+        elif kind == "zeros":
+            start = position // 512 * 512
+            content[start : start + 512] = bytes(len(content[start : start + 512]))
+        elif kind == "end":
+            del content[position:]
+        if kind == "gone":
+            files.remove(path)
+        else:
+            files.write_file(path, bytes(content))
+        member.disk.flush_everything()
+        self._say(f"{name} dies; {path} is damaged: {kind} at {position}")
 
     def running(self) -> list[Member]:
         return [self.members[name] for name in sorted(self.members) if self.members[name].quorum is not None]
@@ -309,7 +341,7 @@ class QuorumNetwork:
                 lines.append(f"{name} is down")
                 continue
             serves = " serving" if quorum.has_committed_in_term else ""
-            role = quorum.role.value if quorum.voters or quorum.role is not Role.FOLLOWER else "blank"
+            role = "recovering" if quorum.is_recovering else quorum.role.value if quorum.voters or quorum.role is not Role.FOLLOWER else "blank"
             lines.append(
                 f"{name} {role}{serves} term={quorum.term} vote={self.name(quorum.voted_for)} leader={self.name(quorum.leader)} "
                 f"log={quorum.log.snapshot.last_index}..{quorum.last_index} persisted={quorum.log.persisted_index} "

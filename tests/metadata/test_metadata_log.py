@@ -13,7 +13,7 @@ import pytest
 from raylog.errors import DiskError
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files
-from raylog.metadata.metadata_log import END_NAME, LOG_NAME, STATE_NAME, MetadataLog
+from raylog.metadata.metadata_log import DAMAGED_SUFFIX, END_NAME, LOG_NAME, STATE_NAME, MetadataLog
 from raylog.metadata.quorum_messages import (
     BLANK,
     Entry,
@@ -24,6 +24,7 @@ from raylog.metadata.quorum_messages import (
     bootstrap_snapshot,
     encode_voters,
 )
+from raylog.metadata.state_files import COPY_SUFFIX, INCARNATION_NAME
 from raylog.testing.simulated_files import SimulatedDisk, TornWrite, WorstLuck
 
 A, B = uuid.UUID(int=0xA), uuid.UUID(int=0xB)
@@ -48,6 +49,12 @@ def formatted(files: Files, directory: str = FOLDER, term: int = 1) -> MetadataL
     log = MetadataLog.open(files, directory)
     log.store(write(hard_state=HardState(term, A)))
     return log
+
+
+def write_both(files: Files, name: str, content: bytes) -> None:
+    """Both copies of a small file."""
+    files.write_file(f"{FOLDER}/{name}", content)
+    files.write_file(f"{FOLDER}/{name}{COPY_SUFFIX}", content)
 
 
 def reopened(log: MetadataLog, files: Files, directory: str = FOLDER) -> MetadataLog:
@@ -109,7 +116,7 @@ def test_entries_of_a_new_leader_replace_the_tail(disk: SimulatedDisk) -> None:
     assert reopened(log, files).entries == (*entries(1, 3), *entries(4, 4, term=3))
 
 
-@pytest.mark.parametrize("operations", range(14))
+@pytest.mark.parametrize("operations", range(22))
 def test_what_a_killed_process_left_unflushed_is_flushed_before_it_is_trusted(
     operations: int, disk: SimulatedDisk
 ) -> None:
@@ -189,7 +196,7 @@ def test_a_torn_tail_is_cut_wherever_it_is_torn(disk: SimulatedDisk) -> None:
     frame = (len(whole) - safe) // 2
     for end in range(safe, len(whole)):
         files.write_file(f"{FOLDER}/{LOG_NAME}", whole[:end])
-        files.write_file(f"{FOLDER}/{END_NAME}", noted)
+        write_both(files, END_NAME, noted)
         log = MetadataLog.open(files, FOLDER)
         survivors = 2 + (end - safe) // frame
         assert log.entries == entries(1, survivors)
@@ -217,7 +224,7 @@ def test_incarnations_rise_whatever_the_clock_says(disk: SimulatedDisk) -> None:
 def test_an_incarnation_that_cannot_be_read_is_refused_by_name(disk: SimulatedDisk, content: bytes, said: str) -> None:
     files = disk.files()
     log = MetadataLog.open(files, FOLDER)
-    files.write_file(f"{FOLDER}/incarnation", content)
+    write_both(files, INCARNATION_NAME, content)
     with pytest.raises(DiskError, match=f"incarnation {said}"):
         log.claim_incarnation(5)
 
@@ -261,7 +268,7 @@ def test_a_corrupt_entry_of_the_last_write_is_a_torn_tail(disk: SimulatedDisk) -
     noted = files.read_file(f"{FOLDER}/{END_NAME}")
     log.store(write(*entries(2, 4)))
     log.close()
-    files.write_file(f"{FOLDER}/{END_NAME}", noted)
+    write_both(files, END_NAME, noted)
     broken = bytearray(log_bytes(files))
     broken[broken.index(b"entry 2")] ^= 1  # a page that never reached the disk, while the ones behind it did
     files.write_file(f"{FOLDER}/{LOG_NAME}", bytes(broken))
@@ -306,8 +313,9 @@ def test_a_log_end_that_a_loss_of_power_or_an_older_version_has_left_is_no_evide
     log.store(write(*entries(1, 3)))
     log.close()
     files.remove(f"{FOLDER}/{END_NAME}")
+    files.remove(f"{FOLDER}/{END_NAME}{COPY_SUFFIX}")
     if content is not None:
-        files.write_file(f"{FOLDER}/{END_NAME}", content)
+        write_both(files, END_NAME, content)
     assert MetadataLog.open(files, FOLDER).entries == entries(1, 3)
 
 
@@ -319,7 +327,7 @@ def test_every_flipped_bit_of_a_vote_is_refused_or_harmless(disk: SimulatedDisk)
     for position in range(8 * len(content)):
         broken = bytearray(content)
         broken[position // 8] ^= 1 << position % 8
-        files.write_file(f"{FOLDER}/{STATE_NAME}", bytes(broken))
+        write_both(files, STATE_NAME, bytes(broken))
         files = _closed(disk)
         with contextlib.suppress(DiskError):
             assert MetadataLog.open(files, FOLDER).hard_state == HardState(5, A)
@@ -329,7 +337,7 @@ def test_every_flipped_bit_of_a_vote_is_refused_or_harmless(disk: SimulatedDisk)
 def test_a_vote_without_a_checksum_is_that_of_an_older_version(disk: SimulatedDisk) -> None:
     files = disk.files()
     formatted(files).close()
-    files.write_file(f"{FOLDER}/{STATE_NAME}", b'{"version": 1, "term": 3, "voted_for": null}')
+    write_both(files, STATE_NAME, b'{"version": 1, "term": 3, "voted_for": null}')
     assert MetadataLog.open(files, FOLDER).hard_state == HardState(3, None)
 
 
@@ -350,8 +358,8 @@ def test_a_file_of_a_newer_version_is_refused_by_name(disk: SimulatedDisk, name:
 def test_a_quorum_state_of_a_newer_version_is_refused_by_name(disk: SimulatedDisk) -> None:
     files = disk.files()
     formatted(files).close()
-    files.write_file(f"{FOLDER}/{STATE_NAME}", b'{"version": 2, "term": 1, "voted_for": null}')
-    with pytest.raises(DiskError, match="quorum-state is of version 2"):
+    write_both(files, STATE_NAME, b'{"version": 3, "term": 1, "voted_for": null}')
+    with pytest.raises(DiskError, match="quorum-state is of version 3"):
         MetadataLog.open(files, FOLDER)
 
 
@@ -368,7 +376,7 @@ def test_an_entry_of_a_kind_of_the_future_is_refused(disk: SimulatedDisk, monkey
 def test_a_corrupt_quorum_state_is_refused(disk: SimulatedDisk, content: bytes) -> None:
     files = disk.files()
     formatted(files).close()
-    files.write_file(f"{FOLDER}/{STATE_NAME}", content)
+    write_both(files, STATE_NAME, content)
     with pytest.raises(DiskError, match="quorum-state"):
         MetadataLog.open(files, FOLDER)
 
@@ -378,6 +386,8 @@ def test_a_voter_without_its_log_or_its_votes_is_refused(disk: SimulatedDisk, na
     files = disk.files()
     formatted(files).close()
     files.remove(f"{FOLDER}/{name}")
+    if name == STATE_NAME:
+        files.remove(f"{FOLDER}/{name}{COPY_SUFFIX}")
     with pytest.raises(DiskError, match=f"{name} is missing"):
         MetadataLog.open(files, FOLDER)
 
@@ -411,7 +421,7 @@ def test_a_term_older_than_the_log_is_refused(disk: SimulatedDisk) -> None:
     log = formatted(files, term=4)
     log.store(write(entry(1, 4)))
     log.close()
-    files.write_file(f"{FOLDER}/{STATE_NAME}", b'{"version": 1, "term": 3, "voted_for": null}')
+    write_both(files, STATE_NAME, b'{"version": 1, "term": 3, "voted_for": null}')
     with pytest.raises(DiskError, match="term 3, the log of term 4"):
         MetadataLog.open(files, FOLDER)
 

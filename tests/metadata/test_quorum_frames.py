@@ -48,6 +48,7 @@ FIELDS = {
     "snapshot": SNAPSHOTS,
     "pre_vote": st.booleans(),
     "granted": st.booleans(),
+    "is_recovering": st.booleans(),
 }
 
 
@@ -76,6 +77,11 @@ def test_the_bytes_of_a_message_are_those_of_its_layout():
     }
     snapshot = SnapshotRequest(3, Snapshot(1, 1, "c", (voter,), b"s"), 0)
     assert msgpack.unpackb(to_frame(snapshot))["snapshot"] == [1, 1, "c", [voter.bytes], b"s"]
+
+
+def test_a_raylog_that_knows_of_no_recovery_reads_the_replies_of_whole_voters():
+    assert "is_recovering" not in msgpack.unpackb(to_frame(AppendReply(3, 7, 0)))
+    assert msgpack.unpackb(to_frame(AppendReply(3, 7, 0, is_recovering=True)))["is_recovering"] is True
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The quorum on a network that delays, drops, doubles and reorders, with members that crash, stall and change."""
+"""The quorum on a network that delays, drops, doubles and reorders, with members that crash, stall, change and rot."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ CONFIG = QuorumConfig(election_timeout_ms=1000, heartbeat_interval_ms=200, appen
 class Run:
     """One seeded run: random events, then peace, then progress is demanded."""
 
-    def __init__(self, seed: int, names: str, blank: str, *, change_voters: bool) -> None:
+    def __init__(self, seed: int, names: str, blank: str, *, change_voters: bool, rot: bool = False) -> None:
         self.rng = rng = random.Random(seed)
         self.network = QuorumNetwork(CONFIG, lambda name: rng.randint(1000, 2000))
         self.change_voters = change_voters
+        self.rot = rot
+        self.voters = names
+        self.unsound: set[str] = set()  # voters whose disks were damaged and that are not known to be whole again
+        self.recoveries = 0
         self.proposed = 0
         for name in names:
             self.network.add(name, names)
@@ -31,6 +35,9 @@ class Run:
         name = rng.choice(members)
         member = network.members[name]
         quorum = member.quorum
+        if self.rot and rng.random() < 0.01:
+            self.damage(name)
+            return
         draw = rng.random()
         if draw < 0.62 and network.queue:
             position = rng.randrange(min(len(network.queue), 6))
@@ -66,6 +73,21 @@ class Run:
             network.settle(name)
         elif quorum.is_leader:
             self.lead(name, draw)
+
+    def damage(self, name: str) -> None:
+        """A minority of the voters' disks at a time: what a majority has forgotten nobody can bring back."""
+        network = self.network
+        for each in sorted(self.unsound):
+            quorum = network.members[each].quorum
+            if quorum is not None and not quorum.is_recovering and quorum.voters:
+                self.unsound.discard(each)
+        if network.members[name].quorum is None or 2 * len(self.unsound | {name}) > len(self.voters):
+            return
+        self.unsound.add(name)
+        network.damage(name, self.rng)
+        network.start(name)
+        found = network.members[name].quorum
+        self.recoveries += found is not None and found.is_recovering
 
     def lead(self, name: str, draw: float) -> None:
         rng, network = self.rng, self.network
@@ -109,13 +131,16 @@ class Run:
                 network.settle(leader.name)
                 network.deliver_all()
                 lengths = {len(member.applied) for member in network.members.values()}
-                if len(lengths) == 1 and any(entry.data == b"last" for entry in leader.applied):
+                recovering = [each for each in network.running() if each.quorum is None or each.quorum.is_recovering]
+                if len(lengths) == 1 and not recovering and any(entry.data == b"last" for entry in leader.applied):
                     return
         raise AssertionError("no progress after the network healed:\n" + "\n".join(network.show_state()))
 
 
-def run(seed: int, names: str, blank: str, events: int, *, change_voters: bool = False) -> Run:
-    it = Run(seed, names, blank, change_voters=change_voters)
+def run(
+    seed: int, names: str, blank: str, events: int, *, change_voters: bool = False, rot: bool = False
+) -> Run:
+    it = Run(seed, names, blank, change_voters=change_voters, rot=rot)
     for count in range(events):
         it.event()
         if count % 50 == 0:
@@ -133,6 +158,19 @@ def test_three_voters_agree_whatever_the_network_does(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_voters_that_come_and_go_agree_too(seed: int) -> None:
     run(seed, "abc", "de", 2000, change_voters=True)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_voters_whose_disks_rot_forget_nothing(seed: int) -> None:
+    names = "abcde" if seed % 4 == 3 else "abc"
+    assert run(seed, names, "", 2000, rot=True).recoveries > 0
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("seed", range(200, 300))
+def test_many_seeds_forget_nothing(seed: int) -> None:
+    names, blank = [("abc", ""), ("abc", "d"), ("abcde", "")][seed % 3]
+    run(seed, names, blank, 3000, rot=True)
 
 
 @pytest.mark.core

@@ -1,14 +1,18 @@
-"""Faults in how damaged logs are found and mended, to be patched into the machines (see ``mutations``)."""
+"""Faults in how damaged logs are found and mended, and metadata recovered, to be patched into the machines (see ``mutations``)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from raylog.log import segment
 from raylog.log.scrubbing import Damage, Scrubbing, drop
 from raylog.metadata import elections
+from raylog.metadata.metadata_log import MetadataLog
+from raylog.metadata.quorum import Quorum
 from raylog.replication.replica import Replica
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -39,7 +43,38 @@ def leave_a_damaged_leader_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(elections, "_without_damaged", lambda state, candidates, min_isr: state)
 
 
+def let_a_recovering_voter_vote(patch: pytest.MonkeyPatch) -> None:
+    """A voter whose disk has lost entries decides elections by what is left of its log."""
+    answer = Quorum._on_vote_request
+
+    def voting(self: Quorum, sender: Any, message: Any, now_ms: int) -> None:
+        kept, self.recovering_term = self.recovering_term, None
+        answer(self, sender, message, now_ms)
+        self.recovering_term = kept
+
+    patch.setattr(Quorum, "_on_vote_request", voting)
+
+
+def end_a_recovery_when_the_process_ends(patch: pytest.MonkeyPatch) -> None:
+    """The next process knows nothing of what its disk has lost."""
+    take = MetadataLog._take
+
+    def taken(self: MetadataLog, found: Any) -> None:
+        take(self, found)
+        if not found.damages:
+            self.hard_state = replace(self.hard_state, recovering_term=None)
+
+    patch.setattr(MetadataLog, "_take", taken)
+
+
 DAMAGE_MUTATIONS: dict[str, Mutation] = {
     mutation.__name__: mutation
-    for mutation in (serve_damaged_bytes, find_no_damage, cut_damage_at_once, leave_a_damaged_leader_alone)
+    for mutation in (
+        serve_damaged_bytes,
+        find_no_damage,
+        cut_damage_at_once,
+        leave_a_damaged_leader_alone,
+        let_a_recovering_voter_vote,
+        end_a_recovery_when_the_process_ends,
+    )
 }
