@@ -119,6 +119,7 @@ class ControllerServer:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
         self._stopping = False
+        self._was_recovering = False
         # Disks and voters when the address was last written.
         self._published_to: tuple[int, tuple[uuid.UUID, ...]] | None = None
         self._links = QuorumLinks(
@@ -160,8 +161,11 @@ class ControllerServer:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[str] = self._loop.create_future()
         self._log = await self._loop.run_in_executor(self._writing, self._open_log)
+        self._was_recovering = self._log.hard_state.recovering_term is not None
         claim, proposed = self._log.claim_incarnation, self._spec.incarnation
         incarnation = await self._loop.run_in_executor(self._writing, claim, proposed)
+        for notice in self._log.notices:
+            logger.warning("%s", notice)
         self._spec = replace(self._spec, incarnation=incarnation)
         self._server.identity = self._spec.identity(self._disk)
         self._links.identity = Peer(self._spec.node_id, incarnation)
@@ -222,7 +226,8 @@ class ControllerServer:
     def _open_log(self) -> MetadataLog:
         refuse_lost_metadata(self._disk)
         folder = os.path.join(self._spec.disk, METADATA_FOLDER)
-        return once_unlocked(lambda: MetadataLog.open(files_at(folder), folder))
+        has_peers = len(self._disk.controllers) > 1  # as written down when one of them was last heard
+        return once_unlocked(lambda: MetadataLog.open(files_at(folder), folder, has_peers=has_peers))
 
     def _last_port(self) -> int:
         last = self._disk.controller_endpoint
@@ -255,6 +260,9 @@ class ControllerServer:
             return
         self._run(self._controller.handle(event, _now_ms()))
         self._set_timer()
+        if self._was_recovering and not self._controller.quorum.is_recovering:
+            self._was_recovering = False
+            logger.warning("the metadata that this disk had lost is back: its controller takes part in elections again")
         if (len(self._controller.image.disks), self._controller.quorum.voters) != self._published_to:
             self._publish_address()
 

@@ -125,10 +125,12 @@ def quorum_status(
 ) -> dict[str, Any]:
     """The quorum under Kafka's names (``kafka-metadata-quorum``); -1 where only the leader knows and this is not it.
 
+    ``recovering`` is who takes no part in elections, for its disk has lost entries: the leader knows it of all, others of themselves.
     ``endpoint_of`` and ``linked`` say where the others are and who of them can be reached from here; ``now_ms`` is the time of the
     quorum's clock, ``unix_ms`` the same moment of everybody's.
     """
     matches = quorum.match_indexes()
+    recovering = quorum.recovering()
     times = quorum.reply_times()
     if matches:
         times[quorum.identity] = (now_ms, now_ms)
@@ -155,6 +157,7 @@ def quorum_status(
             "last_fetch_timestamp": unix(heard_ms),
             "last_caught_up_timestamp": unix(caught_up_ms),
             "reachable": member == quorum.identity or member in linked,
+            "recovering": member in recovering,
         }
 
     voters = [view(member) for member in quorum.voters]

@@ -91,6 +91,8 @@ class Facts:
     kernel_trouble: str | None
     damaged_logs: tuple[str, ...] | None = None
     """Each damaged log of the cluster that runs from the folders, by name; None where no such cluster answers."""
+    recovering_controllers: tuple[str, ...] | None = None
+    """The brokers whose controllers' disks have lost metadata and have not got them back; None where nobody answers."""
 
 
 def recommended_open_files(workload: Workload) -> int:
@@ -217,6 +219,14 @@ def check_logs(facts: Facts, workload: Workload) -> Finding:
     return Finding("logs", Level.FAILURE, f"damaged: {'; '.join(facts.damaged_logs)}", remedy)
 
 
+def check_controllers(facts: Facts, workload: Workload) -> list[Finding]:
+    if not facts.recovering_controllers:
+        return []
+    found = f"copies lost metadata from the others and takes no part in elections: {', '.join(facts.recovering_controllers)}"
+    remedy = "raylog quorum status   # it ends by itself while another controller is active"
+    return [Finding("controllers", Level.WARNING, found, remedy)]
+
+
 CHECKS: Sequence[Callable[[Facts, Workload], Finding | list[Finding]]] = (
     check_open_files,
     check_map_count,
@@ -229,6 +239,7 @@ CHECKS: Sequence[Callable[[Facts, Workload], Finding | list[Finding]]] = (
     check_oom_score,
     check_kernel,
     check_logs,
+    check_controllers,
 )
 
 

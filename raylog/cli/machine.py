@@ -12,10 +12,10 @@ import resource
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -24,6 +24,9 @@ from raylog.errors import DiskError, RaylogError
 from raylog.placement.disks import check_writable, read_disk
 from raylog.placement.local_ray import running_ray
 from raylog.records import kernel
+
+if TYPE_CHECKING:
+    from raylog.cluster import Cluster
 
 STATUS_TIMEOUT_S = 5.0
 SERVER_ACTORS = ("PartitionReplicaActor", "ControllerActor", "BrokerActor")
@@ -47,28 +50,42 @@ def look(folders: Sequence[Path]) -> Facts:
         kernel_trouble=kernel.trouble(),
         oom_scores=_oom_scores(),
         damaged_logs=_damaged_logs(folders),
+        recovering_controllers=_recovering_controllers(folders),
     )
 
 
 def _damaged_logs(folders: Sequence[Path]) -> tuple[str, ...] | None:
     """What the clusters of these folders know of damage; None if none of them answers."""
+    return _told(folders, lambda cluster: damaged_logs(cluster.status(timeout_s=STATUS_TIMEOUT_S)))
+
+
+def _recovering_controllers(folders: Sequence[Path]) -> tuple[str, ...] | None:
+    return _told(folders, lambda cluster: recovering_controllers(cluster.quorum(timeout_s=STATUS_TIMEOUT_S)))
+
+
+def _told(folders: Sequence[Path], ask: Callable[[Cluster], list[str]]) -> tuple[str, ...] | None:
+    """What the clusters of these folders answer; None if none of them does."""
     from raylog.cluster import connect
 
     found: list[str] | None = None
     for folder in folders:
         if any(folder.glob("broker-*/meta.properties")):
             try:
-                status = connect(folder=folder, timeout_s=STATUS_TIMEOUT_S).status(timeout_s=STATUS_TIMEOUT_S)
+                answer = ask(connect(folder=folder, timeout_s=STATUS_TIMEOUT_S))
             except RaylogError:  # ``raylog status`` says why
                 continue
-            found = [] if found is None else found
-            found += damaged_logs(status)
+            found = [*(found or []), *answer]
     return None if found is None else tuple(found)
 
 
 def damaged_logs(status: dict[str, Any]) -> list[str]:
     """The damaged logs that a cluster's status names, each with its broker."""
     return [f"broker {actor['broker']}: {damage}" for actor in status["actors"] for damage in actor["damaged"]]
+
+
+def recovering_controllers(quorum: dict[str, Any]) -> list[str]:
+    """The controllers that a quorum's status calls recovering, each by its broker."""
+    return [f"broker {voter['broker']}" for voter in quorum["voters"] if voter.get("recovering")]
 
 
 def look_at_disk(folder: Path) -> DiskFacts:

@@ -44,7 +44,10 @@ def metadata_entries(path: Path, data: Buffer) -> Iterator[dict[str, Any]]:
         elif path.name == STATE_NAME:
             state = read_state(content, str(path))
             voted_for = encode_id(state.voted_for) if state.voted_for is not None else None
-            yield {"leaderEpoch": state.term, "votedFor": voted_for}
+            shown: dict[str, Any] = {"leaderEpoch": state.term, "votedFor": voted_for}
+            if state.recovering_term is not None:
+                shown["recoveringEpoch"] = state.recovering_term
+            yield shown
         else:
             snapshot = read_snapshot(content, str(path))
             yield {

@@ -23,7 +23,7 @@ def status(
 ) -> None:
     """Show the quorum of the controllers, asking the active one, or any that answers.
 
-    Exits with 1 if none is active or a voter can't be reached.
+    Exits with 1 if none is active, or a voter can't be reached or is recovering.
     """
     cluster = find_cluster(folder, address, timeout, must_serve=False)
     quorum = cluster.quorum()
@@ -31,7 +31,8 @@ def status(
         print_json(quorum)
     else:
         _print(quorum)
-    if not quorum["told_by"]["is_active"] or not all(voter["reachable"] for voter in quorum["voters"]):
+    are_well = all(voter["reachable"] and not voter.get("recovering") for voter in quorum["voters"])
+    if not quorum["told_by"]["is_active"] or not are_well:
         raise typer.Exit(1)
 
 
@@ -93,7 +94,7 @@ def _print(quorum: dict[str, Any]) -> None:
             member["broker"],
             member["log_end_offset"],
             member["lag"],
-            role,
+            role + ", recovering" * member.get("recovering", False),
             "yes" if member["reachable"] else "no",
             member["endpoint"] or "-",
             member["directory_id"],
@@ -104,6 +105,12 @@ def _print(quorum: dict[str, Any]) -> None:
     if not told_by["is_active"]:
         notice(
             f"no controller is active: the one of broker {told_by['broker']} tells this; -1 is what only the active one knows"
+        )
+    recovering = [str(voter["broker"]) for voter in quorum["voters"] if voter.get("recovering")]
+    if recovering:
+        notice(
+            f"the disk of the controller of broker {', '.join(recovering)} has lost metadata: it copies them from the others, and takes no part "
+            f"in elections until then; its log names the file"
         )
     away = [str(voter["broker"]) for voter in quorum["voters"] if not voter["reachable"]]
     if away:

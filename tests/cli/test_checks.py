@@ -20,7 +20,7 @@ from raylog.cli.checks import (
     judge,
     recommended_open_files,
 )
-from raylog.cli.machine import damaged_logs, look, look_at_disk
+from raylog.cli.machine import damaged_logs, look, look_at_disk, recovering_controllers
 
 HEALTHY = Facts(
     open_files_soft=65536,
@@ -187,6 +187,14 @@ def test_damaged_logs_are_a_failure_that_names_them() -> None:
     assert finding.level is Level.FAILURE
     assert words in finding.found and "raylog verify --repair" in finding.remedy
     assert findings_of(replace(HEALTHY, damaged_logs=()))["logs"].level is Level.OK
+
+
+def test_recovering_controllers_are_a_warning_that_names_them() -> None:
+    voters = [{"broker": 1, "recovering": True}, {"broker": 2, "recovering": False}, {"broker": 3}]
+    found = recovering_controllers({"voters": voters})
+    finding = findings_of(replace(HEALTHY, recovering_controllers=tuple(found)))["controllers"]
+    assert finding.level is Level.WARNING and finding.found.endswith(": broker 1")
+    assert "controllers" not in findings_of(HEALTHY)
 
 
 def test_damaged_logs_are_read_from_a_status_with_their_broker() -> None:

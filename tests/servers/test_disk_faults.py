@@ -209,8 +209,8 @@ def test_a_metadata_log_of_a_newer_version_is_refused_by_name(tmp_path: Path) ->
         pass
     folder = tmp_path / "broker-0" / "__cluster_metadata-0"
     state = folder / "quorum-state"
-    state.write_text('{"version": 2, "term": 1, "voted_for": null}')
-    with pytest.raises(DiskError, match=r"quorum-state is of version 2"), cluster(brokers=1, folder=tmp_path):
+    state.write_text('{"version": 3, "term": 1, "voted_for": null}')
+    with pytest.raises(DiskError, match=r"quorum-state is of version 3"), cluster(brokers=1, folder=tmp_path):
         pass
 
 

@@ -141,6 +141,28 @@ def test_a_standby_that_is_away_is_not_missed_and_follows_when_it_is_back(three:
     assert three.values(20) == numbered(0, 20)
 
 
+def test_a_controller_whose_disk_lost_metadata_gets_them_from_the_others_and_counts_again(
+    three: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = three.running
+    three.make_topic()
+    running.await_true(lambda: all_follow(running))
+    rotten, third = others(running)
+    running.crash_controller(rotten)
+    folder = running._homes[rotten].path / "__cluster_metadata-0"
+    log, vote = folder / "metadata.log", folder / "quorum-state"
+    log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    vote.write_bytes(b"")
+    running.start_controller(rotten)
+    assert f"{log} ends with entry" in caplog.text and f"{vote} is corrupt" in caplog.text
+    running.await_true(lambda: all_follow(running) and running.active >= 0)
+    quorum = running.controllers[rotten]._controller.quorum
+    running.await_true(lambda: not quorum.is_recovering)
+    running.crash_controller(third if running.active != third else running.active)
+    create(running, "u")  # not without the one whose disk was damaged
+    assert "takes part in elections again" in caplog.text
+
+
 def test_without_a_majority_no_change_is_acknowledged_while_reading_and_writing_go_on(
     three: Any, numbered: Numbered
 ) -> None:
