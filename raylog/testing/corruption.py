@@ -1,7 +1,8 @@
 """Corruption at rest: every process of the cluster is killed, and one broker's disk comes back damaged.
 
 Owns which files may be damaged and how: the replicas' logs (cut anywhere; a flipped bit or a page of zeros where recovery
-looks), their checkpoints and producer snapshots, and the metadata of one controller. One disk is a minority: the promise that
+looks), their checkpoints and producer snapshots, and the metadata of one controller, which it gets back by itself (from the
+other copy of a small file, or from the other controllers) if it isn't the only one. One disk is a minority: the promise that
 nothing acknowledged is lost holds only while another member of the ISR or ELR has everything that was committed, in a process that
 runs until the kill. So a log is damaged only where the checkers know of such a member.
 
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from raylog.log import checkpoint as checkpoints
 from raylog.log.checkpoint import FILE_NAME as CHECKPOINT
 from raylog.log.leader_epochs import FILE_NAME as EPOCHS
-from raylog.metadata.metadata_log import LOG_NAME
+from raylog.metadata.metadata_log import DAMAGED_SUFFIX, LOG_NAME
 from raylog.metadata.records import PartitionState
 from raylog.replication.replica import Role
 from raylog.testing.simulated_files import PAGE_BYTES
@@ -25,6 +26,7 @@ from raylog.types import NO_LEADER, TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.testing.processes import Machine
+    from raylog.testing.simulated_quorum import Place
     from raylog.testing.simulation import Simulation
 
 RECOVERY_MS = 60_000
@@ -61,11 +63,12 @@ class Corruption:
         victims = [machine for machine in self.simulation.broker_machines if machine.is_on and self._exposed(machine)]
         victim = self.scheduler.rng.choice(victims) if victims else None
         folders = self._exposed(victim) if victim is not None else []
+        places = self.simulation.controllers.may_be_damaged()
         for machine in self.simulation.machines:
             for process in list(machine.processes):
                 process.kill()
         if victim is None or self.scheduler.chance(0.5):
-            self._damage_metadata()
+            self.damage_metadata(places)
         if victim is not None:
             self.simulation.counts["disks corrupted at rest"] += 1
             for folder in folders:
@@ -106,17 +109,17 @@ class Corruption:
 
     # ---------------------------------------------------------------- damage
 
-    def _damage_metadata(self) -> None:
-        """One file of one controller. A controller that refuses it gets it back as it was (``Controllers.refused``)."""
-        places = [place for place in self.simulation.controllers.places if place.machine.is_on]
+    def damage_metadata(self, places: list[Place]) -> None:
+        """One file of one controller of these. A sole one that refuses it gets it back as it was (``Controllers.refused``)."""
         if not places:
             return
         place = self.scheduler.rng.choice(places)
         disk = place.machine.disk
         if disk.lookup(place.directory) is None:
             return
-        names = sorted(disk.directory(place.directory).entries)
-        path = f"{place.directory}/{self.scheduler.rng.choice([*names, LOG_NAME, LOG_NAME])}"
+        entries = sorted(disk.directory(place.directory).entries)
+        names = [name for name in entries if not name.endswith(DAMAGED_SUFFIX)]
+        path = f"{place.directory}/{self.scheduler.rng.choice([*names, *[LOG_NAME] * 8])}"
         inode = disk.inode(path)
         before = bytes(inode.cached)
         if before:

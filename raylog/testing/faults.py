@@ -271,13 +271,18 @@ class Faults:
     def _replace_controller_disk(self) -> None:
         """Of the active one often: then the others have to elect without it. It comes back blank, and is admitted by records.
 
-        Sometimes another one is cut off before, so that only one of the three holds all that is committed.
+        Sometimes another one is cut off before, so that only one of the three holds all that is committed. And sometimes it is only killed,
+        and one of its files is damaged when it comes back.
         """
         controller = self._some_controller()
         if controller is None:
             return
         controllers = self.simulation.controllers
         if self.scheduler.chance(0.4):
+            if controller.place in controllers.may_be_damaged() and self.scheduler.chance(0.6):
+                controller.kill()
+                self.corruption.damage_metadata([controller.place])
+                return
             self.simulation.counts["controllers without metadata"] += controllers.lose_metadata(controller.place)
             return
         delay_ms = 0

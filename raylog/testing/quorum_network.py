@@ -341,7 +341,8 @@ class QuorumNetwork:
                 lines.append(f"{name} is down")
                 continue
             serves = " serving" if quorum.has_committed_in_term else ""
-            role = "recovering" if quorum.is_recovering else quorum.role.value if quorum.voters or quorum.role is not Role.FOLLOWER else "blank"
+            role = quorum.role.value if quorum.voters or quorum.role is not Role.FOLLOWER else "blank"
+            role = "recovering" if quorum.is_recovering else role
             lines.append(
                 f"{name} {role}{serves} term={quorum.term} vote={self.name(quorum.voted_for)} leader={self.name(quorum.leader)} "
                 f"log={quorum.log.snapshot.last_index}..{quorum.last_index} persisted={quorum.log.persisted_index} "

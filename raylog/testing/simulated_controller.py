@@ -89,7 +89,8 @@ class ControllerProcess(Process):
 
     def _open(self) -> None:
         try:
-            self._log = MetadataLog.open(self.files, self.place.directory)
+            has_peers = len(self.simulation.controllers.places) > 1
+            self._log = MetadataLog.open(self.files, self.place.directory, has_peers=has_peers)
             self.incarnation = self._log.claim_incarnation(self.machine.wall_ms() * 1_000_000)
         except OSError as error:
             self.simulation.trace(f"{self.name} cannot open its log: {error}")
@@ -99,6 +100,11 @@ class ControllerProcess(Process):
             self.simulation.controllers.refused(self, error)
             return
         self.place.undamaged = None
+        self.place.is_recovering = self._log.hard_state.recovering_term is not None
+        if self._log.notices:
+            self.simulation.trace(f"{self.name} mends its metadata: {'; '.join(self._log.notices)}")
+            what = "metadata recoveries" if self.place.is_recovering else "metadata copies mended"
+            self.simulation.counts[what] += 1
         self.simulation.counts["metadata tails cut"] += bool(self._log.cut_bytes)
         quorum = Quorum(
             self.identity,
@@ -164,6 +170,10 @@ class ControllerProcess(Process):
     def has_voters(self) -> bool:
         """Whether it is more than a blank disk."""
         return self.controller is not None and bool(self.controller.quorum.voters)
+
+    @property
+    def is_recovering(self) -> bool:
+        return self.controller is not None and self.controller.quorum.is_recovering
 
     @property
     def voters(self) -> tuple[uuid.UUID, ...]:

@@ -7,12 +7,13 @@ for that), where a control session is a link that can only break, stall or be sl
 ``QuorumChecker`` judges what all members did together, after each event of one::
 
     one member leads a term, and holds everything that was committed before
-    a voter votes once a term, whatever happened to its process; a blank member never votes
+    a voter votes once a term, whatever happened to its process; a blank member never votes, and neither does a recovering one
     an index has one committed entry for ever, in every member
     what a member hands out as committed is on the disks of a majority of the voters: at most a minority of running voters lacks it
 
 A replaced disk is blank and has another id: its member follows and, knowing no voters, neither votes nor stands for election, until the
-active controller takes it in by a record. Links between controllers (``joined``, ``left``) say who can be reached and who has died; as
+active controller takes it in by a record. A voter whose files were damaged at rest mends them, or recovers, by itself; only a sole
+voter's log is brought back by a person, from a copy. Links between controllers (``joined``, ``left``) say who can be reached and who has died; as
 hints they are sometimes late, and sometimes wrong.
 """
 
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from raylog.errors import RaylogError
 from raylog.metadata.events import QuorumMessage
-from raylog.metadata.metadata_log import MetadataLog
+from raylog.metadata.metadata_log import LOG_NAME, SNAPSHOT_SUFFIX, MetadataLog
 from raylog.metadata.quorum import Quorum
 from raylog.metadata.quorum_messages import Message, VoteReply, bootstrap_snapshot
 from raylog.testing.checkers import Violation
@@ -47,6 +48,7 @@ class Place:
     process: ControllerProcess | None = None
     is_blank: bool = False  # its voter, or the one that was here before, has lost what it knew
     undamaged: tuple[str, bytes] | None = None  # a file that was corrupted at rest, and its bytes before that
+    is_recovering: bool = False  # its disk has lost entries, and its voter has not got them back
     is_deaf: bool = False  # the quorum's messages do not arrive; everybody else's do
 
     @property
@@ -132,15 +134,37 @@ class Controllers:
         self._start_later(process.place)
 
     def refused(self, process: ControllerProcess, error: RaylogError) -> None:
-        """It does not take its metadata as they are: right if a file was corrupted, which a person then brings back from a copy."""
+        """It does not take its metadata as they are.
+
+        Right if a file was corrupted that nobody else has, or that looks like a newer raylog's now. A person brings it back from a copy.
+        """
         place = process.place
         if place.undamaged is None or not str(error).startswith(place.directory):
             raise Violation(f"{process.name} refuses its own log: {error}") from error
         (path, content), place.undamaged = place.undamaged, None
+        is_copied = len(self.places) > 1 or not path.endswith((LOG_NAME, SNAPSHOT_SUFFIX))
+        if is_copied and "is of version" not in str(error):
+            raise Violation(f"{process.name} refuses what it could mend: {error}") from error
         process.files.write_file(path, content)
         self.simulation.counts["corrupt metadata refused"] += 1
         self.simulation.trace(f"{process.name} refuses its log: {error}")
         process.kill()
+
+    @property
+    def are_sound(self) -> bool:
+        """Whether no voter is blank, damaged or recovering."""
+        return not any(place.is_blank or place.is_recovering or place.undamaged for place in self.places)
+
+    def may_be_damaged(self) -> list[Place]:
+        """The controllers of which one may lose what it knows: the others elect without it, and a sole one gets it back from a copy.
+
+        Each has opened its log since the last loss of power: that leaves ``log-end`` behind, and then no cut would show.
+        """
+        if len(self.places) > 1:
+            voting = [process for process in self.running() if process.voters == self._directory_ids()]
+            if not self.are_sound or 2 * len(voting) <= len(self.places):
+                return []
+        return [place for place in self.places if place.process is not None and place.process.controller is not None]
 
     def replace_disk(self, place: Place) -> bool:
         """The disk of one place is lost for good, all replicas on it too, and a blank one with an id of its own is in its place.
@@ -148,7 +172,7 @@ class Controllers:
         False, and nothing is done, unless all voters' disks are there and know their voters: a majority must keep what was committed. The
         others may lag, sleep or be cut off.
         """
-        if any(each.is_blank for each in self.places):
+        if not self.are_sound:
             return False
         voting = [process for process in self.running() if process.has_voters]
         if len(self.places) < 3 or 2 * len(voting) <= len(self.places) or not place.machine.is_on:
@@ -170,7 +194,7 @@ class Controllers:
         It votes again when it has a leader's snapshot, so False, and nothing is done, while another lacks anything that was committed.
         """
         others = [other for other in self.places if other is not place]
-        if len(others) < 2 or not place.machine.is_on or place.machine.disk.lookup(place.directory) is None:
+        if len(others) < 2 or any(other.is_recovering or other.undamaged for other in others) or not place.machine.is_on or place.machine.disk.lookup(place.directory) is None:
             return False
         voters = self._directory_ids()  # a disk that waits for its admission holds all, and counts for nothing
         for other in others:
@@ -315,6 +339,8 @@ class QuorumChecker:
         return last > 0 and process.has_voters and process.has_on_disk(last, self._committed[last][0])
 
     def voted(self, sender: ControllerProcess, reply: VoteReply, to: uuid.UUID) -> None:
+        if sender.is_recovering:
+            raise Violation(f"{sender.name} is recovering and grants a vote: {reply}")
         if not sender.has_voters:
             raise Violation(f"{sender.name} is blank and grants a vote: {reply}")
         voter = sender.identity
@@ -330,6 +356,7 @@ class QuorumChecker:
         snapshot = quorum.log.snapshot
         if quorum.voters and process.has_on_disk(snapshot.last_index, snapshot.last_term):
             process.place.is_blank = False  # not before: a loss of power would make it blank again
+        process.place.is_recovering = quorum.is_recovering
         if quorum.is_leader and self._leaders.get(quorum.term) != quorum.identity:
             self._leads(process.name, quorum)
         first = self._handed_out.get(process.name, quorum.log.snapshot.last_index) + 1
@@ -356,7 +383,9 @@ class QuorumChecker:
             lacking = [
                 other.name
                 for other in self._controllers.running()
-                if other.identity in quorum.voters and not other.has_on_disk(index, entry.term)
+                if other.identity in quorum.voters
+                and not other.has_on_disk(index, entry.term)
+                and not other.is_recovering  # it may have held it, and said so, before its disk lost it
             ]
             if 2 * len(lacking) >= len(quorum.voters):
                 raise Violation(f"{name} hands out entry {index} of term {entry.term}, which is not on {lacking}")

@@ -17,12 +17,12 @@ from raylog.log.producers import ProducerStates
 from raylog.log.segment import Segment
 from raylog.metadata import elections, partition_decisions
 from raylog.metadata.elections import Standing
-from raylog.metadata.metadata_log import MetadataLog
 from raylog.metadata.quorum import Quorum
 from raylog.metadata.quorum_messages import AppendReply, VoteReply
 from raylog.metadata.quorum_outbox import Outbox
 from raylog.metadata.session import Condition
 from raylog.metadata.session_frames import ControllerEpochGuard
+from raylog.metadata.state_files import StateFiles
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.follower import Follower
 from raylog.replication.host import ReplicaHost
@@ -183,7 +183,7 @@ def answer_a_quorum_append_before_fsync(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_a_metadata_log_that_was_cut_at_rest(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MetadataLog, "_noted_end", lambda self: None)
+    patch.setattr(StateFiles, "read_end", lambda self: None)
 
 
 def let_a_blank_voter_vote(patch: pytest.MonkeyPatch) -> None:

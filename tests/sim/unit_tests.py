@@ -80,6 +80,11 @@ UNIT_TESTS: dict[str, UnitTest] = {
     "vote_twice_in_a_term": UnitTest(
         "tests/metadata/test_quorum_random.py::test_three_voters_agree_whatever_the_network_does", _THREE_CONTROLLERS
     ),
+    "end_a_recovery_when_the_process_ends": UnitTest(
+        "tests/metadata/test_quorum_recovery.py"
+        "::test_a_recovering_voter_stays_one_over_restarts_and_losses_of_power",
+        "the voter has to end a second time while it recovers, and then be asked by one that lacks what was committed",
+    ),
     "call_a_short_log_whole": UnitTest(
         "tests/log/test_recovery.py::test_appended_garbage_is_cut_and_makes_the_log_suspect",
         "only another program appends garbage; what a crash tears off is above every high watermark",
