@@ -85,6 +85,10 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "::test_a_recovering_voter_stays_one_over_restarts_and_losses_of_power",
         "the voter has to end a second time while it recovers, and then be asked by one that lacks what was committed",
     ),
+    "take_a_metadata_log_that_was_cut_at_rest": UnitTest(
+        "tests/metadata/test_metadata_log.py::test_a_log_that_was_cut_at_rest_is_refused_wherever_it_was_cut",
+        "what is cut has to be committed by that voter and one other, and the third has to be elected before it is copied again",
+    ),
     "call_a_short_log_whole": UnitTest(
         "tests/log/test_recovery.py::test_appended_garbage_is_cut_and_makes_the_log_suspect",
         "only another program appends garbage; what a crash tears off is above every high watermark",
