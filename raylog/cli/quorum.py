@@ -109,8 +109,8 @@ def _print(quorum: dict[str, Any]) -> None:
     recovering = [str(voter["broker"]) for voter in quorum["voters"] if voter.get("recovering")]
     if recovering:
         notice(
-            f"the disk of the controller of broker {', '.join(recovering)} has lost metadata: it copies them from the others, and takes no part "
-            f"in elections until then; its log names the file"
+            f"the disk of the controller of broker {', '.join(recovering)} has lost metadata: it copies them from the others, and takes "
+            f"no part in elections until then; its log names the file"
         )
     away = [str(voter["broker"]) for voter in quorum["voters"] if not voter["reachable"]]
     if away:

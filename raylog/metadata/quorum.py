@@ -29,28 +29,13 @@ Roles: what each answers, and where it can go::
   Tickets of a leader that steps down are never settled.
 - A voter whose disk has lost entries (``HardState.recovering_term``) *recovers*: it follows, and acknowledges what it has on its
   disk, but grants no vote, no pre-vote, and does not stand. It begins in a new term, so the next answer deposes a leader that
-  counts on what it had. See below.
+  counts on what it had. ``quorum_recovery`` says why that is safe.
 - Voters change one at a time by an entry that counts from its append. Observers are sent everything and count for nothing. A machine
   without voters (``BLANK``) follows and does not vote.
 
 Invariants (``check``): delivered_index <= commit_index <= last_index; delivered_index <= persisted_index; the term never goes
 back; for each follower match_index < next_index. Across machines (tested with a random network): one leader a term, logs that agree at an
 entry agree before it, committed entries are in every later leader's log. Follows Ongaro's thesis, chapters 3, 4, 6.4, 9.6.
-
-Why recovering is safe. Let H be ``recovering_term``: the term of the voter V when the damage was found, read from ``quorum-state``,
-which is never older than an answer. V recovers until an entry of a term above H is on its disk. Claim: as in plain Raft, a leader of
-term U has every entry that was committed in a term t < U. Take the smallest U, with a leader that lacks such an entry e. Some
-voter W acknowledged e in term t and voted for the leader in term U, and it did so in this order, for after a vote in U it refuses
-appends of term t. If W did not lose e between the two, this is Raft's own proof. So W is V, which acknowledged e, so t <= H, lost
-it, and recovered before it voted in U. (It did not vote while it recovered, and a vote in U given before the loss would mean
-U <= H, with e still there.) When V had recovered, its log had an entry of some term T with t <= H < T. T < U, for nobody leads U yet
-when V votes for its leader. The leader of T had e, as U is the smallest; V's log up to that entry is that leader's log
-(a snapshot stands for the same); e lies in front of it, since it was committed in an earlier term. So V had e again, and Raft's proof
-goes on from there. What V acknowledges while it recovers is on its disk; if that is lost too, recovery begins anew with a larger H.
-
-H need not be what V really lost, so it doesn't matter how far the noted end of its log lagged behind. V begins in term H + 1, durably,
-and votes for nobody in it: that ends a leadership of term H, whose entries could not end the recovery. The others elect
-the next leader without V. If they can't, nobody leads until somebody helps: V's acknowledgement may have been the one that counted.
 """
 
 from __future__ import annotations
@@ -83,6 +68,7 @@ from raylog.metadata.quorum_messages import (
 )
 from raylog.metadata.quorum_outbox import Outbox
 from raylog.metadata.quorum_progress import Progress, ProgressState
+from raylog.metadata.quorum_recovery import ends_recovery
 
 
 class Quorum:
@@ -472,11 +458,9 @@ class Quorum:
 
     def _maybe_end_recovery(self, now_ms: int) -> None:
         """Once an entry of a later leader is on the disk. What says so on the disk may follow: until then it recovers once more."""
-        if self.recovering_term is not None:
-            term = self.log.term_at(self.log.persisted_index)
-            if term is not None and term > self.recovering_term:
-                self.recovering_term = None
-                self._timer.restart(now_ms)
+        if self.recovering_term is not None and ends_recovery(self.log, self.recovering_term):
+            self.recovering_term = None
+            self._timer.restart(now_ms)
 
     def _hears_a_leader(self, now_ms: int) -> bool:
         if self.role is Role.LEADER:

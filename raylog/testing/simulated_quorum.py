@@ -13,8 +13,8 @@ for that), where a control session is a link that can only break, stall or be sl
 
 A replaced disk is blank and has another id: its member follows and, knowing no voters, neither votes nor stands for election, until the
 active controller takes it in by a record. A voter whose files were damaged at rest mends them, or recovers, by itself; only a sole
-voter's log is brought back by a person, from a copy. Links between controllers (``joined``, ``left``) say who can be reached and who has died; as
-hints they are sometimes late, and sometimes wrong.
+voter's log is brought back by a person, from a copy. Links between controllers (``joined``, ``left``) say who can be reached and who
+has died; as hints they are sometimes late, and sometimes wrong.
 """
 
 from __future__ import annotations
@@ -194,7 +194,12 @@ class Controllers:
         It votes again when it has a leader's snapshot, so False, and nothing is done, while another lacks anything that was committed.
         """
         others = [other for other in self.places if other is not place]
-        if len(others) < 2 or any(other.is_recovering or other.undamaged for other in others) or not place.machine.is_on or place.machine.disk.lookup(place.directory) is None:
+        if (
+            len(others) < 2
+            or any(other.is_recovering or other.undamaged for other in others)
+            or not place.machine.is_on
+            or place.machine.disk.lookup(place.directory) is None
+        ):
             return False
         voters = self._directory_ids()  # a disk that waits for its admission holds all, and counts for nothing
         for other in others:

@@ -13,7 +13,7 @@ import pytest
 from raylog.errors import DiskError
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files
-from raylog.metadata.metadata_log import DAMAGED_SUFFIX, END_NAME, LOG_NAME, STATE_NAME, MetadataLog
+from raylog.metadata.metadata_log import END_NAME, LOG_NAME, STATE_NAME, MetadataLog
 from raylog.metadata.quorum_messages import (
     BLANK,
     Entry,

@@ -137,9 +137,7 @@ class Run:
         raise AssertionError("no progress after the network healed:\n" + "\n".join(network.show_state()))
 
 
-def run(
-    seed: int, names: str, blank: str, events: int, *, change_voters: bool = False, rot: bool = False
-) -> Run:
+def run(seed: int, names: str, blank: str, events: int, *, change_voters: bool = False, rot: bool = False) -> Run:
     it = Run(seed, names, blank, change_voters=change_voters, rot=rot)
     for count in range(events):
         it.event()

@@ -11,8 +11,10 @@ import pytest
 from raylog.errors import DiskError
 from raylog.log.disk_files import DiskFiles
 from raylog.metadata.metadata_log import DAMAGED_SUFFIX, END_NAME, LOG_NAME, STATE_NAME, MetadataLog
+from raylog.metadata.quorum import Quorum
 from raylog.metadata.quorum_messages import (
     BLANK,
+    AppendRequest,
     Entry,
     EntryKind,
     HardState,
@@ -463,3 +465,72 @@ def test_the_leader_knows_who_is_recovering_and_takes_no_other_voter_away_meanwh
     network.settle("b")
     network.advance(1_000)
     assert leader.quorum.recovering() == () and others
+
+
+def recovering_voter(*, recovering_term: int = 3, last_term: int = 3) -> Quorum:
+    """Of three; its log ends with entry 1."""
+    voters = [uuid.UUID(int=number) for number in (1, 2, 3)]
+    return Quorum(
+        voters[0],
+        hard_state=HardState(4, None, recovering_term),
+        snapshot=bootstrap_snapshot("cluster", voters),
+        entries=entries(1, 1, term=last_term),
+        config=QuorumConfig(),
+        draw_election_timeout_ms=lambda: 1_000,
+        now_ms=0,
+    )
+
+
+def test_an_entry_of_a_later_leader_counts_when_it_is_on_the_disk() -> None:
+    quorum, leader = recovering_voter(), uuid.UUID(int=2)
+    quorum.step(leader, AppendRequest(5, 0, 0, (), 0, 0), 10)
+    ready = quorum.ready()
+    assert ready is not None and ready.write is not None and not ready.write.entries
+    quorum.step(leader, AppendRequest(5, 1, 3, entries(2, 2, term=5), 0, 0), 20)
+    quorum.persisted(ready.write.number, 30)
+    assert quorum.is_recovering, "only the term is on the disk"
+    ready = quorum.ready()
+    assert ready is not None and ready.write is not None and ready.write.entries == entries(2, 2, term=5)
+    quorum.persisted(ready.write.number, 40)
+    assert not quorum.is_recovering
+    ready = quorum.ready()
+    assert ready is not None and ready.write is not None and ready.write.hard_state == HardState(5, None)
+
+
+def test_a_recovery_whose_end_was_not_written_down_ends_when_the_log_is_opened() -> None:
+    quorum = recovering_voter(last_term=4)
+    assert not quorum.is_recovering and quorum.next_deadline_ms() is not None
+    ready = quorum.ready()
+    assert ready is not None and ready.write is not None and ready.write.hard_state == HardState(4, None)
+    assert recovering_voter().is_recovering and recovering_voter().next_deadline_ms() is None
+
+
+def test_a_raylog_that_knows_of_no_recovery_refuses_the_vote_of_a_recovering_voter() -> None:
+    disk = SimulatedDisk()
+    files = written(disk)
+    assert files.read_file(f"{FOLDER}/{STATE_NAME}").startswith(b'{"version": 1,')
+    put(files, LOG_NAME, None)
+    MetadataLog.open(files, FOLDER, has_peers=True).close()
+    assert files.read_file(f"{FOLDER}/{STATE_NAME}").startswith(b'{"version": 2,')
+
+
+def test_a_log_whose_first_snapshot_is_gone_is_refused_by_name() -> None:
+    disk = SimulatedDisk()
+    files = disk.files()
+    files.make_directory("/disk")
+    MetadataLog.format(files, FOLDER, bootstrap_snapshot("cluster", (A, B)))
+    log = MetadataLog.open(files, FOLDER)
+    log.store(QuorumWrite(1, HardState(1, A), None, entries(1, 2)))
+    log.close()
+    put(files, "00000000000000000000-0000000000.checkpoint", None)
+    with pytest.raises(DiskError, match=r"the snapshot that metadata\.log goes on from is missing"):
+        MetadataLog.open(files, FOLDER)
+
+
+def test_damage_below_an_open_log_is_not_copied_into_the_next_one() -> None:
+    disk = SimulatedDisk()
+    log = MetadataLog.open(written(disk), FOLDER)
+    position = disk.files().read_file(f"{FOLDER}/{LOG_NAME}").index(b"entry 4")
+    disk.flip_bit(f"{FOLDER}/{LOG_NAME}", position)
+    with pytest.raises(DiskError, match="entry 4, are corrupt"):
+        log.store(QuorumWrite(6, None, Snapshot(3, 1, "cluster", (A, B), b"state"), ()))

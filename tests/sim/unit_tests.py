@@ -81,8 +81,7 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "tests/metadata/test_quorum_random.py::test_three_voters_agree_whatever_the_network_does", _THREE_CONTROLLERS
     ),
     "end_a_recovery_when_the_process_ends": UnitTest(
-        "tests/metadata/test_quorum_recovery.py"
-        "::test_a_recovering_voter_stays_one_over_restarts_and_losses_of_power",
+        "tests/metadata/test_quorum_recovery.py::test_a_recovering_voter_stays_one_over_restarts_and_losses_of_power",
         "the voter has to end a second time while it recovers, and then be asked by one that lacks what was committed",
     ),
     "take_a_metadata_log_that_was_cut_at_rest": UnitTest(
