@@ -1,4 +1,4 @@
-"""The quorum's log on a disk: entries, the term and vote, snapshots. All access goes through ``Files``.
+"""The quorum's log on a disk: entries, the term and vote, snapshots. It knows disks by ``Files``.
 
 ::
 
@@ -14,30 +14,35 @@
     *.checkpoint           magic "RAYLOGMS", version u16, crc u32 of the rest
                            msgpack map of last_index, last_term, cluster_id, voters (16 bytes each), data
 
-Numbers are big-endian, CRCs are CRC-32C. ``base`` is the entry before the first frame. A frame's *flushed end* is where in the file
-the write began that brought it: each write is flushed before the next begins, so all below was on the disk by then.
+Numbers are big-endian, CRCs are CRC-32C. ``base`` is the entry before the first frame. A frame's
+*flushed end* is where in the file the write began that brought it: each write is flushed before the
+next begins, so all below was on the disk by then.
 
-Opening reads frames up to the first that is not whole. If a later frame says that this place had been flushed, the disk has lost
-what it promised. So it has where the log ends before the entry that ``log-end`` names (it was cut at rest), and where the header, the
-snapshot or the whole file is damaged or gone. Else the tail is that of a write which nobody was told about, and is cut. ``log-end``
-is written after each write, unflushed: a loss of power may leave it behind, or damaged, never ahead. Before the log's end goes
-back, it is written and flushed.
+Opening reads frames up to the first that is not whole. If a later frame says that this place had
+been flushed, the disk has lost what it promised. So it has where the log ends before the entry that
+``log-end`` names (it was cut at rest), and where the header, the snapshot or the whole file is
+damaged or gone. Else the tail is that of a write which nobody was told about, and is cut.
+``log-end`` is written after each write, unflushed: a loss of power may leave it behind, or damaged,
+never ahead. Before the log's end goes back, it is written and flushed.
 
-What the disk has lost is refused by name, unless there are other voters to copy it from (``has_peers``). Then the voter *recovers*:
+What the disk has lost is refused by name, unless there are other voters to copy it from
+(``has_peers``). Then the voter *recovers*:
 
-1. ``quorum-state`` says so, in a term of its own: ``HardState(term + 1, None, recovering_term=term)``. Durable before anything else
-   changes, so a crash or a restart forgets nothing.
-2. The damaged files are kept as ``*.damaged``; the log is cut in front of the first damage, or begins anew behind the snapshot, or is
-   blank where the snapshot is lost.
-3. ``Quorum`` takes no part in elections until an entry of a later term than ``recovering_term`` is on its disk. Why that is enough
-   is said there. It doesn't matter how far ``log-end`` lagged.
+1. ``quorum-state`` says so, in a term of its own: ``HardState(term + 1, None,
+   recovering_term=term)``. It is durable before anything else changes, so a crash or a restart
+   forgets nothing, and from here on ``log-end`` may go back.
+2. The damaged files are kept as ``*.damaged``. The log is cut in front of the first damage, or
+   begins anew behind the snapshot, or is blank where the snapshot is lost.
+3. ``Quorum`` takes no part in elections until an entry of a later term than ``recovering_term`` is
+   on its disk. ``quorum_recovery`` proves that this is enough, however far ``log-end`` lagged.
 
-A snapshot is written before the log is cut behind it, so a crash in between leaves entries that the snapshot holds already: they
-are dropped. ``quorum-state`` exists before the log does; a log without it has forgotten its votes and is refused.
+A snapshot is written before the log is cut behind it, so a crash in between leaves entries that the
+snapshot holds already: they are dropped. ``quorum-state`` exists before the log does; a log without
+it has forgotten its votes and is refused.
 
-Knows nothing of roles and messages. After a failed ``store`` what the disk holds is not known: the log takes no more writes.
-Opening it again, in the same boot too, writes the last write once more: after a failed flush the page cache has it and
-the disk may not.
+Knows nothing of roles and messages. After a failed ``store`` what the disk holds is not known: the
+log takes no more writes. Opening it again, in the same boot too, writes the last write once more:
+after a failed flush the page cache has it and the disk may not.
 """
 
 from __future__ import annotations
@@ -179,7 +184,8 @@ class MetadataLog:
         """Open or create. DiskError says what is wrong: another process has it, a newer version wrote it, its bytes are corrupt.
 
         ``has_peers``: there are other controllers, so what the disk has lost can be copied from them (``hard_state`` says that this
-        voter is recovering). A log whose only voter this is, as far as it can be read, is refused all the same.
+        voter is recovering). A log whose only voter this is, as far as it can be read, is refused all the same. Where the snapshot is
+        lost, nothing tells: then ``has_peers`` decides alone.
         """
         if not files.exists(directory):
             files.make_directory(directory)

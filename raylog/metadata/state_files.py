@@ -1,4 +1,5 @@
-"""The small files beside a metadata log, each kept twice: the term and vote, the log's end, the process's number.
+"""The small files beside a metadata log, each kept twice: the term and vote, the log's end, the
+process's number.
 
 ::
 
@@ -8,17 +9,19 @@
     incarnation     {"version": 1, "incarnation": 1700…, "crc": "<hex>"}
     <name>.copy     the same again
 
-The ``crc`` of a text is the CRC-32C of the text without it. A folder of an older raylog has no copies; they are written when it is
-opened.
+The ``crc`` of a text is the CRC-32C of the text without it. A folder of an older raylog has no
+copies; they are written when it is opened.
 
-Of two whole copies the later one counts. A voter's term only grows, and within a term it goes from no vote to one vote, so the
-later state is the one of the higher term, then the one that has a vote. Both copies are durable before anybody is told: a crash
-between the two leaves the state before, which was answered by, or the new one, which nobody has heard of. Whoever reads them
-makes them equal before it says anything, so from then on either of them may be lost.
+Of two whole copies the later one counts. A voter's term only grows, and within a term it goes from
+no vote to one vote, so the later state is the one of the higher term, then the one that has a vote.
+Both copies are durable before anybody is told: a crash between the two leaves the state before,
+which was answered by, or the new one, which nobody has heard of. Whoever reads them makes them
+equal before it says anything, so from then on either of them may be lost. (An older raylog that runs in between
+leaves the copies behind; they are of no use until this one has opened the folder again.)
 
-A copy that is missing or damaged is written anew from the other one, and ``notices`` says so. If neither is whole the file is
-refused by name, except for ``log-end``: a loss of power may leave that one behind, or damaged, but never ahead of the log. So the
-greater of its two copies counts.
+A copy that is missing or damaged is written anew from the other one, and ``notices`` says so. If
+neither is whole the file is refused by name, except for ``log-end``: a loss of power may leave that
+one behind, or damaged, but never ahead of the log. So the greater of its two copies counts.
 """
 
 from __future__ import annotations
