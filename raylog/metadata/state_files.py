@@ -16,8 +16,8 @@ Of two whole copies the later one counts. A voter's term only grows, and within 
 no vote to one vote, so the later state is the one of the higher term, then the one that has a vote.
 Both copies are durable before anybody is told: a crash between the two leaves the state before,
 which was answered by, or the new one, which nobody has heard of. Whoever reads them makes them
-equal before it says anything, so from then on either of them may be lost. (An older raylog that runs in between
-leaves the copies behind; they are of no use until this one has opened the folder again.)
+equal before it says anything, so from then on either of them may be lost. An older raylog that runs
+in between leaves the copies as they are: they protect again when this one has opened the folder.
 
 A copy that is missing or damaged is written anew from the other one, and ``notices`` says so. If
 neither is whole the file is refused by name, except for ``log-end``: a loss of power may leave that
