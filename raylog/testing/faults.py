@@ -278,8 +278,8 @@ class Faults:
         if controller is None:
             return
         controllers = self.simulation.controllers
-        if self.scheduler.chance(0.4):
-            if controller.place in controllers.may_be_damaged() and self.scheduler.chance(0.6):
+        if self.scheduler.chance(0.5):
+            if controller.place in controllers.may_be_damaged() and self.scheduler.chance(0.7):
                 controller.kill()
                 self.corruption.damage_metadata([controller.place])
                 return
