@@ -125,23 +125,70 @@ def test_removing_a_folder_that_nobody_holds_spares_the_topic_made_anew(seeds: r
         case.check()
 
 
-# ---------------------------------------------------------------- what a recovery point says
+# ---------------------------------------------------------------- what a loss of power leaves
 
 
-class Writer:
-    """The thread that writes the log, with a model beside it: ``values`` is what the log holds, by offset.
+class Interleaved:
+    """A log that one thread writes while others flush it and lose its power. What must be left then, ``check`` says.
 
-    ``before`` knows of each record, whose value is its own, which one was before it when it was appended.
+    A subclass names its threads' tasks in ``tasks`` and how many disk accesses pass between two losses in ``pause_max``.
     """
+
+    tasks: tuple[str, ...]
+    power_losses: int
+    pause_max: int
 
     def __init__(self, seed: int, **config: Any) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.disk = a_disk()
         self.stepper = Stepper(self.rng)
-        self.config = {"segment_bytes": self.rng.choice((200, 1_000)), **config}
-        self.log = opened(self.disk, OLD, **self.config)
+        self.config = config
+        self.log = opened(self.disk, OLD, **config)
         self.log.trust()
+        self.stepper.take_over(self.log)
+        self.disk.fault = self.stepper.before_call
+
+    def run(self) -> None:
+        for name in self.tasks:
+            self.stepper.start(name, getattr(self, name.split()[0]))
+        self.stepper.run()
+
+    def flush(self) -> None:
+        for _ in range(4):
+            self.log.flush()
+            self.check(WorstLuck())
+
+    def lose_power(self) -> None:
+        for _ in range(self.power_losses):
+            for _ in range(self.rng.randrange(self.pause_max)):
+                self.stepper.before_call("wait", "")
+            self.check(random.Random(self.rng.random()))
+
+    def next_opening(self, luck: random.Random) -> Log:
+        """What the next process would find if the power went now."""
+        disk = SimulatedDisk()
+        disk.root = copy.deepcopy(self.disk.root)
+        disk.lose_power(luck)
+        log = opened(disk, OLD, boot_id="next boot", **self.config)
+        log.check()
+        return log
+
+    def check(self, luck: random.Random) -> None:
+        raise NotImplementedError
+
+
+class Writer(Interleaved):
+    """Appends, rolls and cuts, with a model beside it: ``values`` is what the log holds, by offset.
+
+    ``before`` knows of each record, whose value is its own, which one was before it when it was appended.
+    """
+
+    tasks = ("write", "flush", "flush too", "lose_power")
+    power_losses, pause_max = 4, 20
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, segment_bytes=(200, 1_000)[seed % 2])
         self.values: list[bytes] = []
         self.before: dict[bytes, bytes] = {}
         self.epoch = 0
@@ -150,10 +197,8 @@ class Writer:
             *(kind for kind in ("roll", "cut", "cut", "checkpoint") if self.rng.random() < 0.6),
         ]
         self.reach = self.rng.choice((3, 100))  # how far back a cut goes
-        self.stepper.take_over(self.log)
-        self.disk.fault = self.stepper.before_call
 
-    def work(self) -> None:
+    def write(self) -> None:
         for _ in range(15):
             self.step()
 
@@ -181,21 +226,10 @@ class Writer:
             (self.log.flush_rolled if self.rng.random() < 0.3 else self.log.flush)()
             self.check(WorstLuck())
 
-    def lose_power(self) -> None:
-        for _ in range(4):
-            for _ in range(self.rng.randrange(20)):
-                self.stepper.before_call("wait", "")
-            self.check(random.Random(self.rng.random()))
-
     def check(self, luck: random.Random) -> None:
-        """What the next process would find if the power went now: all below the recovery point, and a state that the log once had."""
+        """All below the recovery point, and a state that the log once had."""
         point = self.log.recovery_point
-        disk = SimulatedDisk()
-        disk.root = copy.deepcopy(self.disk.root)
-        disk.lose_power(luck)
-        log = opened(disk, OLD, boot_id="next boot", **self.config)
-        log.check()
-        found = contents(log)
+        found = contents(self.next_opening(luck))
         assert found[:point] == self.values[:point], f"seed {self.seed}: {self.stepper.history}"
         links = pairwise([b"", *found])
         assert all(self.before[value] == before for before, value in links), f"seed {self.seed}: {self.stepper.history}"
@@ -211,43 +245,23 @@ def contents(log: Log) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("first", [0, 40])
-def test_a_loss_of_power_takes_nothing_below_the_recovery_point_and_mixes_nothing(first: int) -> None:
-    """Whatever the flushes in other threads were doing when the recovery point rose, and when the log was cut."""
-    for seed in range(first, first + 40):
-        case = Writer(seed)
-        case.stepper.start("write", case.work)
-        case.stepper.start("flush", case.flush)
-        case.stepper.start("flush too", case.flush)
-        case.stepper.start("power", case.lose_power)
-        case.stepper.run()
-
-
-# ---------------------------------------------------------------- compaction
-
-
 KEYS = (b"k0", b"k1", b"k2")
 
 
-class Compacter:
+class Compacter(Interleaved):
     """A compacted log that is written, flushed and cleaned at once. Steps of a cleaning are taken where production takes them.
 
     ``written`` holds each key's values with their offsets.
     """
 
+    tasks = ("write", "clean", "flush", "lose_power")
+    power_losses, pause_max = 3, 60
+
     def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.rng = random.Random(seed)
-        self.disk = a_disk()
-        self.stepper = Stepper(self.rng)
-        self.config = {"segment_bytes": 300, "compacts": True, "deletes": False, "min_cleanable_dirty_ratio": 0.0}
-        self.log = opened(self.disk, OLD, **self.config)
-        self.log.trust()
+        super().__init__(seed, segment_bytes=300, compacts=True, deletes=False, min_cleanable_dirty_ratio=0.0)
         self.written: dict[bytes, list[tuple[int, bytes]]] = {key: [] for key in KEYS}
         self.turn: Turn | None = None  # whose step the cleaning waits for
         self.is_over = False
-        self.stepper.take_over(self.log)
-        self.disk.fault = self.stepper.before_call
 
     def put(self) -> None:
         key, value = self.rng.choice(KEYS), b"%d" % self.rng.getrandbits(60)
@@ -287,27 +301,11 @@ class Compacter:
                 self.step(Turn.THREAD)
             self.stepper.before_call("rest", "")
 
-    def flush(self) -> None:
-        for _ in range(4):
-            self.log.flush()
-            self.check(WorstLuck())
-
-    def lose_power(self) -> None:
-        for _ in range(3):
-            for _ in range(self.rng.randrange(60)):
-                self.stepper.before_call("wait", "")
-            self.check(random.Random(self.rng.random()))
-
     def check(self, luck: random.Random) -> None:
         """What is below the recovery point is there, or a later value of its key is; and nothing that was never written."""
         point = self.log.recovery_point
-        disk = SimulatedDisk()
-        disk.root = copy.deepcopy(self.disk.root)
-        disk.lose_power(luck)
-        log = opened(disk, OLD, boot_id="next boot", **self.config)
-        log.check()
         found: dict[bytes, list[tuple[int, bytes]]] = {key: [] for key in KEYS}
-        for key, offset, value in keyed(log):
+        for key, offset, value in keyed(self.next_opening(luck)):
             found[key].append((offset, value))
         for key, written in self.written.items():
             assert set(found[key]) <= set(written), f"seed {self.seed}: {self.stepper.history}"
@@ -328,13 +326,16 @@ def keyed(log: Log) -> list[tuple[bytes, int, bytes]]:
     return found
 
 
-@pytest.mark.parametrize("first", [0, 15])
-def test_a_cleaning_amid_appends_and_flushes_keeps_the_last_value_of_each_key(first: int) -> None:
-    for seed in range(first, first + 15):
-        case = Compacter(seed)
-        for name in ("write", "clean", "flush", "lose_power"):
-            case.stepper.start(name, getattr(case, name))
-        case.stepper.run()
+@pytest.mark.parametrize(
+    ("case", "seeds"),
+    [(Writer, range(40)), (Writer, range(40, 80)), (Compacter, range(15)), (Compacter, range(15, 30))],
+)
+def test_a_loss_of_power_takes_nothing_below_the_recovery_point_and_mixes_nothing(
+    case: type[Writer | Compacter], seeds: range
+) -> None:
+    """Whatever flushes, cuts and a cleaning were doing in other threads. A compacted log keeps the last value of each key."""
+    for seed in seeds:
+        case(seed).run()
 
 
 def test_a_log_is_closed_and_deleted_when_no_thread_is_at_work_in_it_any_more() -> None:
