@@ -4,7 +4,7 @@ It goes over the log in small steps, some of which belong into a thread and some
 does one and says where the next belongs, so that whoever drives it decides how fast it goes, and nobody waits for it::
 
     thread  read the dirty segments, note each key's last offset in a bounded map (``offset_map``); a full map ends the range early
-    thread  flush the dirty segments: what takes the place of a record is on the disk before that goes
+    thread  flush the dirty segments: what takes the place of a record is on the disk before that goes; note how far this goes
     then for each group of segments that fit into one:
     thread  copy what stays into one new segment, its files called ``.cleaned``; flush them
     loop    rename them to ``.swap``
@@ -185,6 +185,8 @@ class Cleaning:
             if not segment.flushed:
                 self._log.flushes.flush_sealed(segment)
                 yield Turn.THREAD
+        self._log.compaction.note_compacted()
+        yield Turn.THREAD
         transactions = CleanedTransactions(self._aborted or ())
         latest_epoch = -1
         for group in self._groups(sources):

@@ -2,6 +2,15 @@
 
 Owns no file and no rule: what is due says ``cleanable``, the work is ``cleaning``'s. Everything here happens where the log is written.
 
+``point`` decides what is cleaned next, so it may not be too high. A loss of power may bring back a lower one: then clean segments
+are cleaned again, which changes nothing. It never brings back a higher one, because the log is emptied where it is cut below the point,
+and that syncs the directory after the checkpoint was written: the older checkpoint does not come back, the newer one may be damaged.
+
+``compacted_end`` decides whether the log can be cut: where the records go that took the place of older ones, the older ones are missing,
+and another replica may still have them. It may not be too low, or such a log is cut and lacks them for good; nor may it lie above what is
+committed, or a replica in sync drops its log where it only has to drop its end. So it has a file of its own, ``compaction.checkpoint``,
+one number in text: flushed before the first new segment of a cleaning is in its place, removed when the log is emptied.
+
 Invariants: ``0 <= point <= log_end_offset``; at most one cleaning is under way; one that ends cleanly raises ``point`` to its end.
 """
 
@@ -12,6 +21,7 @@ from typing import TYPE_CHECKING
 from raylog.log.cleanable import Cleanable, SegmentAge, cleanable
 from raylog.log.cleaning import Cleaning
 from raylog.log.config import NEVER
+from raylog.log.files import Files
 from raylog.log.retention import newest_ms
 from raylog.log.segment import Segment
 
@@ -19,12 +29,16 @@ if TYPE_CHECKING:
     from raylog.log.log import Log
 
 
-class Compaction:
-    __slots__ = ("_log", "current", "fault", "point")
+FILE_NAME = "compaction.checkpoint"
 
-    def __init__(self, log: Log, point: int) -> None:
+
+class Compaction:
+    __slots__ = ("_log", "compacted_end", "current", "fault", "point")
+
+    def __init__(self, log: Log, point: int, compacted_end: int) -> None:
         self._log = log
         self.point = point  # everything below is clean; may lie below the log start offset
+        self.compacted_end = compacted_end  # nothing at or above it has taken the place of an older record
         self.current: Cleaning | None = None
         self.fault: str | None = None  # a batch that cannot be read: the log stays as it is from there on
 
@@ -57,6 +71,7 @@ class Compaction:
         """Compact it, step by step (``Cleaning.step``). ``end`` has to be called when it is over, whatever became of it."""
         assert self.current is None, self._log.where
         self.current = Cleaning(self._log, part, wall_ms)
+        self.compacted_end = max(self.compacted_end, self.current.end_offset)
         return self.current
 
     def end(self, cleaning: Cleaning, *, fault: str | None = None) -> None:
@@ -79,6 +94,22 @@ class Compaction:
         self.point = min(self.point, offset)
         self.fault = None  # what could not be read may be gone
 
+    def note_compacted(self) -> None:
+        """Return when ``compacted_end`` is on the disk. Thread safe."""
+        log = self._log
+        end = 0
+        while end < self.compacted_end:
+            end = self.compacted_end
+            log.files.write_file(_path(log.directory), b"%d\n" % end)
+        if not self.compacted_end:  # the log was emptied meanwhile
+            log.files.remove(_path(log.directory))
+
+    def emptied(self) -> None:
+        """The log is about to be emptied; its directory is synced before it holds anything again."""
+        self.stop()
+        self.compacted_end = 0
+        self._log.files.remove(_path(self._log.directory))
+
     def stop(self, *, waits: bool = False) -> None:
         """End the cleaning that is under way; ``waits`` for its thread, from any thread."""
         if self.current is not None:
@@ -87,6 +118,18 @@ class Compaction:
     def check(self) -> None:
         """Assert the invariants of the module's docstring."""
         assert 0 <= self.point <= self._log.log_end_offset, (self.point, self._log.log_end_offset)
+
+
+def read_compacted_end(files: Files, directory: str) -> int:
+    """What ``note_compacted`` has noted; 0 where nothing was compacted."""
+    try:
+        return int(files.read_file(_path(directory)))
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def _path(directory: str) -> str:
+    return f"{directory}/{FILE_NAME}"
 
 
 def _first_timestamp(segment: Segment) -> int:

@@ -12,6 +12,7 @@ Directory (beside each segment's ``.log``, ``.index``, ``.timeindex``)::
     leader-epoch-checkpoint   where each leader epoch starts     raylog/log/leader_epochs.py
     partition.metadata        topic id                           raylog/log/partition_metadata.py
     replica.checkpoint        raylog's own facts                 raylog/log/checkpoint.py
+    compaction.checkpoint     what may have been compacted       raylog/log/compaction.py
     replica.lock              held for the log's life
 
 Threads: everything in one, except ``flush``, ``flush_rolled``, ``delete_renamed_files`` and the steps of a cleaning that say so, which
@@ -147,7 +148,7 @@ class Log:
             cut_is_unflushed=found.report.cut_bytes > 0,
             wall_ms=wall_ms,
         )
-        self.compaction = Compaction(self, found.cleaner_point)
+        self.compaction = Compaction(self, found.cleaner_point, found.compacted_end)
         self._one_checkpoint = threading.Lock()  # they share a temporary file; a flush that fails writes one, too
         self.is_suspect = found.report.condition in (Condition.SUSPECT, Condition.MISSING)
         self.is_proven = found.report.condition is Condition.CLEAN  # else a clean close would hide what may be lost
@@ -385,7 +386,8 @@ class Log:
         assert offset >= 0, offset
         if offset >= self.log_end_offset:
             return False
-        is_compacted_away = self.config.compacts and offset < max(self.high_watermark, self.compaction.point)
+        is_committed = self.config.compacts and offset < self.high_watermark
+        is_compacted_away = is_committed or offset < self.compaction.compacted_end
         if offset < self.segments.base_offsets[0] or is_compacted_away:
             # What replaced older records goes, and they are gone already: only a whole copy of the leader's log will do.
             self.truncate_fully_and_start_at(min(offset, self.log_start_offset))
@@ -437,7 +439,7 @@ class Log:
     def _empty_at(self, offset: int, wall_ms: int) -> None:
         """Replace everything by one empty segment that starts at ``offset``; start offset and high watermark stay."""
         self._recent.clear()
-        self.compaction.stop()
+        self.compaction.emptied()
         self.snapshots.remove_above(-1)
         self.segments.start_over(offset, config=self.config, wall_ms=wall_ms)
         self.flushes.cut(offset)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from raylog.errors import DiskError, DiskLockedError
 from raylog.log import checkpoint as checkpoints
 from raylog.log.checkpoint import ReplicaCheckpoint
+from raylog.log.compaction import FILE_NAME as COMPACTION_FILE_NAME
+from raylog.log.compaction import read_compacted_end
 from raylog.log.config import LogConfig
 from raylog.log.files import Files, Lock
 from raylog.log.leader_epochs import LeaderEpochs
@@ -50,6 +52,7 @@ class Opened:
     high_watermark: int
     recovery_point: int
     cleaner_point: int = 0
+    compacted_end: int = 0
 
 
 def opened(
@@ -152,6 +155,7 @@ def _opened(
         for offset in snapshots.offsets():
             files.remove(snapshots.path(offset))
         epochs.clear()
+        files.remove(f"{directory}/{COMPACTION_FILE_NAME}")
         segment = Segment.create(files, directory, 0, config=config, wall_ms=wall_ms)
         files.sync_directory(directory)
         return Opened(lock, [segment], epochs, producers, snapshots, transactions, report, 0, 0, 0, 0)
@@ -216,6 +220,7 @@ def _opened(
         high_watermark=high_watermark,
         recovery_point=min(known.recovery_point, end_offset),
         cleaner_point=min(known.cleaner_point, end_offset),
+        compacted_end=max(known.cleaner_point, read_compacted_end(files, directory)),
     )
 
 

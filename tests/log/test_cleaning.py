@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raylog.log.cleaning import Cleaning
+from raylog.log.config import NEVER
 from raylog.log.log import Log
 from raylog.metadata.session import Condition
 from raylog.records.batch import BatchView, batches
@@ -17,6 +19,7 @@ from raylog.records.codec import encode, light_records
 from raylog.records.compression import Compression
 from raylog.records.control import Marker, control_batch
 from raylog.records.corrupt import CorruptBatch
+from raylog.testing.simulated_files import WorstLuck
 
 Row = tuple[int, bytes | None, bytes | None]  # offset, key, value
 RETENTION_MS = 1_000
@@ -290,6 +293,87 @@ def test_a_log_that_is_cut_below_what_was_compacted_starts_over(machine: Any) ->
     machine.log.check()
 
 
+@pytest.mark.parametrize("loses_power", [True, False])
+def test_a_log_that_is_cut_below_what_was_compacted_starts_over_after_a_crash_at_any_step(
+    make_machine: Any, loses_power: bool
+) -> None:
+    """The checkpoint may name an older cleaner point and high watermark than the segments that are in place."""
+    for steps in range(80):
+        each = compacted(make_machine(directory=f"/disk/t-{steps}"))
+        fill(each, 30)
+        written = rows(each.log)
+        each.log.flush()
+        each.log.checkpoint(flush=True)
+        each.log.high_watermark = 0
+        each.log.checkpoint(flush=True)
+        each.log.high_watermark = each.log.log_end_offset
+        cleaning = begin(each)
+        end = cleaning.end_offset
+        is_over = any(cleaning.step() is None for _ in range(steps))
+        each.files.crash()
+        if loses_power:
+            each.disk.lose_power(random.Random(steps))
+            each.boot_id = "another"
+        each.files = each.disk.files()
+        log = each.open()
+        log.truncate_to(end - 3)
+        log.check()
+        below = [row for row in written if row[0] < log.log_end_offset]
+        assert table(rows(log)) == table(below), f"after {steps} steps the log has {rows(log)}"
+        if is_over:
+            return
+    pytest.fail("the cleaning never came to its end")
+
+
+@pytest.mark.parametrize("loses_power", [True, False])
+def test_a_compacted_log_that_is_cut_above_what_is_committed_keeps_what_is(machine: Any, loses_power: bool) -> None:
+    """A replica in sync may have to drop an uncommitted end of several segments. The leader counts on the rest."""
+    fill(compacted(machine))
+    clean(machine)
+    log = machine.log
+    committed, kept = log.log_end_offset, rows(log)
+    log.checkpoint()
+    fill(machine, 20)
+    log.flush()
+    assert log.segments.active.base_offset > committed + 3
+    if loses_power:
+        machine.disk.lose_power(WorstLuck())
+        machine.files, machine.boot_id = machine.disk.files(), "another"
+        log = machine.open()
+    else:
+        log = machine.recover()
+    log.truncate_to(committed + 3)
+    assert log.log_end_offset == committed + 3 and rows(log)[: len(kept)] == kept
+
+
+def test_a_loss_of_power_brings_back_no_cleaner_point_from_before_the_log_was_emptied(
+    machine: Any,
+) -> None:
+    """Nothing of the new copy is clean, and a tombstone that counted as clean would go before the records that it hides."""
+    fill(compacted(machine))
+    clean(machine)
+    log = machine.log
+    log.checkpoint(flush=True)
+    point = log.compaction.point
+    log.truncate_fully_and_start_at(0)
+    log.update_config(replace(machine.config, segment_bytes=1 << 20))
+    put(machine, (b"k", b"old"))
+    put(machine, (b"k", None))
+    put(machine, *((b"other", b"v"),) * point)
+    machine.files.open(machine.path(f"{0:020d}.log")).flush()
+    machine.disk.lose_power(WorstLuck())
+    machine.files, machine.boot_id = machine.disk.files(), "another"
+    log = machine.open()
+    assert log.log_end_offset > point
+    log.high_watermark = log.log_end_offset
+    for _ in range(3):
+        put(machine, (b"other", b"v"))
+        log.roll(machine.wall_ms)
+        clean(machine)
+        machine.wall_ms += 2 * RETENTION_MS
+    assert b"k" not in table(rows(log))
+
+
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_cut_ends_a_cleaning_at_any_step_and_nothing_of_it_stays(make_machine: Any, crashes: bool) -> None:
     for steps in range(1, 40):
@@ -377,11 +461,13 @@ Operations = st.lists(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(operations=Operations, seed=st.integers(0, 1 << 30))
+@given(operations=Operations, seed=st.integers(0, 1 << 30), keeps_checkpoint=st.booleans())
 def test_a_compacted_log_reads_as_the_same_table_whatever_happens_while_it_is_cleaned(
-    make_machine: Any, operations: list[tuple[str, int, Any, int]], seed: int
+    make_machine: Any, operations: list[tuple[str, int, Any, int]], seed: int, keeps_checkpoint: bool
 ) -> None:
-    machine = compacted(make_machine(), flush_messages=1, cleaner_dedupe_buffer_bytes=24 * 6)
+    """Without ``keeps_checkpoint`` a loss of power may bring back an older cleaner point, or take it."""
+    flush_messages = 1 if keeps_checkpoint else NEVER
+    machine = compacted(make_machine(), flush_messages=flush_messages, cleaner_dedupe_buffer_bytes=24 * 6)
     written: list[Row] = []
     for kind, number, how, size in operations:
         if kind == "put":
