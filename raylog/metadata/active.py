@@ -322,6 +322,8 @@ class ActiveController:
     def _take_stock(self, session: Session, hello: Hello, admission: Admission) -> None:
         """What the process brings along. A replica that it led and no longer holds has failed there."""
         assigned = set(self.latest.partitions_on(session.node_id))
+        if admission.former:
+            self._partitions.restarted(session, admission.former)
         for status in hello.replicas:
             if status.id in assigned:
                 session.opened[status.id] = status

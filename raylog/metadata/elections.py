@@ -23,8 +23,8 @@ well serve on) nothing changes. Otherwise the leader is the first of, in assignm
 2. a LIVE, proven eligible leader (ELR, KIP-966), who becomes the whole ISR while the former ISR joins the ELR;
 3. of the LIVE unproven members of both the one with the latest epoch and the longest log, once every other member that may
    still come up has been heard (``wait_for_logs``; the caller bounds the wait);
-4. with both sets empty the last known leader, unless its log is missing (unclean); where another LIVE replica knows of committed
-   records that this log lacks, the longest log instead;
+4. with both sets empty the last known leader, unless its log was found missing since (unclean); where another LIVE replica
+   knows of committed records that this log lacks, the longest log instead;
 5. where the topic allows it and no ISR or ELR member may still turn up (none is ABSENT), the LIVE replica with the latest epoch
    and the longest log (unclean, and then it is the whole ISR).
 
@@ -220,7 +220,24 @@ def opened(state: PartitionState, broker_id: int, incarnation: int, status: Repl
     fit = status.condition in (Condition.CLEAN, Condition.WHOLE) or state.leader_epoch < 0 or blank
     if fit and (status.last_epoch <= state.leader_epoch or state.leader_epoch < 0):
         return admitted(state, {broker_id: incarnation}) if never_opened else state
-    return without_members(state, (broker_id,))  # if it led, then by another incarnation: this one was not elected yet
+    after = without_members(state, (broker_id,))  # if it led, then by another incarnation: this one was not elected yet
+    if status.condition is Condition.MISSING and after.last_known_leader == broker_id:
+        # What it led with is gone. The next process will find the log that this one has begun, and call it suspect.
+        after = replace(after, last_known_leader=NO_LEADER)
+    return after
+
+
+def restarted(state: PartitionState, broker_id: int, former: int) -> PartitionState:
+    """The state after another process than ``former`` (0: none) has said hello; ``opened`` follows.
+
+    The former one may have opened the replica, and copied records that the leader took for committed, before anybody heard of it.
+    So in a partition that somebody has led a missing log is a lost one from now on.
+    """
+    slot = state.slot(broker_id)
+    assert slot is not None, f"broker {broker_id} holds no replica of {state}"
+    if slot.admitted or state.leader_epoch < 0:
+        return state
+    return admitted(state, {broker_id: former})
 
 
 def admitted(state: PartitionState, incarnations: Mapping[int, int]) -> PartitionState:

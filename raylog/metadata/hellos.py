@@ -19,10 +19,14 @@ FORMER_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """``registration`` None: all of it is known. ``came_back``: the incarnation that was registered, and not dead."""
+    """``registration`` None: all of it is known. ``came_back``: the incarnation that was registered, and not dead.
+
+    ``former`` is the incarnation in whose place it comes; 0: the node has had no other process, or had this one already.
+    """
 
     registration: ActorRegistered | None
     came_back: bool
+    former: int = 0
 
 
 def admit(image: MetadataImage, hello: Hello) -> Admission | str:
@@ -60,7 +64,8 @@ def admit(image: MetadataImage, hello: Hello) -> Admission | str:
         listener=hello.listener,
     )
     came_back = known is not None and known.alive and known.incarnation == identity.incarnation
-    return Admission(None if registration == known else registration, came_back)
+    replaced = known.incarnation if known is not None and known.incarnation != identity.incarnation else 0
+    return Admission(None if registration == known else registration, came_back, replaced)
 
 
 def _directory_of(image: MetadataImage, node_id: int) -> object:

@@ -203,6 +203,13 @@ class PartitionDecisions:
         self.judge(session, status)
         self.settle([status.id], now_ms)
 
+    def restarted(self, session: Session, former: int) -> None:
+        """That session's process is another than ``former``, the last one that the node had; ``judge`` has to follow."""
+        for id in self._ledger.latest.partitions_on(session.node_id):
+            topic = self._ledger.latest.topics[id.topic_id]
+            state = topic.partitions[id.partition]
+            self._change(topic, id, state, elections.restarted(state, broker_of(session.node_id), former))
+
     def judge(self, session: Session, status: ReplicaStatus) -> None:
         """What the condition of a log, found by this process, costs its replica."""
         topic = self._ledger.latest.topics[status.topic_id]

@@ -28,9 +28,9 @@ from raylog.types import NO_LEADER, Endpoint, TopicIdPartition
 class ReplicaSlot:
     """Where one replica of a partition lives, as assigned.
 
-    ``admitted`` is the incarnation whose log was last judged fit to be (or to come back) in sync; 0: no process has opened
-    this replica yet. A suspect or missing log of another incarnation than this one costs the replica its ISR and ELR seats;
-    of this one it has already been judged (``elections.opened``).
+    ``admitted`` is the incarnation whose log was last judged fit to be (or to come back) in sync, or a former one that may
+    have opened it unheard; 0: no process has opened this replica yet. A suspect or missing log of another incarnation than
+    this one costs the replica its ISR and ELR seats; of this one it has already been judged (``elections.opened``).
     """
 
     broker_id: int

@@ -54,7 +54,7 @@ def test_the_leader_on_a_lost_disk_is_succeeded_and_never_leads_by_what_it_no_lo
     world.pass_time(60_000, step=1_000)
     state = world.state(id)
     assert (state.leader, state.isr, state.elr) == (-1, (), ())
-    assert state.leader_epoch > epoch and state.last_known_leader == 2
+    assert state.leader_epoch > epoch and state.last_known_leader == -1
     assert isinstance(world.process(id, 2).held[id], ReplicaStatus)
 
 

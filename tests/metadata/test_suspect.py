@@ -32,6 +32,21 @@ def test_a_suspect_follower_leaves_the_isr_even_if_its_death_went_unnoticed(thre
     assert three.leader(three.p).alter(three.p, 0, 2, 1) == 0, "and comes back when it has caught up"
 
 
+def test_a_missing_log_is_no_new_one_where_a_former_process_may_have_opened_it_unheard(world):
+    """It may have followed, and the leader may have counted it, while its session was cut."""
+    world.starts_at_once = False
+    id = TopicIdPartition(world.create("t", (0, 1)), 0)
+    world.launch(world.state(id).node_of(0))
+    unheard = world.launch(world.state(id).node_of(1), says_hello=False)
+    unheard.opens = False
+    unheard.hello()
+    world.run_later()
+    assert (world.state(id).leader, world.state(id).isr) == (0, (0, 1))
+    new = world.launch(unheard.node)
+    assert new.held[id].condition is Condition.MISSING
+    assert world.state(id).isr == (0,)
+
+
 def test_a_log_that_was_judged_is_not_judged_again_by_the_next_controller(three):
     new = three.restart(three.p, 1, Condition.SUSPECT)
     assert three.leader(three.p).alter(three.p, 0, 2, 1) == 0
@@ -83,6 +98,12 @@ def test_a_missing_log_waits_for_an_unclean_election_by_hand(one):
     outcome = one.ask(ElectLeaders(ElectionType.UNCLEAN, (("t", 0),))).partitions[0]
     assert outcome.error == 0
     assert one.state(one.p).leader == 0 and one.state(one.p).unclean_elections == 1
+
+
+def test_a_log_that_was_missing_waits_for_an_unclean_election_when_its_next_process_calls_it_suspect(one):
+    one.restart(one.p, 0, Condition.MISSING)
+    one.restart(one.p, 0, Condition.SUSPECT)
+    assert (one.state(one.p).leader, one.state(one.p).unclean_elections) == (-1, 0)
 
 
 def test_a_missing_log_waits_for_an_unclean_election_by_config(one):
