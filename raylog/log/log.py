@@ -39,7 +39,7 @@ from raylog.log.offset_index import MAX_RELATIVE_OFFSET
 from raylog.log.opening import Opened, note, opened, reload_producers
 from raylog.log.recent_appends import RecentAppends
 from raylog.log.record_validation import CheckedRecords, storable
-from raylog.log.removal import rename_for_removal
+from raylog.log.removal import finish_removal, rename_for_removal
 from raylog.log.results import AppendResult, Found, LogSlice, OffsetOutOfRange, RecordListTooLarge
 from raylog.log.retention import deletable, facts_of
 from raylog.log.segments import Segments
@@ -572,10 +572,10 @@ class Log:
         try:
             self.compaction.stop(waits=True)
             self.flushes.end()
-            doomed = rename_for_removal(self.files, self.directory, self.topic_id)
+            rename_for_removal(self.files, self.directory, self.topic_id)
         finally:
             self._release()
-        self.files.remove_directory(doomed)
+        finish_removal(self.files, self.directory, self.topic_id)
 
     def _release(self) -> None:
         """Let others open the folder. From here on no thread of this log touches a file there."""

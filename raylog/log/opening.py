@@ -25,6 +25,7 @@ from raylog.log.old_formats import converts
 from raylog.log.partition_metadata import LOCK_NAME, read_topic_id, write_topic_id
 from raylog.log.producers import ProducerSnapshots, ProducerStates
 from raylog.log.recovery import RecoveryReport, load_segments, tidy
+from raylog.log.removal import stray_directory
 from raylog.log.segment import Segment
 from raylog.log.transactions import Transactions
 from raylog.metadata.session import Condition
@@ -72,7 +73,7 @@ def opened(
     try:
         other = read_topic_id(files, directory)
         if other is not None and other != topic_id:
-            report.set_aside = f"{directory}.{other.hex}-stray"
+            report.set_aside = stray_directory(directory, other)
             files.replace(directory, report.set_aside)
             lock.close()
             lock = _locked(files, directory)

@@ -4,12 +4,18 @@ A folder is deleted in two steps. It is renamed to ``<folder>.<topic id>-delete`
 lock, so nobody else ever sees half of it, and a topic of the same name can have its folder at once. Then the renamed
 folder is removed. A crash between the steps leaves a renamed folder, which the next ``remove_folder`` removes.
 
-A folder that names another topic id in ``partition.metadata``, or none, is somebody else's and stays.
+A deletion ends with a sync of the disk's folder: the controller forgets a replica whose folder is gone, and nobody would
+free the space of one that a loss of power brings back.
+
+A folder that names another topic id in ``partition.metadata``, or none, is somebody else's and stays. One that the opening
+of a later topic of the same name has set aside (``stray_directory``) is removed with its own topic.
 """
 
 from __future__ import annotations
 
+import os.path
 import uuid
+from contextlib import suppress
 
 from raylog.errors import DiskError
 from raylog.log.files import Files
@@ -21,16 +27,22 @@ def doomed_directory(directory: str, topic_id: uuid.UUID) -> str:
     return f"{directory}.{topic_id.hex}-delete"
 
 
-def rename_for_removal(files: Files, directory: str, topic_id: uuid.UUID) -> str:
-    """The first step: returns the new name. The caller holds the folder's lock and has seen that it is that topic's."""
+def stray_directory(directory: str, topic_id: uuid.UUID) -> str:
+    """What a folder of that topic is called once another topic of its name needs the place."""
+    return f"{directory}.{topic_id.hex}-stray"
+
+
+def rename_for_removal(files: Files, directory: str, topic_id: uuid.UUID) -> None:
+    """The first step. The caller holds the folder's lock and has seen that it is that topic's."""
     doomed = doomed_directory(directory, topic_id)
     files.remove_directory(doomed)
     files.replace(directory, doomed)
-    return doomed
 
 
 def remove_folder(files: Files, directory: str, topic_id: uuid.UUID) -> None:
-    """Delete the folder if it is that topic's, and what an interrupted deletion has left. OSError if that fails.
+    """Delete the folder if it is that topic's, what an interrupted deletion has left, and what was set aside.
+
+    It stays away when power is lost after that. OSError if any of it fails.
 
     Idempotent. DiskLockedError: a log has it open, in a process that is dying or because the replica has come back
     meanwhile; or another process opens or deletes it just now.
@@ -47,7 +59,15 @@ def remove_folder(files: Files, directory: str, topic_id: uuid.UUID) -> None:
                     rename_for_removal(files, directory, topic_id)
             finally:
                 lock.close()
+    files.remove_directory(stray_directory(directory, topic_id))
+    finish_removal(files, directory, topic_id)
+
+
+def finish_removal(files: Files, directory: str, topic_id: uuid.UUID) -> None:
+    """The second step, which needs no lock."""
     files.remove_directory(doomed_directory(directory, topic_id))
+    with suppress(FileNotFoundError):  # the disk's folder is gone, too
+        files.sync_directory(os.path.dirname(directory))
 
 
 def _is_of(files: Files, directory: str, topic_id: uuid.UUID) -> bool:

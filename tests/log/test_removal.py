@@ -15,6 +15,7 @@ from raylog.log.disk_files import DiskFiles
 from raylog.log.log import Log
 from raylog.log.partition_metadata import LOCK_NAME, read_topic_id, write_topic_id
 from raylog.log.removal import doomed_directory, remove_folder
+from raylog.testing.simulated_files import SimulatedDisk, WorstLuck
 
 T, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
 
@@ -69,6 +70,40 @@ def test_a_folder_that_a_log_has_open_is_not_deleted(tmp_path):
     lock.close()
     remove_folder(files, str(directory), T)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("has_log_open", [True, False])
+def test_a_deleted_folder_does_not_come_back_when_power_is_lost(has_log_open):
+    """The controller forgets a replica whose folder is gone, so nobody would ever free the space of one that comes back."""
+    disk = SimulatedDisk()
+    files = disk.files()
+    files.make_directory("/disk")
+    log = Log.open(
+        "/disk/t-0",
+        files=files,
+        config=LogConfig(segment_index_bytes=4096),
+        topic="t",
+        partition=0,
+        topic_id=T,
+        now_ms=0,
+        boot_id="boot",
+    )
+    disk.flush_everything()
+    if has_log_open:
+        log.delete()
+    else:
+        log.close()
+        remove_folder(files, "/disk/t-0", T)
+    disk.lose_power(WorstLuck())
+    assert disk.files().list_directory("/disk") == []
+
+
+def test_a_folder_that_was_set_aside_for_the_next_topic_of_its_name_goes_with_its_topic(tmp_path):
+    directory = folder(tmp_path, T)
+    opened(directory, OTHER).close()
+    assert len(list(tmp_path.iterdir())) == 2
+    remove_folder(DiskFiles(), str(directory), T)
+    assert list(tmp_path.iterdir()) == [directory] and read_topic_id(DiskFiles(), str(directory)) == OTHER
 
 
 def opened(directory, topic_id):
