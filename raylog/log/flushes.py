@@ -95,7 +95,7 @@ class Flushes:
             for segment in waiting:
                 if not sealed_only or segment.base_offset < end_offset:
                     segment.flush()
-            if names_changed:
+            if log.snapshots.flush() or names_changed:
                 log.files.sync_directory(log.directory)
             log.leader_epochs.flush()
         with self._guard:
@@ -116,6 +116,12 @@ class Flushes:
         with self._noting_failure():
             self._log.segments.active.flush()
         self.cut_is_unflushed = False
+
+    def flush_snapshots(self) -> None:
+        """Only the producers' snapshots, where the log is written."""
+        with self._noting_failure():
+            self._log.snapshots.flush()
+            self._log.files.sync_directory(self._log.directory)
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:

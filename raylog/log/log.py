@@ -473,6 +473,9 @@ class Log:
             return []
         if count == len(segments):
             self.roll(wall_ms)
+        if segments.names_changed or not self.snapshots.are_flushed:
+            # Only the snapshot where the log begins then tells of the producers before it, and no flush has come by since the roll.
+            self.flushes.flush_snapshots()
         new_start = max(self.log_start_offset, segments.base_offsets[count])
         if new_start > self.log_start_offset:
             self.log_start_offset = new_start
@@ -560,8 +563,8 @@ class Log:
             self.compaction.stop(waits=True)
             if clean:
                 self.segments.active.seal()
-                self.snapshots.write(self.producers)
                 self.flush()
+                self.snapshots.write(self.producers)
                 self.files.sync_directory(self.directory)
                 self.checkpoint(clean=self.is_proven, flush=True)
         finally:

@@ -252,16 +252,30 @@ def load_producers(
 ) -> None:
     """As of ``end_offset``: the latest snapshot, what was written since, and the few batches before that a snapshot leaves out.
 
+    A snapshot that is missing where a segment begins is written again: it is all that remains when the segments before it go.
     The batches do not say when they were appended; ``wall_ms`` is the latest that it can have been.
     """
     start = snapshots.load_latest(producers, log_start_offset=segments[0].base_offset, end_offset=end_offset)
     if len(producers):
         producers.doubt_times(wall_ms, expiration_ms)
         producers.remember_older(_tail(segments, start))
+    known = set(snapshots.offsets())
+    bases = (segment.base_offset for segment in segments[1:])
+    lacking = [base_offset for base_offset in bases if base_offset > start and base_offset not in known]
     for batch in _batches(segments, start):
+        while lacking and lacking[0] <= batch.base_offset:
+            _write_snapshot(producers, snapshots, lacking.pop(0))
         if batch.has_valid_crc():  # else whoever reads it finds that out; here it would mislead
             note(producers, batch, wall_ms)
+    for base_offset in lacking:
+        _write_snapshot(producers, snapshots, base_offset)
     producers.end_offset = end_offset
+
+
+def _write_snapshot(producers: ProducerStates, snapshots: ProducerSnapshots, offset: int) -> None:
+    if len(producers):
+        producers.end_offset = offset
+        snapshots.write(producers)
 
 
 def note(producers: ProducerStates, batch: BatchView, wall_ms: int) -> None:

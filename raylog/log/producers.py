@@ -11,7 +11,8 @@ For each producer id: its epoch and its last five batches (sequence range, offse
 
 A log replays its batches through ``note`` on followers, in recovery and after truncation, which judges nothing. Snapshots are
 Apache Kafka's ``<offset>.snapshot``: the state after all records below that offset, taken at every roll and at a clean stop, so
-that only the records behind it are replayed. They hold one batch per producer. Layout, big-endian::
+that only the records behind it are replayed. A flush of the log flushes them, too: once the segments before a snapshot are
+deleted, nothing else tells of those who wrote there. They hold one batch per producer. Layout, big-endian::
 
     version i16 (1), crc u32 (CRC-32C of what follows), count i32, then for each producer:
     producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32,
@@ -27,7 +28,9 @@ producer counts as seen just now. So none is forgotten too early, and one that a
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import crc32c
@@ -306,11 +309,12 @@ class ProducerStates:
 class ProducerSnapshots:
     """The ``.snapshot`` files of one directory."""
 
-    __slots__ = ("_directory", "_files")
+    __slots__ = ("_directory", "_files", "_unflushed")
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self._directory = directory
+        self._unflushed: deque[int] = deque()  # those that say anything
 
     def path(self, offset: int) -> str:
         return f"{self._directory}/{offset:020d}.snapshot"
@@ -320,8 +324,27 @@ class ProducerSnapshots:
         return [int(name[:20]) for name in names if name.endswith(".snapshot") and name[:20].isdigit()]
 
     def write(self, producers: ProducerStates) -> None:
-        """At ``producers.end_offset``. Not flushed: a damaged one is passed over and the log replayed from further back."""
+        """At ``producers.end_offset``. Until it is flushed a damaged one is passed over and the log replayed from further back."""
         self._files.write_file(self.path(producers.end_offset), producers.encode_snapshot(), flush=False)
+        if len(producers):
+            self._unflushed.append(producers.end_offset)
+
+    @property
+    def are_flushed(self) -> bool:
+        return not self._unflushed
+
+    def flush(self) -> bool:
+        """Flush what was written. Says whether there was any: then a sync of the directory has to follow. Thread safe."""
+        found = False
+        while self._unflushed:
+            found = True
+            with suppress(FileNotFoundError):  # removed meanwhile
+                file = self._files.open(self.path(self._unflushed.popleft()))
+                try:
+                    file.flush()
+                finally:
+                    file.close()
+        return found
 
     def load_latest(self, producers: ProducerStates, *, log_start_offset: int, end_offset: int) -> int:
         """Load the latest usable snapshot at or below ``end_offset``; returns the offset to replay from. Removes damaged ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -347,3 +348,61 @@ def test_snapshots_read_back_every_field() -> None:
     state = again.get(1 << 40)
     assert state is not None and state.last_sequence == 0 and state.batches[0].base_sequence == LAST_SEQUENCE
     assert len(states.encode_snapshot()) == 10 + 2 * 46
+
+
+@pytest.mark.parametrize("how", ["reopen", "recover", "power"])
+def test_producers_whose_records_were_deleted_are_remembered_over_restarts(make_machine: Any, how: str) -> None:
+    """As Apache Kafka's: by the snapshot at the base of the first segment that is left."""
+    for seed in range(200):
+        rng = random.Random(seed)
+        machine = make_machine()
+        log = machine.open()
+        appended: list[tuple[int, int]] = []  # producer and sequence, by offset
+        for _ in range(rng.randrange(5, 40)):
+            kind = rng.choice(("append", "append", "append", "roll", "delete", "retain", "flush", "restart"))
+            if kind == "append":
+                producer = rng.randrange(3)
+                known = log.producers.get(producer)
+                sequence = known.last_sequence + 1 if known is not None else 0
+                machine.append(b"v", producer_id=producer, producer_epoch=0, base_sequence=sequence)
+                appended.append((producer, sequence))
+                log.high_watermark = log.log_end_offset
+            elif kind == "roll":
+                log.roll(machine.wall_ms)
+            elif kind == "delete":
+                log.advance_log_start(rng.randrange(log.log_start_offset, log.log_end_offset + 1))
+            elif kind == "retain":
+                log.delete_old_segments(machine.wall_ms)
+            elif kind == "flush":
+                log.flush()
+            else:
+                safe_end = log.recovery_point if how == "power" else log.log_end_offset
+                if how == "power":
+                    machine.disk.lose_power(rng)
+                    machine.files, machine.boot_id = machine.disk.files(), machine.boot_id + "+"
+                    log = machine.open()
+                else:
+                    log = getattr(machine, how)()
+                log.high_watermark = log.log_end_offset
+                del appended[log.log_end_offset :]
+                found = {each.producer_id: each.last_sequence for each in log.producers}
+                assert all(found.get(who, -1) >= sequence for who, sequence in appended[:safe_end]), (seed, found)
+                assert found.items() <= set(appended), (seed, found)
+
+
+def test_a_deletion_waits_for_the_disk_only_where_no_flush_has_come_by_since_the_roll(machine: Any) -> None:
+    """It happens where the log is written, and would hold up everybody else there."""
+    log = machine.open(segment_bytes=200)
+    flushed = []
+    for is_flushed in (False, True):
+        for sequence in range(3):
+            machine.append(b"v" * 50, producer_id=int(is_flushed), producer_epoch=0, base_sequence=sequence)
+        log.high_watermark = log.log_end_offset
+        log.advance_log_start(log.segments.active.base_offset)
+        if is_flushed:
+            log.flush_rolled()
+        flushed.clear()
+        machine.disk.fault = lambda operation, path: flushed.append(path) if operation == "flush" else None
+        assert log.delete_old_segments(machine.wall_ms)
+        machine.disk.fault = None
+        assert [path for path in flushed if path.endswith(".snapshot")] == flushed and (flushed == []) == is_flushed
