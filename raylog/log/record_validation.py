@@ -7,6 +7,8 @@ Records are walked without making objects of them (``raylog.records.checking``):
                                        codec, message.timestamp.before.max.ms is set, or the header shows that a timestamp is too new
     a compacted topic                  every record has a key
     message.timestamp.*.max.ms         every timestamp lies within them, except of a record that has none
+    every batch that is looked into    where its header names a smaller greatest timestamp than a record has, the header is
+                                       corrected, as Kafka does: else searches by time would pass the batch over
     compression.type                   names the codec that the batch is stored with
 
 Apache Kafka inflates every batch. Here that would cost several times what the rest of an append does, so a compressed batch that
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from raylog.errors import KafkaError, RecordError
@@ -32,8 +35,15 @@ from raylog.log.config import NEVER, LogConfig
 from raylog.log.files import Buffer
 from raylog.log.validation import InvalidRecord, InvalidTimestamp, MessageTooLarge, validated
 from raylog.records import kernel
-from raylog.records.batch import HEADER_SIZE, BatchView, TimestampType, batches, with_log_append_time
-from raylog.records.checking import LONG_MAX, LONG_MIN, RecordFaults, RefusedRecord, record_faults
+from raylog.records.batch import (
+    HEADER_SIZE,
+    BatchView,
+    TimestampType,
+    batches,
+    with_log_append_time,
+    with_max_timestamp,
+)
+from raylog.records.checking import LONG_MAX, LONG_MIN, RecordFaults, RefusedRecord, largest_timestamp, record_faults
 from raylog.records.codec import recompressed
 from raylog.records.compression import INFLATED_BYTES_MAX, Compression, InflatedTooLarge, decompress
 from raylog.records.corrupt import CorruptBatch
@@ -152,18 +162,10 @@ def _checked(view: BatchView, config: LogConfig, wall_ms: int, where: str, first
     is_plain = view.compression == Compression.NONE
     inflated = None if is_plain or not _is_inflated(view, config, wall_ms) else _inflated(view, config, where)
     if is_plain or inflated is not None:
-        faults = record_faults(
-            view.buffer if inflated is None else inflated,
-            view.record_count,
-            base_timestamp=view.base_timestamp,
-            start=view.position + HEADER_SIZE if inflated is None else 0,
-            end=view.end if inflated is None else None,
-            needs_keys=config.compacts,
-            oldest=LONG_MIN if oldest is None else oldest,
-            newest=LONG_MAX if newest is None else newest,
-        )
+        faults, greatest = _judged(view, inflated, config, oldest, newest)
         if faults is not None:
             raise _refusal(faults, view, config, wall_ms, where, first_index)
+        view = view if greatest is None else with_max_timestamp(view, greatest)
     if newest is not None and view.max_timestamp > newest:  # no record has it, but the log would live by it
         raise InvalidTimestamp(f"{where}: the batch's greatest {_too_new(view.max_timestamp, config, wall_ms)}.")
     if config.compression is None or not _is_recompressed(view, config):
@@ -175,6 +177,36 @@ def _checked(view: BatchView, config: LogConfig, wall_ms: int, where: str, first
             f"max.message.bytes is {config.max_message_bytes}."
         )
     return stored
+
+
+def _judged(
+    view: BatchView, inflated: bytes | None, config: LogConfig, oldest: int | None, newest: int | None
+) -> tuple[RecordFaults | None, int | None]:
+    """What is wrong with the records; and the greatest of their timestamps where the header names a smaller one."""
+    records, start, end = (
+        (view.buffer, view.position + HEADER_SIZE, view.end) if inflated is None else (inflated, 0, len(inflated))
+    )
+    judge = partial(
+        record_faults,
+        records,
+        view.record_count,
+        base_timestamp=view.base_timestamp,
+        start=start,
+        end=end,
+        needs_keys=config.compacts,
+        oldest=LONG_MIN if oldest is None else oldest,
+    )
+    newest = LONG_MAX if newest is None else newest
+    named = view.max_timestamp if config.timestamp_type == TimestampType.CREATE_TIME else LONG_MAX
+    faults = judge(newest=min(named, newest))
+    if faults is None or named >= newest:
+        return faults, None
+    faults = judge(newest=newest)
+    if faults is not None:
+        return faults, None
+    return None, largest_timestamp(
+        records, view.record_count, base_timestamp=view.base_timestamp, start=start, end=end, above=named
+    )
 
 
 def _inflated(view: BatchView, config: LogConfig, where: str) -> bytes:

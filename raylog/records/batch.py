@@ -262,6 +262,14 @@ def set_log_append_time(batch: bytearray | memoryview, log_append_time_ms: int, 
         _CRC.pack_into(batch, position + CRC_POSITION, crc32c(covered))
 
 
+def with_max_timestamp(view: BatchView, max_timestamp: int) -> BatchView:
+    """A copy of the batch, alone in its buffer, whose header names another greatest timestamp."""
+    changed = bytearray(view.data)
+    _TIMESTAMP.pack_into(changed, 35, max_timestamp)
+    _CRC.pack_into(changed, CRC_POSITION, crc32c(memoryview(changed)[CRC_START:]))
+    return BatchView(changed)
+
+
 def with_log_append_time(view: BatchView, log_append_time_ms: int) -> BatchView:
     """A copy of the batch, alone in its buffer, with ``set_log_append_time``."""
     stamped = bytearray(view.data)

@@ -12,6 +12,7 @@ from ``HELD_BYTES_MAX`` on it lets go of the GIL meanwhile. Python takes 1 to 3 
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Callable
 from ctypes import byref, c_int, c_ssize_t, c_void_p, py_object
 from dataclasses import dataclass
@@ -89,6 +90,25 @@ def record_faults(
     return RecordFaults(broken, refused, report.fault_count)
 
 
+def largest_timestamp(
+    records: Buffer, count: int, *, base_timestamp: int, start: int = 0, end: int | None = None, above: int
+) -> int:
+    """The greatest timestamp of the records, which ``record_faults`` has found whole; ``above`` if none is greater."""
+    stop = len(records) if end is None else end
+    found = kernel.loaded()
+    if found is None:
+        content, position, largest = bytes(memoryview(records)[start:stop]), 0, above
+        for index in range(count):
+            position, delta, _ = _walk_plain_record(content, position, index)
+            largest = max(largest, _wrapped(base_timestamp + delta))
+        return largest
+    faults = (kernel.Fault * count)()
+    report = kernel.Report(faults, count)
+    _lent(found.check_records, records, start, stop, count, base_timestamp, False, LONG_MIN, above, byref(report))
+    numbers = array("q", memoryview(faults).cast("B")[: report.fault_count * ctypes.sizeof(kernel.Fault)].tobytes())
+    return max(numbers[1::2], default=above)
+
+
 # ------------------------------------------------------------------ lending bytes to C
 
 
@@ -142,9 +162,7 @@ def _walk_in_python(
     try:
         for index in range(count):
             position, timestamp_delta, has_key = _walk_plain_record(content, position, index)
-            timestamp = base_timestamp + timestamp_delta
-            if not LONG_MIN <= timestamp <= LONG_MAX:
-                timestamp = (timestamp - LONG_MIN) % (1 << 64) + LONG_MIN
+            timestamp = _wrapped(base_timestamp + timestamp_delta)
             lacks_key = needs_keys and not has_key
             if lacks_key or (not oldest <= timestamp <= newest and timestamp != _NO_TIMESTAMP):
                 refused_count += 1
@@ -155,6 +173,10 @@ def _walk_in_python(
     if position != len(content):
         return RecordFaults((count, kernel.REASONS[kernel.TRAILING]), tuple(refused), refused_count)
     return RecordFaults(None, tuple(refused), refused_count)
+
+
+def _wrapped(timestamp: int) -> int:
+    return timestamp if LONG_MIN <= timestamp <= LONG_MAX else (timestamp - LONG_MIN) % (1 << 64) + LONG_MIN
 
 
 class _Broken(Exception):

@@ -113,6 +113,25 @@ def test_a_header_may_not_hide_a_timestamp_nor_make_one_up(machine: Any) -> None
     assert refused(machine, made_up, ErrorCode.invalid_timestamp, "greatest timestamp 20000") == ()
 
 
+@pytest.mark.parametrize("has_kernel", [True, False])
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+def test_a_batch_whose_header_names_too_small_a_timestamp_is_found_by_time(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, codec: Compression, has_kernel: bool
+) -> None:
+    """Kafka computes the greatest timestamp anew, too. A compressed batch is looked into where the topic gives a reason."""
+    if not has_kernel:
+        monkeypatch.setattr(kernel, "loaded", lambda: None)
+    log = machine.open(compacts=codec is not Compression.NONE)
+    records = b"".join(pure.encode_record(time, index, b"k", b"v", ()) for index, time in enumerate((5, 70, 30)))
+    log.append_as_leader(batch_of(records, 3, codec), leader_epoch=0, wall_ms=machine.wall_ms)
+    assert log.offset_for_timestamp(31) == log.largest_timestamp() == (70, 1, 0)
+    stored = next(batches(log.read(0, 1 << 20).records))
+    assert stored.max_timestamp == 70 and stored.has_valid_crc() and len(decode(stored)) == 3
+    right = encode([(5, b"k", b"v", ()), (4, b"k", b"v", ())])
+    log.append_as_leader(right, leader_epoch=0, wall_ms=machine.wall_ms)
+    assert bytes(log.read(3, 1 << 20).records)[16:] == right[16:], "a right one is stored as it came"
+
+
 # ------------------------------------------------------------------ what hostile batches cost
 
 BOMB = {
