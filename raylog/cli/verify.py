@@ -41,7 +41,9 @@ def verify(
     difference (offset, replica, what differs), or a replica that could not be compared.
 
     With --repair a copy whose CRC does not hold, or that is another one than a majority of the replicas has, is cut at the first
-    difference and copied anew; then the partition is compared again. Nothing is touched where nobody can say which copy is right.
+    difference and copied anew; then the partition is compared again. A copy of a compacted topic is copied anew as a whole, if its
+    last records are others than those of the leader and a majority of the ISR. Nothing is touched where nobody can say which copy is
+    right.
     Exits with 0 if all replicas are the same in the end.
     """
     with find_cluster(folder, address, timeout).admin() as admin, progress_bar(quiet=as_json) as progress:

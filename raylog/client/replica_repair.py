@@ -6,6 +6,12 @@
 - Of several that are whole in themselves those are right that more than half of all replicas have.
 - Else nobody can say which is right, and nothing is touched.
 
+The replicas of a compacted topic have bytes of their own. ``judge_tables`` decides there:
+
+- A copy with a batch that is wrong in itself is wrong, if another one is whole.
+- Of several that are whole in themselves, the leader's table is right if more than half of the ISR, and two replicas at least, have it.
+  Every other copy is wrong then. Else nothing is touched.
+
 A wrong replica is told so (``RepairReplica``). From there everything goes as with damage that it finds itself: it leaves the ISR,
 another one leads if it did, it cuts its log at that offset and copies the rest from the leader. ``repaired`` waits for each before
 the next one is told, so that a partition never has more than one replica less because of it.
@@ -14,7 +20,7 @@ the next one is told, so that a partition never has more than one replica less b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
@@ -83,6 +89,30 @@ def judge(copies: Mapping[int, bytes], replicas: int) -> Judgement:
     return Judgement(wrong, right=right)
 
 
+def judge_tables(
+    damaged: Mapping[int, str], tables: Mapping[int, object], leader: int, isr: Collection[int]
+) -> Judgement:
+    """Whose copy of a compacted partition is wrong.
+
+    ``damaged``: by broker, what is wrong with a batch of its. ``tables``: by broker, of every other replica that was compared, the last
+    record of each key.
+    """
+    if damaged and not tables:
+        return Judgement({}, "no replica is whole")
+    wrong = dict(damaged)
+    first, *others = tables.values()
+    if all(table == first for table in others):
+        return Judgement(wrong, "" if wrong else "the copies are the same: what is wrong is wrong in all of them")
+    agreeing = {broker for broker in tables if leader in tables and tables[broker] == tables[leader]}
+    if len(agreeing) < 2 or 2 * len(agreeing & set(isr)) <= len(isr):
+        return Judgement(
+            {}, "the copies differ, each is whole in itself, and the leader's is not that of a majority of the ISR"
+        )
+    named = ", ".join(map(str, sorted(agreeing)))
+    why = f"its last records of some keys are others than on brokers {named}"
+    return Judgement(wrong | {broker: why for broker in tables if broker not in agreeing})
+
+
 Read = Callable[[int, int], Awaitable[bytes]]
 """What the replica of a broker returns from an offset on. Raises RaylogError."""
 
@@ -103,12 +133,50 @@ async def repaired(
     for broker, why in sorted(judgement.wrong.items()):
         await _tell(link, key, broker, offset, why)
         if not await _becomes(judgement.right, broker, offset, read, link, patience_s):
-            return done, (
-                f"broker {broker} is wrong ({why}) and was told so, but has not copied it anew within {patience_s:g} s: "
-                "another replica has to be in sync"
-            )
+            return done, _not_copied(broker, why, patience_s)
         done.append(Repair(*key, broker, offset, why))
     return done, judgement.undecided
+
+
+async def recopied(
+    link: ClusterLink, key: TopicPartition, judgement: Judgement, offsets: Mapping[int, int], *, patience_s: float
+) -> tuple[list[Repair], str]:
+    """Have the wrong replicas of a compacted partition copied anew, one after the other; as ``repaired``.
+
+    ``offsets``: by broker, where each of them is wrong. A compacted log is not cut there but emptied.
+    """
+    done: list[Repair] = []
+    for broker, why in sorted(judgement.wrong.items()):
+        view = await link.metadata.partition(key)
+        epoch = view.leader.epoch
+        await _tell(link, key, broker, offsets[broker], why)
+        if not await _rejoins(link, key, broker, epoch, patience_s):
+            return done, _not_copied(broker, why, patience_s)
+        done.append(Repair(*key, broker, offsets[broker], why))
+    return done, judgement.undecided
+
+
+async def _rejoins(link: ClusterLink, key: TopicPartition, broker: int, epoch: int, patience_s: float) -> bool:
+    """Whether the broker's replica is in sync in a later epoch than that: the controller took it out of the ISR between."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while loop.time() < deadline:
+        try:
+            await link.metadata.refresh([key.topic])
+            view = await link.metadata.partition(key)
+            if view.isr_epoch > epoch and any(broker_of(node) == broker for node in view.isr):
+                return True
+        except RaylogError:
+            pass  # the controller is away
+        await asyncio.sleep(RETRY_S)
+    return False
+
+
+def _not_copied(broker: int, why: str, patience_s: float) -> str:
+    return (
+        f"broker {broker} is wrong ({why}) and was told so, but has not copied it anew within {patience_s:g} s: "
+        "another replica has to be in sync"
+    )
 
 
 async def _tell(link: ClusterLink, key: TopicPartition, broker: int, offset: int, why: str) -> None:

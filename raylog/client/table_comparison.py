@@ -4,8 +4,12 @@ Each replica compacts for itself, when it comes to it. So what has to be the sam
 offset where it was written; a key whose last record is a tombstone is not in it, for one replica may have dropped it already. Each
 replica's batches are also checked for themselves: CRC, offsets that ascend, leader epochs that never go back and are none of the future.
 
-``TableComparison`` is fed the replicas' portions in any order, each from ``offset_of`` on, and ``finish`` says how they compare. It holds
-32 bytes and a number for each key of each replica.
+``TableComparison`` takes the replicas' portions in any order, each from ``offset_of`` on, and ``finish`` says how they compare. It holds
+32 bytes and a number for each key of each replica. A replica whose batches are wrong in themselves is in ``damaged`` and takes no further
+part; the others go on.
+
+Replicas are read one after the other while the topic is written. One that is read late may have dropped a record below ``end`` already,
+because its key was written again since. So keys that were written at or above ``end`` (``written_again``) are not compared.
 
 Pure: no loop, no socket. ``raylog.client.verification`` does the fetching.
 """
@@ -22,28 +26,33 @@ from raylog.records.codec import LightRecord, light_records
 
 _HASH_BYTES = 16
 
+Table = dict[bytes, tuple[int, bytes]]
+"""By the hash of the key: the offset of its last record, and the hash of that record."""
+
 
 class TableComparison:
-    """``start`` and ``end`` bound the offsets; ``difference`` is set by what is wrong with a batch, or by ``finish``."""
+    """``start`` and ``end`` bound the offsets. ``damaged`` says, by broker, what is wrong with a batch of its."""
 
     def __init__(self, brokers: Sequence[int], start: int, end: int, *, leader_epoch: int) -> None:
         self.start = start
         self.end = end
-        self.difference: Difference | None = None
+        self.damaged: dict[int, Difference] = {}
         self.batches = dict.fromkeys(brokers, 0)
         self.records = dict.fromkeys(brokers, 0)
         self.size_bytes = dict.fromkeys(brokers, 0)
         self._offsets = dict.fromkeys(brokers, start)
         self._epochs = dict.fromkeys(brokers, -1)
         self._leader_epoch = leader_epoch
-        self._tables: dict[int, dict[bytes, tuple[int, bytes]]] = {broker: {} for broker in brokers}
+        self._tables: dict[int, Table] = {broker: {} for broker in brokers}
+        self._written_again: set[bytes] = set()
 
     def offset_of(self, broker: int) -> int:
         """Everything below it has been taken in from that replica."""
         return self._offsets[broker]
 
     def is_done(self, broker: int) -> bool:
-        return self._offsets[broker] >= self.end
+        """Whether nothing more of that replica is needed."""
+        return self._offsets[broker] >= self.end or broker in self.damaged
 
     def take(self, broker: int, portion: bytes) -> None:
         """What that replica returned from its offset on."""
@@ -53,12 +62,12 @@ class TableComparison:
                     self._offsets[broker] = self.end  # compaction left nothing in between
                     return
                 if wrong := self._wrong(broker, batch):
-                    self.difference = Difference(batch.base_offset, (broker,), f"on broker {broker} {wrong}")
+                    self.damaged[broker] = Difference(batch.base_offset, (broker,), f"on broker {broker} {wrong}")
                     return
                 self._fold(broker, batch)
         except RaylogError as error:
             at = self._offsets[broker]
-            self.difference = Difference(at, (broker,), f"broker {broker} has no whole batch there: {error}")
+            self.damaged[broker] = Difference(at, (broker,), f"broker {broker} has no whole batch there: {error}")
 
     def _wrong(self, broker: int, batch: BatchView) -> str | None:
         offsets = f"the batch at offsets {batch.base_offset}–{batch.last_offset}"
@@ -78,7 +87,7 @@ class TableComparison:
         for record in () if batch.is_control else light_records(batch):
             if not self.start <= record.offset < self.end:
                 continue
-            key = blake2b(record.key or b"", digest_size=_HASH_BYTES).digest()
+            key = _hash_of_key(record)
             if record.value is None:
                 table.pop(key, None)
             else:
@@ -89,15 +98,39 @@ class TableComparison:
         self._epochs[broker] = batch.partition_leader_epoch
         self._offsets[broker] = batch.next_offset
 
-    def finish(self, brokers: Sequence[int], log_start: int) -> Difference | None:
-        """Hold the tables of these replicas, all of them done, against that of the first. What is below ``log_start`` was deleted."""
-        if self.difference is not None or not brokers:
-            return self.difference
-        reference, *others = brokers
-        tables = {
-            broker: {key: found for key, found in self._tables[broker].items() if found[0] >= log_start}
+    def written_again(self, portion: bytes) -> int | None:
+        """Take in what the leader has behind ``end``; returns the offset to go on at, None if there is nothing whole."""
+        following: int | None = None
+        try:
+            for batch in batches(portion, allow_partial_tail=True):
+                records = () if batch.is_control else light_records(batch)
+                self._written_again.update(_hash_of_key(record) for record in records if record.offset >= self.end)
+                following = batch.next_offset
+        except RaylogError:
+            pass  # what is damaged there has no part in this comparison
+        return following
+
+    def tables(self, brokers: Sequence[int], log_start: int) -> dict[int, Table]:
+        """What is compared of these replicas that are not damaged. What is below ``log_start`` was deleted."""
+        return {
+            broker: {
+                key: found
+                for key, found in self._tables[broker].items()
+                if found[0] >= log_start and key not in self._written_again
+            }
             for broker in brokers
+            if broker not in self.damaged
         }
+
+    def finish(self, brokers: Sequence[int], log_start: int) -> Difference | None:
+        """What is damaged; else hold the tables of these replicas, all of them done, against that of the first."""
+        for broker in brokers:
+            if broker in self.damaged:
+                return self.damaged[broker]
+        if not brokers:
+            return None
+        reference, *others = brokers
+        tables = self.tables(brokers, log_start)
         mine = tables[reference]
         for broker in others:
             theirs = tables[broker]
@@ -110,6 +143,10 @@ class TableComparison:
                 )
                 return Difference(at, (broker,), what)
         return None
+
+
+def _hash_of_key(record: LightRecord) -> bytes:
+    return blake2b(record.key or b"", digest_size=_HASH_BYTES).digest()
 
 
 def _digest(record: LightRecord) -> bytes:

@@ -27,7 +27,7 @@ from raylog.client.leader_requests import LeaderRequests
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import PartitionView
 from raylog.client.replica_comparison import Difference, ReplicaComparison
-from raylog.client.replica_repair import DIFFERENCES_MAX, Repair, repaired
+from raylog.client.replica_repair import DIFFERENCES_MAX, Judgement, Repair, judge_tables, recopied, repaired
 from raylog.client.table_comparison import TableComparison
 from raylog.errors import RaylogError, error_for, kafka_error
 from raylog.types import TopicPartition, broker_of
@@ -56,6 +56,8 @@ class PartitionReport:
     size_bytes: int  # on each replica
     difference: Difference | None
     is_compacted: bool = False  # then the last record of each key was compared
+    judgement: Judgement | None = None  # of a compacted partition with a difference: whose copy is wrong
+    offsets: dict[int, int] = field(default_factory=dict)  # by broker of these, where
 
     @property
     def holds(self) -> bool:
@@ -156,15 +158,28 @@ async def verify_topics(
 async def _repaired(
     link: ClusterLink, key: TopicPartition, report: PartitionReport, patience_s: float, verification: Verification
 ) -> PartitionReport:
-    """Repair one difference after the other; what a comparison finds at last."""
+    """Repair one difference after the other; what a comparison finds at last. A compacted copy is copied anew as a whole."""
+    copied: set[int] = set()
     for _ in range(DIFFERENCES_MAX):
         if report.difference is None:
             return report
         offset = report.difference.offset
         name = f"{key.topic}-{key.partition} at offset {offset}"
-        if report.is_compacted:
-            verification.undecided.append(f"{name}: each replica of a compacted topic has bytes of its own")
-            return report
+        if report.judgement is not None:
+            if again := copied & set(report.judgement.wrong):
+                verification.undecided.append(
+                    f"{name}: the copies on brokers {sorted(again)} were made anew and differ again"
+                )
+                return report
+            done, undecided = await recopied(link, key, report.judgement, report.offsets, patience_s=patience_s)
+            verification.repairs += done
+            copied |= {each.broker for each in done}
+            if done:
+                report = await verify_partition(link, key, patience_s=patience_s, compacted=True)
+            if undecided:
+                verification.undecided.append(f"{name}: {undecided}")
+                return report
+            continue
         comparing = _Comparing(link, key, patience_s)
 
         async def read(broker: int, offset: int, comparing: _Comparing = comparing) -> bytes:
@@ -207,7 +222,7 @@ class _Comparing:
         brokers, view, start, end = await self._begun()
         comparison = TableComparison(brokers, start, end, leader_epoch=view.leader.epoch)
         for broker in brokers:
-            while not comparison.is_done(broker) and comparison.difference is None:
+            while not comparison.is_done(broker):
                 offset = max(comparison.offset_of(broker), self._log_starts[broker])
                 portions = await self._portions([broker], offset, needs_data=True)
                 if broker not in portions:
@@ -215,6 +230,23 @@ class _Comparing:
                 comparison.take(broker, portions[broker])
         brokers = self._remaining(brokers)
         reference = brokers[0] if brokers else None
+        log_start = max((self._log_starts[broker] for broker in brokers), default=start)
+        difference = comparison.finish(brokers, log_start)
+        judgement: Judgement | None = None
+        offsets: dict[int, int] = {}
+        if difference is not None:
+            await self._read_behind(comparison)
+            difference = comparison.finish(brokers, log_start)
+        if difference is not None:
+            view = await self._link.metadata.partition(self._key)
+            damaged = {broker: found.what for broker, found in comparison.damaged.items() if broker in brokers}
+            isr = {broker_of(node) for node in view.isr}
+            tables = comparison.tables(brokers, log_start)
+            judgement = judge_tables(damaged, tables, broker_of(view.leader.node), isr)
+            offsets = {
+                broker: comparison.offset_of(broker) if broker in damaged else difference.offset
+                for broker in judgement.wrong
+            }
         return PartitionReport(
             self._key.topic,
             self._key.partition,
@@ -226,9 +258,24 @@ class _Comparing:
             comparison.batches.get(reference, 0) if reference is not None else 0,
             comparison.records.get(reference, 0) if reference is not None else 0,
             comparison.size_bytes.get(reference, 0) if reference is not None else 0,
-            comparison.finish(brokers, max((self._log_starts[broker] for broker in brokers), default=start)),
+            difference,
             is_compacted=True,
+            judgement=judgement,
+            offsets=offsets,
         )
+
+    async def _read_behind(self, comparison: TableComparison) -> None:
+        """Which keys were written again since the comparison began."""
+        leader = broker_of((await self._link.metadata.partition(self._key)).leader.node)
+        offset: int | None = comparison.end
+        end: int | None = None
+        try:
+            while offset is not None and (end is None or offset < end):
+                portion = await self._fetch(leader, offset, PORTION_BYTES)
+                offset = comparison.written_again(portion)
+                end = self._high_watermarks[leader] if end is None else end
+        except RaylogError:
+            pass  # the comparison stays as strict as it was
 
     async def run(self) -> PartitionReport:
         brokers, view, start, end = await self._begun()

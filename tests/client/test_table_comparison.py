@@ -59,3 +59,26 @@ def test_a_damaged_batch_and_offsets_that_go_back_are_named() -> None:
     assert found is not None and "comes where offset 3 has to follow" in found.what
     found = compared(log(*WHOLE, epoch=6))
     assert found is not None and "leader epoch 6" in found.what
+
+
+def test_a_damaged_replica_does_not_keep_the_others_from_being_compared() -> None:
+    broken = bytearray(log(*WHOLE))
+    broken[-1] ^= 1
+    comparison = TableComparison((0, 1, 2), 0, 10, leader_epoch=5)
+    for broker, replica in enumerate((log(*WHOLE), bytes(broken), log(*WHOLE))):
+        comparison.take(broker, replica)
+        assert comparison.is_done(broker)
+    found = comparison.finish((0, 1, 2), 0)
+    assert found is not None and found.brokers == (1,) and list(comparison.damaged) == [1]
+    tables = comparison.tables((0, 1, 2), 0)
+    assert sorted(tables) == [0, 2] and tables[0] == tables[2]
+
+
+def test_a_record_that_was_dropped_because_its_key_was_written_again_meanwhile_is_no_difference() -> None:
+    comparison = TableComparison((0, 1), 0, 10, leader_epoch=5)
+    comparison.take(0, log(*WHOLE))
+    comparison.take(1, log(*WHOLE[:4], (12, b"c", b"2")))
+    assert comparison.finish((0, 1), 0) is not None
+    assert comparison.written_again(log((10, b"x", b"1"), (12, b"c", b"2"))) == 13
+    assert comparison.finish((0, 1), 0) is None
+    assert comparison.written_again(b"") is None

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from raw_requests import status
 from typer.testing import CliRunner, Result
 
 from raylog.cli import verify as verify_module
 from raylog.cli.main import app
-from raylog.client.sync import AdminClient
+from raylog.client.sync import AdminClient, Producer
 from raylog.records.batch import batches, write_crc
 from raylog.types import broker_of
 
@@ -149,3 +150,70 @@ def test_repair_touches_nothing_where_nobody_can_say_which_copy_is_right(
     assert result.exit_code == 1
     assert "NOT repaired: t-0 at offset 2" in result.output and "none is that of a majority" in result.output
     assert [(faulty.folder(each) / f"{0:020d}.log").read_bytes() for each in holders] == before
+
+
+def make_table(faulty: Any, replication_factor: int = 3) -> int:
+    """A compacted topic with a hundred keys, each written three times; returns the broker that leads it."""
+    faulty.make_topic(replication_factor=replication_factor, cleanup_policy="compact", segment_bytes="4000")
+    with Producer(faulty.running.address, acks="all", batch_size=200) as producer:
+        deliveries = [
+            producer.send("t", b"%03d" % number, key=b"k%02d" % (number % 100), partition=0) for number in range(300)
+        ]
+        for delivery in deliveries:
+            delivery.result(60)
+    return broker_of(faulty.leader())
+
+
+def log_of(faulty: Any, broker: int, offset: int) -> Path:
+    """The segment that holds that offset."""
+    logs = sorted(Path(path) for path in faulty.folder(broker).glob("*.log"))
+    return max(path for path in logs if int(path.stem) <= offset)
+
+
+def test_repair_copies_a_compacted_log_anew_whose_table_is_not_that_of_the_leader_and_a_majority(
+    faulty: Any, verify: Callable[..., Result]
+) -> None:
+    broker = (make_table(faulty) + 1) % 3
+    flip_a_byte(log_of(faulty, broker, 210), 210)
+    assert "NOT" not in verify("t").output and verify("t").exit_code == 1
+    document = json.loads(verify("t", "--repair", "--json").stdout)
+    assert document["identical"] is True and document["not_repaired"] == [], document
+    (repair,) = document["repairs"]
+    assert (repair["topic"], repair["broker"]) == ("t", broker) and "last records of some keys" in repair["why"]
+    faulty.await_whole()
+    values = faulty.values(100)
+    assert {b"%03d" % number for number in range(200, 300)} <= set(values)
+    assert verify("t").exit_code == 0
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_repair_names_a_leader_of_a_compacted_topic_that_is_alone_with_its_table_and_leaves_it(
+    faulty: Any, verify: Callable[..., Result], replicas: int
+) -> None:
+    leader = make_table(faulty, replicas)
+    flip_a_byte(log_of(faulty, leader, 210), 210)
+    before = log_of(faulty, leader, 210).read_bytes()
+    result = verify("t", "--repair", "--patience", "5")
+    assert result.exit_code == 1 and "NOT repaired: t-0 at offset 2" in result.output
+    assert "majority of the ISR" in result.output
+    assert log_of(faulty, leader, 210).read_bytes() == before and broker_of(faulty.leader()) == leader
+
+
+@pytest.mark.parametrize("whose", ["leader", "follower"])
+def test_damaged_bytes_of_a_compacted_log_are_met_by_the_comparison_and_mended(
+    faulty: Any, verify: Callable[..., Result], whose: str
+) -> None:
+    leader = make_table(faulty)
+    broker = leader if whose == "leader" else (leader + 1) % 3
+    log = log_of(faulty, broker, 210)
+    found = next(each for each in batches(log.read_bytes()) if each.base_offset <= 210 <= each.last_offset)
+    with log.open("r+b") as file:
+        file.seek(found.end - 2)
+        file.write(bytes([found.data[-2] ^ 0x10]))
+    result = verify("t", "--repair")
+    assert result.exit_code == 0, result.output
+    actors = status(faulty.running)["actors"]
+    (words,) = [words for actor in actors for words in actor["mended"] if actor["broker"] == broker]
+    assert words.startswith("t-0: ") and "a CRC does not fit" in words
+    faulty.await_whole()
+    assert verify("t").exit_code == 0
