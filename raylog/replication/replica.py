@@ -264,8 +264,12 @@ class Replica:
         self.context.effects.append(Tell(ReplicaFailed(topic_id, partition, self.reason or "unknown")))
 
     def damaged(self, damage: Damage) -> None:
-        """Its log is damaged: tell the controller, who takes this replica out of the ISR as soon as another one there can lead."""
-        if self.damage is None and self.log is not None:
+        """Its log is damaged: tell the controller, who takes this replica out of the ISR as soon as another one there can lead.
+
+        Of several places the first one counts: the log is cut there.
+        """
+        is_first = self.damage is None or damage.offset < self.damage.offset
+        if is_first and self.log is not None:
             self.damage = damage
             self._tell_damage()
 

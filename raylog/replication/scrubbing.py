@@ -4,6 +4,9 @@ One log at a time is scrubbed at leisure, ``log.scrub.interval.ms`` after the la
 opened), the one that has been due for longest first. How fast it is read, ``log.scrub.io.max.bytes.per.second`` says to the shell. A
 read that met damaged bytes, and a report from outside (``raylog verify --repair``), have the segment in question read at once.
 
+Damage seldom comes alone. After a log was found damaged all of it is read at leisure, before other logs, and once more if it was cut
+meanwhile. So an earlier damage is found soon, as a rule before this replica may lead again; nothing holds it back until then.
+
 The work is an order, ``Scrub``; its end comes back as ``ScrubEnded``. A replica with damage tells the controller, and serves what is
 whole of its log until the controller has taken it out of the ISR and has raised the leader epoch; then it cuts the damage off and
 copies from the leader (``Replica``). Where no other replica is in sync nothing is cut: there is no other copy.
@@ -35,12 +38,13 @@ _FIRST_SHARE = 10  # of the interval: when a log is read for the first time
 class ScrubRounds:
     """See the module."""
 
-    __slots__ = ("_context", "_current", "_due", "_heap", "_replicas", "_timer", "_urgent")
+    __slots__ = ("_context", "_current", "_current_plan", "_due", "_heap", "_replicas", "_timer", "_urgent")
 
     def __init__(self, context: HostContext, replicas: Mapping[TopicIdPartition, Replica]) -> None:
         self._context = context
         self._replicas = replicas
         self._current: Scrubbing | None = None
+        self._current_plan: tuple[int, Log, int] | None = None  # what ``_due`` said when it began
         self._urgent: dict[TopicIdPartition, Scrubbing] = {}
         self._due: dict[TopicIdPartition, tuple[int, Log, int]] = {}  # when, which log, by which interval
         self._heap: list[tuple[int, TopicIdPartition]] = []
@@ -87,12 +91,13 @@ class ScrubRounds:
             if replica is None or replica.log is not planned[1]:
                 del self._due[id]
                 continue
+            self._current_plan = planned
             self._current = Scrubbing(replica.log, replica.log.log_start_offset, is_urgent=False)
             self._context.effects.append(Scrub(id, replica.log, self._current))
         self._arm()
 
     def hurry(self, id: TopicIdPartition, now_ms: int) -> None:
-        """Compaction could not read that log: have it read through next."""
+        """That log is damaged, it seems: have it read through next."""
         planned = self._due.get(id)
         if planned is not None:
             self._plan(id, planned[1], now_ms, planned[2])
@@ -134,7 +139,7 @@ class ScrubRounds:
         if scrubbing is self._current:
             self._current = None
             interval_ms = self._interval_ms(log)
-            if (planned := self._due.get(event.id)) is not None and planned[1] is log:
+            if (planned := self._due.get(event.id)) is not None and planned is self._current_plan:
                 self._plan(event.id, log, now_ms + interval_ms, interval_ms)
             self._arm()
         else:
@@ -146,6 +151,8 @@ class ScrubRounds:
             replica.fail(f"scrub: {event.error}")
             return
         damage = scrubbing.found()
+        if scrubbing.damage is not None and (damage is None or scrubbing.is_urgent):
+            self.hurry(event.id, now_ms)
         if damage is None and scrubbing.is_urgent:
             damage = scrubbing.of_index()
         if damage is not None:

@@ -113,6 +113,8 @@ class Hosts:
         self.holds_loads = False
         self.checks: list[tuple[int, CheckRecords]] = []
         self.holds_checks = False
+        self.scrubs: list[tuple[int, Scrub]] = []
+        self.holds_scrubs = False
         self.housekept: list[RunHousekeeping] = []
         self._fetches: dict[tuple[int, int], Message] = {}
         self._tokens = 0
@@ -267,10 +269,10 @@ class Hosts:
                 self.housekept.append(effect)
             case Clean():
                 self.handle(broker, _cleaned(effect))
-            case Scrub(id, log, scrubbing):
-                while scrubbing.step():
-                    pass
-                self.handle(broker, ScrubEnded(id, log, scrubbing))
+            case Scrub():
+                self.scrubs.append((broker, effect))
+                if not self.holds_scrubs:
+                    self.finish_scrubs()
 
     def _open(self, process: Process, assignment: Assignment) -> None:
         try:
@@ -307,6 +309,14 @@ class Hosts:
             if self.processes[broker].alive:
                 flush.log.flush()
                 self.handle(broker, FlushCompleted(flush.id, flush.log_end_offset))
+
+    def finish_scrubs(self) -> None:
+        """What is to be read through for damage is read, as far as it was not."""
+        scrubs, self.scrubs = self.scrubs, []
+        for broker, scrub in scrubs:
+            while scrub.scrubbing.step():
+                pass
+            self.handle(broker, ScrubEnded(scrub.id, scrub.log, scrub.scrubbing))
 
     def finish_loads(self, error: str | None = None) -> None:
         """The disk brings in what it was asked for, or fails."""

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from raylog.log.cleanable import Cleanable
 from raylog.metadata.session import ReplicaDamaged, ReplicaMended
 from raylog.replication.context import HostConfig
-from raylog.replication.events import CleaningEnded, DamageReported
+from raylog.replication.events import CleaningEnded, DamageReported, ScrubEnded
 from raylog.replication.replica import Role
 from raylog.testing.replica_hosts import P0, Hosts, contents
 
@@ -183,3 +183,69 @@ def test_a_log_that_compaction_cannot_read_is_scrubbed_next() -> None:
     assert len(complaints(hosts, 2)) == 1 and log.compaction.fault is not None
     hosts.assign(1, (1, 3), epoch=1)
     assert contents(hosts.log(2)) == contents(hosts.log(1)) and log.compaction.fault is None
+
+
+def in_segments() -> Hosts:
+    """Two records in each segment."""
+    hosts = Hosts((1, 2, 3))
+    hosts.assign(1, (1, 2, 3), min_isr=2)
+    for number, value in enumerate(VALUES):
+        if number and number % 2 == 0:
+            for broker in (1, 2, 3):
+                hosts.log(broker).roll(0)
+        hosts.produce(1, value)
+    return hosts
+
+
+def test_after_damage_was_met_the_rest_of_the_log_is_read_and_an_earlier_damage_is_cut_too() -> None:
+    hosts = in_segments()
+    whole = contents(hosts.log(2))
+    damage(hosts, 1, 2)
+    damage(hosts, 1, 6)
+    assert error_of(hosts, 1, 6) == STORAGE
+    assert [told.damage.partition("offset ")[2][0] for told in complaints(hosts, 1)] == ["6"]
+    hosts.advance(1)
+    assert [told.damage.partition("offset ")[2][0] for told in complaints(hosts, 1)] == ["6", "2"], "both are named"
+    hosts.assign(2, (2, 3), epoch=1, to=(1,), run=False)
+    assert hosts.log(1).log_end_offset == 2, "cut at the first"
+    hosts.assign(2, (2, 3), epoch=1)
+    assert contents(hosts.log(1)) == whole
+
+
+def test_a_log_that_was_cut_while_it_was_read_is_read_again() -> None:
+    hosts = in_segments()
+    whole = contents(hosts.log(2))
+    damage(hosts, 1, 2)
+    damage(hosts, 1, 6)
+    assert error_of(hosts, 1, 6) == STORAGE
+    hosts.holds_scrubs = True
+    hosts.advance(1)
+    ((_, order),) = hosts.scrubs
+    while order.scrubbing.step():
+        pass
+    hosts.assign(2, (2, 3), epoch=1)
+    assert hosts.log(1).log_end_offset == 8 and hosts.replica(1).damage is None, "cut at 6 only"
+    hosts.holds_scrubs = False
+    hosts.finish_scrubs()
+    hosts.advance(1)
+    assert [told.damage.partition("offset ")[2][0] for told in complaints(hosts, 1)] == ["6", "2"]
+    hosts.assign(2, (2, 3), epoch=2)
+    assert contents(hosts.log(1)) == whole
+
+
+def test_a_log_that_has_to_be_read_at_once_while_it_is_read_is_read_again_then() -> None:
+    hosts = in_segments()
+    hosts.assign(1, (1, 2, 3), config={"log.scrub.interval.ms": "10000"})
+    hosts.holds_scrubs = True
+    hosts.advance(1_100)
+    order = next(order for broker, order in hosts.scrubs if broker == 1)
+    while order.scrubbing.step():
+        pass
+    damage(hosts, 1, 2)
+    damage(hosts, 1, 6)
+    hosts.holds_scrubs = False
+    hosts.scrubs.remove((1, order))
+    assert error_of(hosts, 1, 6) == STORAGE
+    hosts.handle(1, ScrubEnded(P0, order.log, order.scrubbing))
+    hosts.advance(1)
+    assert [told.damage.partition("offset ")[2][0] for told in complaints(hosts, 1)] == ["6", "2"]
