@@ -47,6 +47,7 @@ from raylog.log.log import Log
 from raylog.metadata.session import Assignment, FromController, TopicsNamed
 from raylog.records.batch import batches
 from raylog.records.codec import RecordBatchBuilder, light_records
+from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.events import ProducePartitionResult
 from raylog.replication.replica import Replica
 from raylog.types import TopicIdPartition
@@ -54,6 +55,7 @@ from raylog.types import TopicIdPartition
 logger = logging.getLogger("raylog.groups")
 
 READ_BYTES = 16 * 1024  # decoded at once: a few milliseconds
+DAMAGE_RETRY_MS = 200  # until a damaged log is looked at again
 NOT_ENOUGH_REPLICAS = ErrorCode.not_enough_replicas.value
 NOT_LEADER_OR_FOLLOWER = ErrorCode.not_leader_or_follower.value
 
@@ -73,6 +75,9 @@ class Replicas(Protocol):
 
     def log_failed(self, id: TopicIdPartition, reason: str) -> None:
         """Reading the log met an IO error."""
+
+    def suspect(self, id: TopicIdPartition, offset: int) -> None:
+        """Reading the log at that offset met damaged bytes."""
 
 
 class _Partition:
@@ -230,19 +235,26 @@ class CoordinatedPartitions:
             return
         if machine.position < log.log_start_offset:
             self._tell(partition, Replayed((), log.log_start_offset))
+
+        def loaded() -> None:
+            partition.is_loading = False
+            self.look()
+
         try:
             piece = log.read(machine.position, READ_BYTES, end_offset=log.high_watermark, in_memory=True)
         except NotInMemory as missing:
             partition.is_loading = True
-
-            def loaded() -> None:
-                partition.is_loading = False
-                self.look()
-
             self._replicas.load(missing, loaded)
             return
         except OSError as error:
             self._replicas.log_failed(partition.id, f"read: {error}")
+            return
+        except (CorruptBatch, UnsupportedMagic) as error:
+            # Nothing is read over: what is damaged may be a commit. Another replica leads soon, or the log is copied anew.
+            logger.error("%s: the groups' records at offset %d are damaged: %s", log.where, machine.position, error)
+            partition.is_loading = True
+            self._clock.call_later(DAMAGE_RETRY_MS, loaded)
+            self._replicas.suspect(partition.id, machine.position)
             return
         if piece.next_offset <= machine.position:
             return

@@ -59,6 +59,7 @@ from raylog.replication.events import (
     CloseLog,
     ControlSessionChanged,
     CopyRatesGiven,
+    DamageSuspected,
     Effect,
     Event,
     Flush,
@@ -415,6 +416,10 @@ class ReplicaServer:
     def log_failed(self, id: TopicIdPartition, reason: str) -> None:
         """Reading the log met an IO error."""
         self._handle(LogFailed(id, reason))
+
+    def suspect(self, id: TopicIdPartition, offset: int) -> None:
+        """Reading the log at that offset met damaged bytes."""
+        self._handle(DamageSuspected(id, offset))
 
     # ------------------------------------------------------------------ the controller
 

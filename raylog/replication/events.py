@@ -383,6 +383,14 @@ class ScrubEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class DamageSuspected:
+    """Somebody in this process read a log at that offset and met damaged bytes: the log is read through there."""
+
+    id: TopicIdPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class DamageReported:
     """Somebody who has compared this replica with the others says that it is wrong from ``offset`` on."""
 
@@ -400,7 +408,7 @@ Event = (
     Assigned | Removed | LogOpened | ProduceReceived | OwnAppend | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived
     | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered | ControlSessionChanged | CopyRatesGiven
     | Cancelled | RecordsChecked
-    | FlushCompleted | FolderRemoved | Loaded | LogFailed | CleaningEnded | ScrubEnded | DamageReported | Ticked
+    | FlushCompleted | FolderRemoved | Loaded | LogFailed | CleaningEnded | ScrubEnded | DamageReported | DamageSuspected | Ticked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects

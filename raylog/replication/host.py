@@ -49,6 +49,7 @@ from raylog.replication.events import (
     ControlSessionChanged,
     CopyRatesGiven,
     DamageReported,
+    DamageSuspected,
     DeleteRecordsPartitionResult,
     DeleteRecordsReceived,
     DeleteRecordsReply,
@@ -176,6 +177,10 @@ class ReplicaHost:
                 self._scrubs.ended(event, now_ms)
             case DamageReported():
                 self._scrubs.reported(event)
+            case DamageSuspected():
+                suspected = self.replicas.get(event.id)
+                if suspected is not None:
+                    self._scrubs.suspected(suspected, event.offset)
             case Cancelled():
                 cancelled = self._parked.cancel(event.token)
                 if isinstance(cancelled, ParkedFetch | ParkedListOffsets):

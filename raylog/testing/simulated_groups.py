@@ -21,8 +21,9 @@ from raylog.actors.coordinated_partitions import CoordinatedPartitions
 from raylog.groups.context import GroupConfig
 from raylog.groups.coordinator import Coordinator, Role
 from raylog.groups.group import State
+from raylog.groups.image import StoredGroup
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
-from raylog.groups.records import GroupKey, GroupRecord, encode
+from raylog.groups.records import GroupKey, GroupRecord, OffsetKey, encode
 from raylog.groups.requests import GroupReply, Heartbeat, JoinGroup, OffsetCommit, SyncGroup
 from raylog.log.files import NotInMemory
 from raylog.metadata.requests import (
@@ -35,7 +36,14 @@ from raylog.metadata.requests import (
     ResourceChanges,
     ResourceType,
 )
-from raylog.replication.events import Event, LogFailed, OwnAppend, ProducePartition, ProducePartitionResult
+from raylog.replication.events import (
+    DamageSuspected,
+    Event,
+    LogFailed,
+    OwnAppend,
+    ProducePartition,
+    ProducePartitionResult,
+)
 from raylog.replication.replica import Replica
 from raylog.testing.administration import Administration
 from raylog.testing.checkers import Violation
@@ -140,6 +148,9 @@ class CoordinatorProcess(ReplicaProcess):
 
     def log_failed(self, id: TopicIdPartition, reason: str) -> None:
         self.handle(LogFailed(id, reason))
+
+    def suspect(self, id: TopicIdPartition, offset: int) -> None:
+        self.handle(DamageSuspected(id, offset))
 
     # ---------------------------------------------------------------- requests
 
@@ -425,8 +436,24 @@ class GroupSimulation(Simulation):
     def _compare(self) -> None:
         super()._compare()
         for group in self.groups:
-            images = [(process.name, machine.image.groups) for process, machine in self._images(group)]
+            forgotten = self.checkers.forgotten(self.checkers.history(group.id))
+            images = [(process.name, _known(machine, forgotten)) for process, machine in self._images(group)]
             for name, *image in images[1:]:
                 if image != list(images[0][1:]):
                     raise Violation(f"{group.group_id}: {images[0]} has another picture than {name}: {image}")
             self.counts["groups at rest"] += 1
+
+
+def _known(machine: Coordinator, forgotten: set[bytes | None]) -> dict[str, StoredGroup]:
+    """What a replica's machine knows of its groups, but for what it may know because it was away while it was deleted."""
+    known = {}
+    for group_id, stored in machine.image.groups.items():
+        value = None if encode(GroupRecord(GroupKey(group_id), None))[0] in forgotten else stored.value
+        offsets = {
+            place: offset
+            for place, offset in stored.offsets.items()
+            if encode(GroupRecord(OffsetKey(group_id, *place), None))[0] not in forgotten
+        }
+        if value is not None or offsets:
+            known[group_id] = StoredGroup(value, offsets)
+    return known

@@ -13,8 +13,8 @@ from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue
 from raylog.groups.requests import FetchedOffset, OffsetFetch, OffsetsFetched
 from raylog.log.log import Log
-from raylog.metadata.session import Assignment, Removal
-from raylog.replication.events import Effect, Event, OwnAppend, ProducePartition, Removed
+from raylog.metadata.session import Assignment, Removal, ReplicaDamaged
+from raylog.replication.events import DamageSuspected, Effect, Event, OwnAppend, ProducePartition, Removed
 from raylog.testing.replica_hosts import P0, WALL_MS, Hosts
 from raylog.types import TopicPartition
 
@@ -26,6 +26,7 @@ class _Clock:
 
     def __init__(self) -> None:
         self.due: list[Callable[[], Any]] = []
+        self.later: list[Callable[[], Any]] = []
 
     def now_ms(self) -> int:
         return 0
@@ -36,6 +37,8 @@ class _Clock:
     def call_later(self, delay_ms: int, work: Callable[[], Any]) -> _Clock:
         if not delay_ms:
             self.due.append(work)
+        else:
+            self.later.append(work)
         return self
 
     def cancel(self) -> None:
@@ -105,6 +108,9 @@ class Coordinators(Hosts):
         self.run()
 
     # what ``Replicas`` asks of a process
+    def suspect(self, id: Any, offset: int) -> None:
+        self.handle(self.coordinates, DamageSuspected(id, offset))
+
     def replica(self, id: Any = P0, *rest: Any) -> Any:
         if isinstance(id, int):
             return super().replica(id, *rest)
@@ -142,3 +148,27 @@ def test_a_leader_whose_log_is_another_one_reads_it_from_its_start() -> None:
     hosts.commit(1, 1, 11)
     hosts.assign(1, (1,), epoch=3)
     assert hosts.committed() == {1: 11}
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_log_with_damaged_bytes_is_reported_and_read_once_it_was_copied_anew(offset: int) -> None:
+    hosts = Coordinators((1, 2))
+    assignment = hosts.assign(1, (1, 2))
+    for number in range(3):
+        hosts.commit(1, number, 10 + number)
+    segment = hosts.log(2).segments.active
+    found = segment.locate(offset)
+    assert found is not None
+    hosts.disks[2].flip_bit(f"{segment.path}.log", found[0] + 70)
+    hosts.log(2)._recent.clear()
+    hosts.hold(assignment)
+    (told,) = [frame for frame in hosts.told[2] if isinstance(frame, ReplicaDamaged)]
+    assert f"offset {offset}" in told.damage
+    machine = hosts.groups and hosts.groups.machine_of(0)
+    assert machine is not None and machine.position <= offset, "nothing was read over"
+    hosts.assign(1, (1,), epoch=1)
+    while hosts.clock.later:
+        hosts.clock.later.pop()()
+    hosts.assign(2, (2, 1), epoch=2)
+    hosts.advance(1_000)
+    assert hosts.committed() == {0: 10, 1: 11, 2: 12}
