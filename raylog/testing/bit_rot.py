@@ -1,11 +1,14 @@
 """Bytes of a simulated disk that change by themselves, under load: one bit, or a page that turns into zeros.
 
-One broker of a run is the victim, so never more than a minority of copies is damaged. What is struck lies in a log of a topic of
-users, below a high watermark that the victim has written down, and another live member of the ISR holds the same bytes on its
-disk: whatever else happens, another copy of what is struck is left, and the run must end with every replica whole. ``unmended`` says of
+One broker of a run is the victim, so never more than a minority of copies is damaged. What is struck lies in a log,
+compacted ones and those of internal topics too, below a high watermark that the victim has written down. Another live
+member of the ISR holds the same bytes on its disk, or of a compacted log what is left of them. So whatever else
+happens, another copy of what is struck is left, and the run must end with every replica whole. ``unmended`` says of
 what this is not so yet.
 
-Not struck: compacted logs; what a batch's CRC does not cover and no reader looks at (base offset and leader epoch: scrubbing
+Now and then the victim's processes are killed at once, so that the damage is met by those that open the logs.
+
+Not struck: what a batch's CRC does not cover and no reader looks at (base offset and leader epoch: scrubbing
 finds those, as unit tests show); and tails that recovery may take for torn.
 """
 
@@ -14,43 +17,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from raylog.log.log import Log
 from raylog.log.segment import Segment
 from raylog.records.batch import BatchView
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.replica import Replica
-from raylog.testing.simulated_files import PAGE_BYTES, SimulatedDisk
+from raylog.testing.simulated_files import PAGE_BYTES, DamagedBytes, SimulatedDisk
 from raylog.types import INTERNAL_TOPICS, TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.testing.processes import Machine
     from raylog.testing.simulation import Simulation
 
+AT_REST = 0.25  # the share of strikes after which nobody runs who had read the bytes before
 _TRIES = 30
 _STAMP_END = 16  # of a batch's bytes: base offset, length and leader epoch
 
 
 @dataclass(frozen=True, slots=True)
 class _Struck:
-    """What a file held before and after, from ``position`` on."""
+    """What is damaged on whose disk."""
 
     id: TopicIdPartition
     machine: Machine
-    path: str
-    position: int
-    before: bytes
-    after: bytes
+    bytes: DamagedBytes
 
     def is_mended(self) -> bool:
-        """Whether the file is gone, was cut, or holds something else there."""
-        inode = self.machine.disk.lookup(self.path)
-        content = getattr(inode, "cached", b"")
-        return bytes(content[self.position : self.position + len(self.after)]) != self.after
-
-    def undo(self) -> None:
-        inode = self.machine.disk.inode(self.path)
-        for content in (inode.cached, inode.durable):
-            if len(content) >= self.position + len(self.before):
-                content[self.position : self.position + len(self.before)] = self.before
+        return self.bytes.is_mended(self.machine.disk)
 
 
 class BitRot:
@@ -72,13 +65,19 @@ class BitRot:
             if process.machine is self._victim
             for id, replica in process.host.replicas.items()
             if replica.log is not None
-            and replica.assignment.topic not in INTERNAL_TOPICS
-            and not replica.log.config.compacts  # the checkers read tables whole
         ]
         for _ in range(_TRIES if replicas else 0):
             replica = self.scheduler.rng.choice(replicas)
             if self._strike(self._victim, replica):
                 self.simulation.counts["damaged batches"] += 1
+                self.simulation.counts["damaged batches of compacted logs"] += replica.open_log().config.compacts
+                self.simulation.counts["damaged batches of internal topics"] += (
+                    replica.assignment.topic in INTERNAL_TOPICS
+                )
+                if self.scheduler.chance(AT_REST):
+                    self.simulation.counts["damaged batches at rest"] += 1
+                    for process in list(self._victim.processes):
+                        process.kill()
                 return
 
     def _strike(self, machine: Machine, replica: Replica) -> bool:
@@ -107,22 +106,33 @@ class BitRot:
             start < each[1] + _STAMP_END and each[1] < end < each[1] + _STAMP_END for each in touched
         ):
             return False
-        if not all(self._is_held_elsewhere(machine, replica.id, each[3], each[4]) for each in touched):
+        if not all(
+            self._is_held_elsewhere(machine, replica.id, each[3], each[4], compacts=log.config.compacts)
+            for each in touched
+        ):
             return False
         path = f"{segment.path}.log"
         disk: SimulatedDisk = machine.disk
-        before = bytes(disk.inode(path).cached[start:end])
+        span = slice(touched[0][1], touched[-1][1] + touched[-1][2])
+        before = bytes(disk.inode(path).cached[span])
         if zeroes:
             disk.zero_page(path, at)
         else:
             disk.flip_bit(path, at, self.scheduler.between(0, 7))
-        after = bytes(disk.inode(path).cached[start:end])
-        self._struck.append(_Struck(replica.id, machine, path, start, before, after))
+        after = bytes(disk.inode(path).cached[span])
+        damaged = DamagedBytes(path, span.start, touched[0][3], before, after)
+        disk.damaged.append(damaged)
+        self._struck.append(_Struck(replica.id, machine, damaged))
         self.simulation.trace(f"{path} is damaged at {at}, offset {offset}, {'a page' if zeroes else 'a bit'}")
         return before != after
 
-    def _is_held_elsewhere(self, machine: Machine, id: TopicIdPartition, offset: int, data: bytes) -> bool:
-        """Whether another live member of the ISR has exactly that batch; then it is on its disk for good."""
+    def _is_held_elsewhere(
+        self, machine: Machine, id: TopicIdPartition, offset: int, data: bytes, *, compacts: bool
+    ) -> bool:
+        """Whether another live member of the ISR has exactly that batch; then it is on its disk for good.
+
+        Of a compacted log: whether it has that offset, or what replaced it, below its high watermark.
+        """
         state = self.simulation.state_of(id)
         holders = 0
         for process in self.simulation.replica_processes():
@@ -130,12 +140,12 @@ class BitRot:
             is_member = state is not None and process.host.context.broker_id in state.isr
             if process.machine is machine or other is None or other.log is None or not is_member:
                 continue
-            if other.log.log_start_offset <= offset < other.log.high_watermark:
-                segment = other.log.segments.reaching(offset)[0]
-                place = segment.locate(offset)
-                if place is not None and segment.file.read_at(place[0], place[2]) == data:
-                    process.machine.disk.flush_everything()
-                    holders += 1
+            is_replicated = (
+                other.log.log_start_offset <= offset and BatchView(data).next_offset <= other.log.high_watermark
+            )
+            if is_replicated and (compacts or _has(other.log, offset, data)):
+                process.machine.disk.flush_everything()
+                holders += 1
         return holders > 0
 
     def decided(self, id: TopicIdPartition, brokers: tuple[int, ...]) -> None:
@@ -143,7 +153,7 @@ class BitRot:
         for struck in self._struck:
             is_alone = all(self.simulation.machine_of(broker) is struck.machine for broker in brokers)
             if struck.id == id and is_alone and not struck.is_mended():
-                struck.undo()
+                struck.bytes.undo(struck.machine.disk)
                 self.simulation.counts["damaged batches without another copy"] += 1
 
     def may_be_lost(self, machine: Machine) -> bool:
@@ -155,8 +165,15 @@ class BitRot:
         for struck in self._struck:
             state = self.simulation.state_of(struck.id)
             if state is not None and not self.simulation.is_deleted(struck.id) and not struck.is_mended():
-                return f"{struck.path} is still damaged at byte {struck.position}"
+                return f"{struck.bytes.path} is still damaged at byte {struck.bytes.position}"
         return None
+
+
+def _has(log: Log, offset: int, data: bytes) -> bool:
+    """Whether the log has exactly that batch at that offset."""
+    segment = log.segments.reaching(offset)[0]
+    place = segment.locate(offset)
+    return place is not None and segment.file.read_at(place[0], place[2]) == data
 
 
 def _batches(segment: Segment) -> list[tuple[int, BatchView]]:

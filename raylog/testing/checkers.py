@@ -108,6 +108,24 @@ def _was_corrupted(log: Log) -> bool:
     return disk is not None and any(path.startswith(f"{log.directory}/") for path in disk.corrupted)
 
 
+def _hidden(log: Log) -> list[tuple[int, int]]:
+    """The offsets that cannot be read because of damage: from the first damaged batch of a segment up to the next segment."""
+    if not isinstance(log.files, SimulatedFiles):
+        return []
+    disk = log.files.disk
+    there: dict[str, int] = {}
+    for each in disk.damaged:
+        if not each.is_mended(disk):
+            there[each.path] = min(each.offset, there.get(each.path, each.offset))
+    segments = log.segments.all
+    ends = [segment.base_offset for segment in segments[1:]] + [log.log_end_offset]
+    return [
+        (there[f"{segment.path}.log"], end)
+        for segment, end in zip(segments, ends, strict=True)
+        if f"{segment.path}.log" in there
+    ]
+
+
 @dataclass(slots=True)
 class ReplicaMemory:
     """What was last seen of one replica in one process."""
@@ -364,9 +382,12 @@ class Checkers:
             record for view in read_batches(log, start, log.log_end_offset) for record in contents(view).items()
         )
         known = ((offset, content) for offset, content in sorted(history.records.items()) if offset >= start)
+        hidden = _hidden(log)
         for key, (offset, content) in latest_of_each(known).items():
             if offset >= end:
                 continue  # it was written again, or deleted for good, behind what this log must have
+            if any(first <= offset < behind for first, behind in hidden):
+                continue  # it may lie where damage keeps us, and anybody else, from reading
             found, left = latest.get(key, (-1, None))
             if content[1] is not None and found < offset:
                 raise history.fail(f"{who} has lost {key!r}, written last at {offset}: it has {latest.get(key)}")
@@ -523,13 +544,13 @@ class Checkers:
         history = self.history(id)
         start = max(log.log_start_offset for _, log in logs)
         end = min(log.high_watermark for _, log in logs)
-        forgotten = self._forgotten(history)
+        forgotten = self.forgotten(history)
         found = [_table(log, start, end, forgotten) if history.compacts else _bytes(log, start, end) for _, log in logs]
         for (broker, _), content in zip(logs, found, strict=True):
             if content != found[0]:
                 raise history.fail(f"brokers {logs[0][0]} and {broker} differ below the high watermark {end}")
 
-    def _forgotten(self, history: History) -> set[bytes | None]:
+    def forgotten(self, history: History) -> set[bytes | None]:
         """The keys whose deletion a replica may have missed that was away for long."""
         last = answer_checks.last_of_keys(history).items()
         now_ms = self._now_ms()

@@ -120,8 +120,9 @@ class Corruption:
         entries = sorted(disk.directory(place.directory).entries)
         names = [name for name in entries if not name.endswith(DAMAGED_SUFFIX)]
         path = f"{place.directory}/{self.scheduler.rng.choice([*names, *[LOG_NAME] * 8])}"
-        inode = disk.inode(path)
-        before = bytes(inode.cached)
+        if disk.lookup(path) is None:
+            return  # a blank disk, that waits for its admission
+        before = bytes(disk.inode(path).cached)
         if before:
             place.undamaged = (path, before)
             self._damage(place.machine, path)

@@ -218,6 +218,31 @@ def _error(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)
 
 
+@dataclass(frozen=True, slots=True)
+class DamagedBytes:
+    """Bytes of a log that changed by themselves: the batches that they touch, before and after, from ``position`` of the file on.
+
+    ``offset``: that of the first of these batches.
+    """
+
+    path: str
+    position: int
+    offset: int
+    before: bytes
+    after: bytes
+
+    def is_mended(self, disk: SimulatedDisk) -> bool:
+        """Whether the file is gone, was cut, or holds something else there."""
+        content = getattr(disk.lookup(self.path), "cached", b"")
+        return bytes(content[self.position : self.position + len(self.after)]) != self.after
+
+    def undo(self, disk: SimulatedDisk) -> None:
+        inode = disk.inode(self.path)
+        for content in (inode.cached, inode.durable):
+            if len(content) >= self.position + len(self.before):
+                content[self.position : self.position + len(self.before)] = self.before
+
+
 class SimulatedDisk:
     """One disk and the page cache above it.
 
@@ -234,6 +259,7 @@ class SimulatedDisk:
         self.evicts: Evicts | None = None
         self.torn_writes = 0
         self.corrupted: set[str] = set()  # the files that were ever damaged
+        self.damaged: list[DamagedBytes] = []  # places in logs, those that are mended too
         self.root = _Directory()
         self._locks: dict[int, tuple[SimulatedFiles, _Inode]] = {}  # by the locked file's identity, as flock has it
         self._used_bytes = 0
