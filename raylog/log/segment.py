@@ -30,7 +30,7 @@ from raylog.log.offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
 from raylog.log.time_index import NO_TIMESTAMP, TimeIndex
 from raylog.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchView
 from raylog.records.checksums import whole_batches
-from raylog.records.corrupt import CorruptBatch
+from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 
 _PLACE = struct.Struct(">qi")  # base offset and batch length, a batch's first 12 bytes
 _DELTA = struct.Struct(">i")  # last offset delta, at byte 23
@@ -343,10 +343,13 @@ class Segment:
     def _recompute_largest_timestamp(self) -> None:
         self.largest_timestamp, self.offset_of_largest_timestamp = self.time_index.last()
         start = self.offset_index.lookup(self.offset_of_largest_timestamp)[1] if self.time_index.file.count else 0
-        for _, batch in self.scan(start):
-            if batch.max_timestamp > self.largest_timestamp:
-                self.largest_timestamp = batch.max_timestamp
-                self.offset_of_largest_timestamp = batch.last_offset
+        try:
+            for _, batch in self.scan(start):
+                if batch.max_timestamp > self.largest_timestamp:
+                    self.largest_timestamp = batch.max_timestamp
+                    self.offset_of_largest_timestamp = batch.last_offset
+        except (CorruptBatch, UnsupportedMagic):
+            pass  # damage: whoever reads it finds that out; a cut must not stop half-way
 
     # ------------------------------------------------------------------ reading
 

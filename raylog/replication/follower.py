@@ -31,6 +31,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.errors import KafkaError
 from raylog.metadata.session import AssignedReplica
+from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.events import FetchPartition, FetchPartitionResult
 
 if TYPE_CHECKING:
@@ -165,7 +166,11 @@ class Follower:
         if offset < log.log_start_offset:
             self._restart_at(offset)
             return
-        log.truncate_to(offset)
+        try:
+            log.truncate_to(offset)
+        except (CorruptBatch, UnsupportedMagic):  # nothing is cut: where that would be cannot be found
+            self.replica.context.suspected.append((self.replica, offset))
+            raise
         self._truncated()
 
     def _restart_at(self, offset: int) -> None:

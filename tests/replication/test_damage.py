@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.errors import KafkaError
 from raylog.log.cleanable import Cleanable
 from raylog.metadata.session import ReplicaDamaged, ReplicaMended
 from raylog.replication.context import HostConfig
-from raylog.replication.events import CleaningEnded, DamageReported, ScrubEnded
+from raylog.replication.events import CleaningEnded, DamageReported, ScrubEnded, Ticked
 from raylog.replication.replica import Role
 from raylog.testing.replica_hosts import P0, Hosts, contents
 
@@ -249,3 +251,24 @@ def test_a_log_that_has_to_be_read_at_once_while_it_is_read_is_read_again_then()
     hosts.handle(1, ScrubEnded(P0, order.log, order.scrubbing))
     hosts.advance(1)
     assert [told.damage.partition("offset ")[2][0] for told in complaints(hosts, 1)] == ["6", "2"]
+
+
+def test_a_damaged_log_is_cut_behind_the_damage_as_one_piece() -> None:
+    hosts = running()
+    damage(hosts, 3, 4, byte=16)
+    log = hosts.log(3)
+    log.truncate_to(6)
+    log.check()
+    assert log.log_end_offset == log.producers.end_offset == 6
+
+
+def test_a_follower_that_cannot_cut_its_log_because_of_damage_has_it_looked_into() -> None:
+    hosts = running()
+    damage(hosts, 3, 4, byte=8)  # of its length
+    hosts.log(3).segments.active._positions.clear()
+    follower = hosts.replica(3).follower
+    assert follower is not None
+    with pytest.raises(KafkaError):
+        follower._truncate(7)
+    hosts.handle(3, Ticked())
+    assert len(complaints(hosts, 3)) == 1
