@@ -13,6 +13,7 @@ generation; what was committed last is shown; and every replica's image of the g
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -57,10 +58,12 @@ from raylog.testing.scheduler import Timer
 from raylog.testing.simulated_network import End, Link
 from raylog.testing.simulated_servers import ActorSpec, BrokerProcess, ReplicaProcess, ServerEnd
 from raylog.testing.simulation import Simulation
+from raylog.testing.unclean_elections import UncleanElections
 from raylog.types import TopicIdPartition, TopicPartition
 
 PARTITIONS = 2  # of __consumer_offsets here: fifty would take the time of fifty logs
 MEMBERS_MAX = 4
+UNCLEAN = "elect an unclean leader of groups"
 RETENTION_MINUTES = 2  # of offsets, in runs with nights
 _HAVE_A_CONNECTION = (JoinGroup, SyncGroup, Heartbeat, OffsetCommit)
 _STRATEGIES = (("range",), ("cooperative-sticky",), ("sticky", "roundrobin"), ("range", "cooperative-sticky"))
@@ -297,6 +300,11 @@ class GroupSimulation(Simulation):
         # By the key of a group's record: the last one that removes it, by the log's history (unclean elections begin anew) and offset.
         self._buried: dict[bytes, tuple[int, int]] = {}
         self.administration: GroupAdministration = GroupAdministration(self)
+        if (
+            zlib.crc32(f"{seed} unclean elections".encode()) % 3 == 0
+        ):  # by a hash: the draws of other seeds are what they were
+            elections = UncleanElections(self, self.faults, OFFSETS_TOPIC)
+            self.faults.mixture[UNCLEAN] = (elections.strike, 4.0)
         self.groups: list[GroupSpec] = []
         self.members: dict[str, list[Member]] = {}
         self._offsets = itertools.count(1)
