@@ -218,7 +218,7 @@ class ControllerProcess(Process):
             self._timer_due_ms = due_ms
             if due_ms is not None:
                 self._timer = self.later(max(0, due_ms - self.now_ms) * 1000, self._tick, f"{self.name} tick")
-        self.simulation.check_controller(self)
+        self.simulation.observer.check_controller(self)
 
     def _tick(self) -> None:
         self._timer_due_ms = None
@@ -285,7 +285,7 @@ class ControllerProcess(Process):
 
     def _send(self, session_id: int, frame: FromController) -> None:
         if isinstance(frame, Assignment):
-            self.simulation.assigned(frame)
+            self.simulation.observer.assigned(frame)
         end = self._sessions.get(session_id)
         if end is not None and end.link is not None:
             if self.scheduler.chance(0.05):  # once in a while as bytes, as on a real link

@@ -287,7 +287,7 @@ class ReplicaProcess(ServerProcess):
             if due_ms is not None:
                 delay_us = max(0, due_ms - self.now_ms) * 1000
                 self._timer = self.later(delay_us, self._tick, f"{self.name} tick")
-        self.simulation.check_host(self)
+        self.simulation.observer.check_host(self)
 
     def _tick(self) -> None:
         self._timer_due_ms = None
@@ -412,7 +412,7 @@ class ReplicaProcess(ServerProcess):
         except (OSError, RaylogError) as error:
             self.simulation.trace(f"{self.name} cannot open {directory}: {error}")
             return LogOpened(assignment.id, None, str(error), locked=isinstance(error, DiskLockedError))
-        self.simulation.log_opened(self, assignment, log)
+        self.simulation.observer.log_opened(self, assignment, log)
         return LogOpened(assignment.id, log)
 
     def _close(self, effect: CloseLog) -> None:
@@ -420,7 +420,7 @@ class ReplicaProcess(ServerProcess):
         try:
             if effect.delete:
                 effect.log.delete()
-                self.simulation.log_deleted(self, effect.id)
+                self.simulation.observer.log_deleted(self, effect.id)
             else:
                 effect.log.close(clean=effect.clean)
         except (OSError, RaylogError) as error:
@@ -437,7 +437,7 @@ class ReplicaProcess(ServerProcess):
             self.simulation.trace(f"{self.name} cannot remove {removal}: {error}")
             self.handle(FolderRemoved(id, str(error), locked=isinstance(error, DiskLockedError)))
             return
-        self.simulation.log_deleted(self, id)
+        self.simulation.observer.log_deleted(self, id)
         self.handle(FolderRemoved(id))
 
     def _flush(self, effect: Flush) -> None:
