@@ -9,11 +9,13 @@ cache is dropped or the power goes before the process ends, in the right order: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
+from raylog.log.flushes import Flushes
 from raylog.log.log import Log
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -34,6 +36,17 @@ def cut_without_syncing_the_directory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "truncate_to", truncated)
 
 
+def take_a_flush_that_failed_for_done(patch: pytest.MonkeyPatch) -> None:
+    """The pages that an fsync refused to write are taken for durable."""
+
+    @contextmanager
+    def noting_nothing(self: Flushes) -> Iterator[None]:
+        with suppress(OSError):
+            yield
+
+    patch.setattr(Flushes, "_noting_failure", noting_nothing)
+
+
 class _Unsynced:
     def __init__(self, files: Any) -> None:
         self._files = files
@@ -45,4 +58,6 @@ class _Unsynced:
         return getattr(self._files, name)
 
 
-DISK_MUTATIONS: dict[str, Mutation] = {mutation.__name__: mutation for mutation in (cut_without_syncing_the_directory,)}
+DISK_MUTATIONS: dict[str, Mutation] = {
+    mutation.__name__: mutation for mutation in (cut_without_syncing_the_directory, take_a_flush_that_failed_for_done)
+}

@@ -125,4 +125,9 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "tests/log/test_producers.py::test_truncation_forgets_what_was_cut",
         "a follower that cut a producer's batches and leads before it has copied others of that producer",
     ),
+    "take_a_flush_that_failed_for_done": UnitTest(
+        "tests/log/test_failed_flush.py::test_no_later_flush_makes_a_failed_one_good",
+        "a flush has to fail once, and the cache be dropped or the power go before the next flush of that file, at the "
+        "one replica that has what nobody else has",
+    ),
 }
