@@ -22,6 +22,7 @@ class ClockSteps:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._restarts: dict[str, int] = {}
+        self.set_back_ms = 0  # all steps together
 
     def restarted(self, machine: Machine) -> None:
         """The machine, or a controller on it, is about to run again."""
@@ -31,5 +32,6 @@ class ClockSteps:
             return
         step_ms = STEPS_MS[number // 3 % len(STEPS_MS)]
         machine.wall_offset_ms -= step_ms
+        self.set_back_ms += step_ms
         self._simulation.counts["clocks set back"] += 1
         self._simulation.trace(f"the clock of {machine.name} is set back by {step_ms} ms")

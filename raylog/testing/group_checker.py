@@ -125,8 +125,13 @@ class GroupChecker:
         *,
         retention_ms: int | None,
         is_buried: Callable[[str], bool],
+        set_back_ms: Callable[[], int],
     ) -> None:
-        """``is_buried``: whether the log says that a group was removed since this was last true of it."""
+        """``is_buried``: whether the log says that a group was removed since this was last true of it.
+
+        ``set_back_ms``: by how much clocks were set back so far; the next coordinator's clock may be that far ahead.
+        """
+        self._set_back_ms = set_back_ms
         self._is_buried = is_buried
         self._counts = counts
         self._now_ms = now_ms
@@ -221,7 +226,9 @@ class GroupChecker:
         history.active_ms = now_ms
 
     def _is_long_ago(self, time_ms: int) -> bool:
-        return self._retention_ms is not None and self._now_ms() - time_ms >= self._retention_ms - CLOCKS_DIFFER_MS
+        return self._retention_ms is not None and (
+            self._now_ms() - time_ms >= self._retention_ms - CLOCKS_DIFFER_MS - self._set_back_ms()
+        )
 
     def _may_have_expired(self, history: _History, place: _Place) -> bool:
         if history.active_ms < 0:

@@ -295,7 +295,11 @@ class GroupSimulation(Simulation):
         is_told = "set a clock" not in self.faults.mixture  # else offsets may expire at any time
         retention_ms = (RETENTION_MINUTES * 60_000 if is_told else 0) if self.calm > 1 else None
         self.group_checker = GroupChecker(
-            self.counts, lambda: self.scheduler.now_ms, retention_ms=retention_ms, is_buried=self._is_buried
+            self.counts,
+            lambda: self.scheduler.now_ms,
+            retention_ms=retention_ms,
+            is_buried=self._is_buried,
+            set_back_ms=lambda: self.clock_steps.set_back_ms,
         )
         # By the key of a group's record: the last one that removes it, by the log's history (unclean elections begin anew) and offset.
         self._buried: dict[bytes, tuple[int, int]] = {}
