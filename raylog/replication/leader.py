@@ -332,7 +332,12 @@ class Leader:
         return 0, self.low_watermark(), target
 
     def low_watermark(self) -> int:
-        """The least log start among this replica and the live ones; −1 while one of them is unknown."""
+        """The least log start among this replica and the live ones; −1 while one of them is unknown.
+
+        Also −1 while there are eligible leaders (ELR): whoever died may lead again, and would bring back what was deleted without it.
+        """
+        if self.replica.assignment.elr:
+            return -1
         low = self.log.log_start_offset
         for progress in self.followers.values():
             if progress.incarnation and progress.log_start_offset < low:

@@ -413,6 +413,23 @@ def test_deletion_times_out_while_a_live_replica_is_silent_and_does_not_wait_for
     assert deleted(hosts, token) == (0, 1)
 
 
+def test_deletion_waits_for_a_dead_replica_that_may_lead_again() -> None:
+    """Kafka acknowledges it; but an eligible leader (KIP-966) takes over with all the records that it has."""
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1, 2), min_isr=2)
+    hosts.produce(1, b"x")
+    hosts.run()
+    hosts.kill(2)
+    hosts.assign(1, (1,), min_isr=2, elr=(2,))
+    token = delete_records(hosts, 1, 1)
+    hosts.run()
+    assert deleted(hosts, token) is None
+    hosts.start(2)
+    hosts.assign(1, (1, 2), min_isr=2)
+    hosts.run()
+    assert deleted(hosts, token) == (0, 1) and hosts.log(2).log_start_offset == 1
+
+
 def test_deletion_beyond_the_high_watermark_or_of_a_compacted_topic_is_refused() -> None:
     hosts = Hosts((1,))
     hosts.assign(1, (1,), config={})
