@@ -50,6 +50,7 @@ from raylog.metadata.events import (
     Ticked,
 )
 from raylog.metadata.hellos import Admission, admit
+from raylog.metadata.high_watermark_record import HIGH_WATERMARKS, HighWatermarkRecord
 from raylog.metadata.image import MetadataImage, RemovalKey
 from raylog.metadata.leader_waits import AWAIT, LeaderWaits
 from raylog.metadata.leadership import IMBALANCE, Leadership
@@ -97,6 +98,7 @@ from raylog.metadata.session import (
     FailedDisk,
     Heartbeat,
     Hello,
+    HighWatermarks,
     NodeLeaving,
     ReplicaDamaged,
     ReplicaFailed,
@@ -158,6 +160,9 @@ class ActiveController:
             notice=self._effects.append,
             unstartable=self._starts.has_failed,
             has_failed=self._disks.has_failed,
+        )
+        self._high_watermarks = HighWatermarkRecord(
+            self._ledger, self._partitions, self._timers, interval_ms=config.high_watermark_record_interval_ms
         )
         self._departures = Departures(
             self._ledger,
@@ -352,6 +357,8 @@ class ActiveController:
                 pass
             case AlterPartition():
                 self._alter_partition(session, frame, now_ms)
+            case HighWatermarks():
+                self._high_watermarks.reported(session, frame, now_ms)
             case ReplicaOpened():
                 if self._holds(session, frame.status.id):
                     had_failed = frame.status.id in session.failed
@@ -428,6 +435,8 @@ class ActiveController:
                 self._starts.timed_out(name[1], now_ms)
             elif name[0] == IMBALANCE:
                 self._leadership.restore_balance(now_ms)
+            elif name[0] == HIGH_WATERMARKS:
+                self._high_watermarks.write(now_ms)
             else:
                 assert name[0] in WAITS, name
                 self._partitions.waited(name, now_ms)
@@ -550,6 +559,7 @@ class ActiveController:
             self._waits,
             self._timers,
             self._partitions,
+            self._high_watermarks,
         )
         for part in machines:
             part.check()

@@ -6,7 +6,7 @@ has changed; the leader's goes out first. Sending one twice is harmless, leaving
 dropped a replica because its log or disk failed is not asked to open it again.
 
 A Broker answers clients from a copy of the image. It is sent all of it when it is greeted, then each decision as it commits: the copy is
-the same fold, one session's delay behind.
+the same fold, one session's delay behind. It is not sent the record of high watermarks, which only elections ask.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from raylog.metadata.records import (
     ActorDied,
     ActorRegistered,
     BrokerConfigChanged,
+    HighWatermarksNoted,
     PartitionChanged,
     Record,
     ReplicaSlot,
@@ -148,6 +149,9 @@ class Announcements:
 
     def changes(self, records: Iterable[Record]) -> list[SendFrame]:
         """These records, now applied, to every Broker that has the image as it was before."""
+        records = [record for record in records if not isinstance(record, HighWatermarksNoted)]
+        if not records:
+            return []
         self._whole = None
         following = [session for session in self._sessions.all() if session.follows_image]
         if not following:
@@ -162,7 +166,7 @@ class Announcements:
         return [SendFrame(session.session_id, frame) for frame in self._whole]
 
     def _image_frames(self) -> Iterator[ImageChanged]:
-        rest = self._committed.records()
+        rest = (record for record in self._committed.records() if not isinstance(record, HighWatermarksNoted))
         part = list(islice(rest, IMAGE_FRAME_RECORDS))
         begins = True
         while True:

@@ -14,6 +14,7 @@ class ControllerConfig:
     pause_ms: int = 500  # a liveness deadline seen later than this was missed by the controller itself
     first_leader_wait_ms: int = 1_000  # how long a new partition waits for its preferred leader once another is there
     unclean_shutdown_election_wait_ms: int = 10_000  # unclean.shutdown.election.wait.ms: for the logs of other members
+    high_watermark_record_interval_ms: int = 3_000  # leaders' high watermarks are written down no more often
     num_partitions: int = 1  # num.partitions
     default_replication_factor: int = 1  # default.replication.factor
     delete_topic_enable: bool = True  # delete.topic.enable

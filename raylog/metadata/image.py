@@ -8,7 +8,8 @@ The controller keeps two: one of the committed records, which answers reads and 
 what is decided but not committed, against which the next request is decided.
 
 Invariants: ``topic_ids`` is the inverse of the topics' names; ``assigned`` and ``removals_of`` are the inverses of the
-replicas' and removals' node ids; partitions are numbered from 0 without a gap; ``records()`` folds to an equal image.
+replicas' and removals' node ids; partitions are numbered from 0 without a gap; ``high_watermarks`` names existing partitions,
+and nothing from before their last unclean election; ``records()`` folds to an equal image.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, assert_never
 
+from raylog.metadata.high_watermarks import HighWatermark, by_partition, by_topic
 from raylog.metadata.records import (
     ActorDied,
     ActorRegistered,
@@ -29,6 +31,7 @@ from raylog.metadata.records import (
     BrokerUnregistered,
     ClusterFormatted,
     DiskRegistered,
+    HighWatermarksNoted,
     PartitionChanged,
     PartitionState,
     ProducerIdsAllocated,
@@ -70,6 +73,7 @@ class MetadataImage:
     topic_ids: dict[str, uuid.UUID] = field(default_factory=dict)
     removals: dict[RemovalKey, RemovalPending] = field(default_factory=dict)
     next_producer_id: int = 0
+    high_watermarks: dict[TopicIdPartition, HighWatermark] = field(default_factory=dict)  # lower bounds; not a Broker's
     assigned: dict[int, set[TopicIdPartition]] = field(default_factory=dict)
     removals_of: dict[int, set[RemovalKey]] = field(default_factory=dict)
 
@@ -97,6 +101,7 @@ class MetadataImage:
             topic_ids=dict(self.topic_ids),
             removals=dict(self.removals),
             next_producer_id=self.next_producer_id,
+            high_watermarks=dict(self.high_watermarks),
             assigned={node: set(ids) for node, ids in self.assigned.items()},
             removals_of={node: set(keys) for node, keys in self.removals_of.items()},
         )
@@ -184,6 +189,10 @@ class MetadataImage:
             case ProducerIdsAllocated():
                 assert record.next_producer_id >= self.next_producer_id, f"{record} after {self.next_producer_id}"
                 self.next_producer_id = record.next_producer_id
+            case HighWatermarksNoted():
+                for id, mark in by_partition(record.topics):
+                    assert self.partition(id) is not None, f"{mark} of {id}, which does not exist"
+                    self.high_watermarks[id] = mark
             case ClusterFormatted():
                 assert self.cluster_id in ("", record.cluster_id), f"{record} in a log of {self.cluster_id}"
                 self.cluster_id = record.cluster_id
@@ -199,6 +208,8 @@ class MetadataImage:
                 self._unassign(slot.node_id, record.id)
             for slot in record.state.replicas:
                 self.assigned.setdefault(slot.node_id, set()).add(record.id)
+        if before is not None and record.state.unclean_elections > before.unclean_elections:
+            self.high_watermarks.pop(record.id, None)  # records below it were given up
         topic.partitions[record.partition] = record.state
 
     def _change_broker_config(self, record: BrokerConfigChanged) -> None:
@@ -214,6 +225,7 @@ class MetadataImage:
         topic = self.topics.pop(record.topic_id)
         del self.topic_ids[topic.name]
         for partition, state in topic.partitions.items():
+            self.high_watermarks.pop(TopicIdPartition(record.topic_id, partition), None)
             for slot in state.replicas:
                 self._unassign(slot.node_id, TopicIdPartition(record.topic_id, partition))
                 if may_hold_folder(self, slot):
@@ -285,6 +297,8 @@ class MetadataImage:
                 yield TopicConfigChanged(topic_id, key, value)
             for partition, state in sorted(topic.partitions.items()):
                 yield PartitionChanged(topic_id, partition, state)
+        if self.high_watermarks:
+            yield HighWatermarksNoted(by_topic(sorted(self.high_watermarks.items())))
         for _, removal in sorted(self.removals.items()):
             yield removal
         for _, actor in sorted(self.actors.items()):
@@ -318,6 +332,9 @@ class MetadataImage:
         for key in self.removals:
             removals.setdefault(key.node_id, set()).add(key)
         assert removals == self.removals_of, "the index of removals is wrong"
+        for id, mark in self.high_watermarks.items():
+            known = self.partition(id)
+            assert known is not None and 0 <= mark.leader_epoch <= known.leader_epoch, f"{mark} of {id}: {known}"
 
 
 def may_hold_folder(image: MetadataImage, slot: ReplicaSlot) -> bool:

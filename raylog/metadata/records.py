@@ -20,6 +20,7 @@ from typing import cast
 import msgpack
 
 from raylog.errors import ProtocolError
+from raylog.metadata.high_watermarks import TopicHighWatermarks
 from raylog.metadata.packing import Packing, unpack_plain
 from raylog.types import NO_LEADER, Endpoint, TopicIdPartition
 
@@ -190,6 +191,13 @@ class PartitionChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class HighWatermarksNoted:
+    """These partitions' high watermarks are at least so far. Changes no partition's state; Brokers are not sent it."""
+
+    topics: tuple[TopicHighWatermarks, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RemovalPending:
     """A replica's folder on a disk is to be deleted by that node. Written where a replica moves away and by snapshots; TopicDeleted
     implies it."""
@@ -238,7 +246,7 @@ class ProducerIdsAllocated:
 Record = (
     ClusterFormatted | BrokerRegistered | BrokerDrainChanged | BrokerLeaving | BrokerUnregistered | DiskRegistered
     | ActorRegistered | ActorDied | ActorRemoved | TopicCreated | TopicDeleted | PartitionChanged | RemovalPending
-    | RemovalConfirmed | TopicConfigChanged | BrokerConfigChanged | ProducerIdsAllocated
+    | RemovalConfirmed | TopicConfigChanged | BrokerConfigChanged | ProducerIdsAllocated | HighWatermarksNoted
 )  # fmt: skip
 
 _PACKING = Packing(
@@ -246,7 +254,7 @@ _PACKING = Packing(
     (
         ClusterFormatted, BrokerRegistered, BrokerDrainChanged, BrokerLeaving, BrokerUnregistered, DiskRegistered,
         ActorRegistered, ActorDied, ActorRemoved, TopicCreated, TopicDeleted, PartitionChanged, RemovalPending,
-        RemovalConfirmed, TopicConfigChanged, BrokerConfigChanged, ProducerIdsAllocated,
+        RemovalConfirmed, TopicConfigChanged, BrokerConfigChanged, ProducerIdsAllocated, HighWatermarksNoted,
     ),
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ import uuid
 from dataclasses import dataclass
 from enum import Enum
 
+from raylog.metadata.high_watermarks import TopicHighWatermarks
 from raylog.types import Endpoint, TopicIdPartition
 
 
@@ -161,6 +162,13 @@ class AlterPartition:
     leader_epoch: int
     partition_epoch: int
     isr: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermarks:
+    """A process reports the high watermarks, of partitions that it leads, that have moved since its last report in this session."""
+
+    topics: tuple[TopicHighWatermarks, ...]
 
 
 # ------------------------------------------------------------------ controller → actor
@@ -320,6 +328,7 @@ FromActor = (
     | NodeLeaving
     | DisksChecked
     | AlterPartition
+    | HighWatermarks
 )
 FromController = (
     Welcome

@@ -26,6 +26,7 @@ from raylog.metadata.events import ActorKind, StartActor
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import (
     BrokerConfigChanged,
+    HighWatermarksNoted,
     PartitionChanged,
     ProducerIdsAllocated,
     Record,
@@ -229,7 +230,7 @@ def may_create_need(record: Record) -> bool:
     match record:
         case PartitionChanged():
             return record.state.partition_epoch == 0 or bool(record.state.adding)
-        case ProducerIdsAllocated() | TopicConfigChanged() | BrokerConfigChanged():
+        case ProducerIdsAllocated() | TopicConfigChanged() | BrokerConfigChanged() | HighWatermarksNoted():
             return False
         case _:
             return True

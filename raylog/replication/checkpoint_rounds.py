@@ -5,7 +5,11 @@ mute for tens of milliseconds if it wrote all of them together, so a round is cu
 none shorter than ``TURN_MS``, and each replica has its turn by its place in the table. While the table stays as it is a
 replica's turns are one interval apart.
 
-Owns the timer and the count of turns; the order is carried out by the shell, like all housekeeping.
+With the first turn of each round the process also reports to the controller, in one frame, the high watermarks of the partitions
+that it leads: those that have moved since its last report, or that this session's controller has not heard of in this
+epoch. The controllers keep a record of them (``metadata.high_watermark_record``).
+
+Owns the timer, the count of turns and what was reported; the order is carried out by the shell, like all housekeeping.
 """
 
 from __future__ import annotations
@@ -13,8 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from raylog.metadata.high_watermarks import HighWatermark, by_topic
+from raylog.metadata.session import HighWatermarks
 from raylog.replication.context import HostContext
-from raylog.replication.events import RunHousekeeping
+from raylog.replication.events import RunHousekeeping, Tell
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -37,7 +43,7 @@ def arm_housekeeping(context: HostContext, replica: Replica, now_ms: int) -> Non
 
 
 class CheckpointRounds:
-    __slots__ = ("_context", "_interval_ms", "_is_armed", "_replicas", "_turn")
+    __slots__ = ("_context", "_interval_ms", "_is_armed", "_replicas", "_reported", "_turn")
 
     def __init__(self, context: HostContext, replicas: Mapping[TopicIdPartition, Replica]) -> None:
         self._context = context
@@ -45,6 +51,7 @@ class CheckpointRounds:
         self._interval_ms = context.config.replica_high_watermark_checkpoint_interval_ms
         self._turn = 0
         self._is_armed = False
+        self._reported: dict[TopicIdPartition, HighWatermark] = {}  # in this session
 
     def begin(self, now_ms: int) -> None:
         """There is a replica, from now on."""
@@ -64,9 +71,28 @@ class CheckpointRounds:
         turns, count = self._turns, len(self._replicas)
         turn = self._turn % turns
         self._turn = turn + 1
+        if turn == 0:
+            self._report()
         for replica in list(self._replicas.values())[count * turn // turns : count * (turn + 1) // turns]:
             log = replica.log
             if log is not None and log.high_watermark != replica.checkpointed:
                 replica.checkpointed = log.high_watermark
                 self._context.effects.append(RunHousekeeping(replica.id, log, retention=False))
         self._arm(now_ms)
+
+    def session_changed(self) -> None:
+        """The next controller, or the same one in another session, is told everything again."""
+        self._reported.clear()
+
+    def _report(self) -> None:
+        if not self._context.connected:
+            return
+        led = {
+            id: HighWatermark(replica.leader.leader_epoch, replica.leader.log.high_watermark)
+            for id, replica in self._replicas.items()
+            if replica.leader is not None
+        }
+        moved = [(id, mark) for id, mark in led.items() if mark.offset > 0 and self._reported.get(id) != mark]
+        self._reported = led
+        if moved:
+            self._context.effects.append(Tell(HighWatermarks(by_topic(moved))))

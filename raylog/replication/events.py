@@ -17,6 +17,7 @@ from raylog.metadata.session import (
     AlterPartitionAnswer,
     Assignment,
     CopyRates,
+    HighWatermarks,
     Removal,
     ReplicaDamaged,
     ReplicaFailed,
@@ -504,7 +505,15 @@ class SendFetch:
 class Tell:
     """Send a frame over the control session (dropped by the shell if there is none)."""
 
-    frame: AlterPartition | ReplicaOpened | ReplicaFailed | ReplicaDamaged | ReplicaMended | ReplicaRemoved
+    frame: (
+        AlterPartition
+        | HighWatermarks
+        | ReplicaOpened
+        | ReplicaFailed
+        | ReplicaDamaged
+        | ReplicaMended
+        | ReplicaRemoved
+    )
 
 
 @dataclass(frozen=True, slots=True)

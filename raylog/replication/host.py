@@ -477,6 +477,7 @@ class ReplicaHost:
 
     def _session_changed(self, connected: bool, now_ms: int) -> None:
         self.context.connected = connected
+        self._checkpoints.session_changed()
         for replica in self.replicas.values():
             if replica.leader is not None:
                 replica.leader.session_changed(now_ms)

@@ -33,6 +33,7 @@ from raylog.metadata.events import (
     StartActor,
     Ticked,
 )
+from raylog.metadata.high_watermarks import HighWatermark, by_topic
 from raylog.metadata.quorum import Quorum, QuorumConfig
 from raylog.metadata.quorum_messages import HardState, bootstrap_snapshot
 from raylog.metadata.requests import (
@@ -54,6 +55,7 @@ from raylog.metadata.session import (
     Exit,
     Heartbeat,
     Hello,
+    HighWatermarks,
     Removal,
     ReplicaFailed,
     ReplicaOpened,
@@ -143,6 +145,9 @@ class Process:
         self.held[id] = status
         self.world.disks[self.broker].add(id)
         self.world.later(lambda: self.say(ReplicaOpened(status)))
+
+    def report(self, id: TopicIdPartition, mark: HighWatermark) -> None:
+        self.say(HighWatermarks(by_topic([(id, mark)])))
 
     def fail(self, id: TopicIdPartition, reason: str = "disk on fire") -> None:
         self.held.pop(id, None)
@@ -395,6 +400,15 @@ class World:
 
     def process(self, id: TopicIdPartition, broker: int) -> Process:
         return self.processes[self.state(id).node_of(broker)]
+
+    def report(self, id: TopicIdPartition, offset: int) -> None:
+        """The leader says how far its high watermark is, and time passes until it stands in the record."""
+        self.leader(id).report(id, HighWatermark(self.state(id).leader_epoch, offset))
+        self.pass_time(self.config.high_watermark_record_interval_ms + 100)
+
+    def noted(self, id: TopicIdPartition) -> tuple[int, int] | None:
+        """The leader epoch and the offset that stand in the record."""
+        return self.image.high_watermarks.get(id)
 
     def leader(self, id: TopicIdPartition) -> Process:
         return self.process(id, self.state(id).leader)

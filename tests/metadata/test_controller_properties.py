@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from raylog.metadata import effective_configs, elections
 from raylog.metadata.events import ActorStarted
+from raylog.metadata.high_watermarks import HighWatermark
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.quorum_messages import EntryKind
 from raylog.metadata.records import decode_batch, encode_batch
@@ -43,7 +44,8 @@ from raylog.metadata.session import Condition
 STEPS = (
     "kill", "kill", "restart", "restart", "suspect", "missing", "drop session", "come back", "come back", "time", "time",
     "shrink", "grow isr", "new controller", "create", "delete", "grow topic", "minimum", "unclean", "fail", "all gone",
-    "mute", "reassign", "reassign", "cancel", "drain", "undrain", "unregister", "register", "all brokers", "one broker",
+    "mute", "high watermark", "high watermark",
+    "reassign", "reassign", "cancel", "drain", "undrain", "unregister", "register", "all brokers", "one broker",
 )  # fmt: skip
 
 
@@ -87,6 +89,8 @@ class Story:
                 world.run_later()
             case "mute" if connected:
                 connected[choice % len(connected)].mute = True
+            case "high watermark" if partitions:
+                self.report(partitions[choice % len(partitions)], choice)
             case "time":
                 world.pass_time((50, 600, 1_200, 9_200)[choice % 4], step=50)
             case "new controller":
@@ -158,6 +162,13 @@ class Story:
             return
         isr = [state.leader] + [broker for index, broker in enumerate(others) if choice >> index & 1]
         leader.alter(id, *isr)
+
+    def report(self, id, choice) -> None:
+        """The leader of a partition, if it is connected, says how far its high watermark is."""
+        state = self.world.state(id)
+        leader = self.world.processes.get(state.node_of(state.leader))
+        if leader is not None and leader.session is not None:
+            leader.report(id, HighWatermark(state.leader_epoch, choice))
 
     def create(self, choice):
         name = f"t{choice % 5}"

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.errors import ProtocolError
+from raylog.metadata.high_watermarks import PartitionHighWatermark, TopicHighWatermarks
 from raylog.metadata.records import (
     ActorDied,
     ActorRegistered,
@@ -33,11 +34,17 @@ states = st.builds(
     leader_epoch=i64,
 )
 endpoints = st.builds(Endpoint, st.text(), i64)
+high_watermarks = st.builds(
+    TopicHighWatermarks,
+    st.uuids(),
+    st.lists(st.builds(PartitionHighWatermark, i64, i64, i64), max_size=4).map(tuple),
+)
 OF_TYPE = {  # every integer of a record has 64 bits: a hint that says so only by a type of Python's is spelled out
     int: i64,
     int | None: st.none() | i64,
     tuple[int, ...]: st.lists(i64).map(tuple),
     PartitionState: states,
+    tuple[TopicHighWatermarks, ...]: st.lists(high_watermarks, max_size=3).map(tuple),
     Endpoint: endpoints,
     Endpoint | None: st.none() | endpoints,
 }

@@ -9,11 +9,13 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.session import Condition, Removal, ReplicaFailed
+from raylog.metadata.high_watermarks import by_partition
+from raylog.metadata.session import Condition, HighWatermarks, Removal, ReplicaFailed
 from raylog.replication.context import HostConfig
 from raylog.replication.events import (
     Assigned,
     CloseLog,
+    ControlSessionChanged,
     DeleteRecordsPartition,
     DeleteRecordsReceived,
     DeleteRecordsReply,
@@ -335,6 +337,45 @@ def test_checkpoints_of_many_replicas_are_spread_over_the_interval() -> None:
         assert sorted(order.id for order in hosts.housekept) == partitions  # each once per interval
         assert longest == 1  # a process waits for one at a time
         hosts.housekept.clear()
+
+
+def reports(hosts: Hosts, broker: int) -> list[list[tuple[TopicIdPartition, tuple[int, int]]]]:
+    """What each report of that broker says."""
+    frames = [frame for frame in hosts.told[broker] if isinstance(frame, HighWatermarks)]
+    return [[(id, tuple(mark)) for id, mark in by_partition(frame.topics)] for frame in frames]
+
+
+def test_a_leader_reports_once_per_round_which_high_watermarks_have_moved() -> None:
+    hosts = Hosts((1, 2))
+    partitions = [TopicIdPartition(P0.topic_id, number) for number in range(50)]
+    for id in partitions:
+        hosts.assign(1, (1, 2), id=id)
+    hosts.advance(10_000)
+    assert reports(hosts, 1) == [], "no high watermark has moved"
+    for id in partitions[:2]:
+        hosts.produce(1, b"x", id=id)
+    hosts.advance(10_000)
+    assert reports(hosts, 1) == [[(partitions[0], (0, 1)), (partitions[1], (0, 1))]]
+    hosts.produce(1, b"y", id=partitions[1])
+    hosts.advance(5_000)
+    assert reports(hosts, 1)[1:] == [[(partitions[1], (0, 2))]]
+    assert reports(hosts, 2) == [], "a follower reports nothing"
+
+
+def test_a_new_session_and_a_new_epoch_are_told_the_high_watermark_again() -> None:
+    hosts = Hosts((1,))
+    hosts.assign(1, (1,))
+    hosts.produce(1, b"x")
+    hosts.advance(5_000)
+    hosts.handle(1, ControlSessionChanged(False))
+    hosts.advance(10_000)
+    assert reports(hosts, 1) == [[(P0, (0, 1))]]
+    hosts.handle(1, ControlSessionChanged(True))
+    hosts.advance(5_000)
+    assert reports(hosts, 1)[1:] == [[(P0, (0, 1))]]
+    hosts.assign(1, (1,), epoch=1)
+    hosts.advance(10_000)
+    assert reports(hosts, 1)[2:] == [[(P0, (1, 1))]]
 
 
 def test_a_changed_configuration_reaches_the_log() -> None:
