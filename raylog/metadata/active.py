@@ -331,7 +331,7 @@ class ActiveController:
             self._partitions.restarted(session, admission.former)
         for status in hello.replicas:
             if status.id in assigned:
-                session.opened[status.id] = status
+                session.opened[status.id] = self._partitions.weighed(status)
                 if status.damage:
                     self._partitions.note_damage(session, status.id, status.assigned_leader_epoch, status.damage)
         for id in sorted(assigned):

@@ -21,14 +21,22 @@ well serve on) nothing changes. Otherwise the leader is the first of, in assignm
 
 1. a LIVE, proven member of the ISR;
 2. a LIVE, proven eligible leader (ELR, KIP-966), who becomes the whole ISR while the former ISR joins the ELR;
-3. of the LIVE unproven members of both the one with the latest epoch and the longest log, once every other member that may
-   still come up has been heard (``wait_for_logs``; the caller bounds the wait);
-4. with both sets empty the last known leader, unless its log was found missing since (unclean); where another LIVE replica
-   knows of committed records that this log lacks, the longest log instead;
+3. of the LIVE unproven members of both, without those that lie below the record (see there), the one with the latest epoch and
+   the longest log, once every other member that may still come up has been heard (``wait_for_logs``; the caller bounds the wait);
+4. with both sets empty the last known leader, unless its log was found missing since (unclean); where another LIVE replica or the
+   record knows of committed records that this log lacks, the longest log instead;
 5. where the topic allows it and no ISR or ELR member may still turn up (none is ABSENT), the LIVE replica with the latest epoch
    and the longest log (unclean, and then it is the whole ISR).
 
 Else nobody leads. An unproven log that lacks what another replica knows to be committed leaves ISR and ELR (``without_short_logs``).
+
+**The record.** The controllers keep of each partition a high watermark that was reached, with its leader epoch (``noted``): a lower
+bound of what is committed, a few seconds old (``high_watermark_record``). Nothing on a broker's own disk may show that its log was cut,
+or is an old copy; the record does. An unproven log below it never leads while a member of ISR or ELR may still have more. It
+takes part in the wait, for which replicas that are out of sync are heard, too, as long as no LIVE member reaches the
+record. Then it leaves both sets, and nobody leads until a member with a good log is back, or an unclean election is allowed or
+asked for. Where no member is left rule 4 holds. A log that a clean stop left below the record proves nothing (``weighed``).
+An unclean election gives records up, so it ends the record of its partition (``image``).
 
 **Epochs.** Each change of the leader, to nobody as well, raises leader epoch and partition epoch; any other change the
 partition epoch. An epoch belongs to one incarnation.
@@ -57,6 +65,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from raylog.metadata.high_watermarks import HighWatermark
 from raylog.metadata.records import PartitionState, ReplicaSlot
 from raylog.metadata.session import Condition, ReplicaStatus
 from raylog.types import NO_LEADER
@@ -106,8 +115,11 @@ def settled(
     unclean_allowed: bool = False,
     wait_for_preferred: bool = False,
     wait_for_logs: bool = False,
+    noted: HighWatermark | None = None,
 ) -> PartitionState:
     """The state that follows from how the replicas stand now. ``without_short_logs`` comes before it.
+
+    ``noted`` is what the record says of this partition.
 
     ``wait_for_preferred`` keeps a partition that nobody has led yet from going to any but its first replica, ``wait_for_logs`` one
     whose live members are all unproven from going to any of them before the others' logs are known.
@@ -118,12 +130,12 @@ def settled(
         if leader.standing is not Standing.LIVE:
             return state
         if leader.is_draining and any(may_take_over(candidates[broker]) for broker in state.isr):
-            return _elected(state, candidates, min_isr, unclean_allowed, waits)
+            return _elected(state, candidates, min_isr, unclean_allowed, waits, noted)
         relieved = _without_damaged(state, candidates, min_isr)
         if relieved is not state:
             return relieved
         return with_isr(state, _survivors(state, candidates), min_isr=min_isr)
-    return _elected(state, candidates, min_isr, unclean_allowed, waits)
+    return _elected(state, candidates, min_isr, unclean_allowed, waits, noted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +189,21 @@ def _witnesses(state: PartitionState, candidates: Candidates) -> list[Candidate]
 
 
 def _lacks_committed(candidate: Candidate, witness: Candidate) -> bool:
-    return candidate.last_epoch <= witness.last_epoch and candidate.log_end_offset < witness.high_watermark
+    return is_below(candidate, HighWatermark(witness.last_epoch, witness.high_watermark))
+
+
+def is_below(log: Candidate | ReplicaStatus, mark: HighWatermark | None) -> bool:
+    """Whether that log, as it was opened, lacks records that are committed by this mark."""
+    return mark is not None and log.last_epoch <= mark.leader_epoch and log.log_end_offset < mark.offset
+
+
+def weighed(status: ReplicaStatus, noted: HighWatermark | None) -> ReplicaStatus:
+    """The status of a log that was just opened as it is to be taken: a clean stop proves nothing of a log below the record.
+
+    It is an old copy. Later the same log may not be judged so: the record grows, and the status doesn't.
+    """
+    is_old = status.condition is Condition.CLEAN and is_below(status, noted)
+    return replace(status, condition=Condition.WHOLE) if is_old else status
 
 
 def without_members(state: PartitionState, brokers: Collection[int]) -> PartitionState:
@@ -297,7 +323,12 @@ def _survivors(state: PartitionState, candidates: Candidates) -> tuple[int, ...]
 
 
 def _elected(
-    state: PartitionState, candidates: Candidates, min_isr: int, unclean_allowed: bool, waits: _Waits
+    state: PartitionState,
+    candidates: Candidates,
+    min_isr: int,
+    unclean_allowed: bool,
+    waits: _Waits,
+    noted: HighWatermark | None,
 ) -> PartitionState:
     live = [broker for broker in state.brokers if candidates[broker].standing is Standing.LIVE]
     # The rest keep their order.
@@ -315,15 +346,19 @@ def _elected(
         return led_by(state, eligible, candidates, (eligible,), min_isr)
     unproven = _unproven(state, candidates)
     if unproven:
-        others = (candidates[broker] for broker in state.isr + state.elr if broker not in unproven)
-        if waits.for_logs and any(other.may_come_up for other in others):
+        reaching = [broker for broker in unproven if not is_below(candidates[broker], noted)]
+        others = (candidates[broker] for broker in (state.isr + state.elr if reaching else state.brokers))
+        if waits.for_logs and any(other.standing is not Standing.LIVE and other.may_come_up for other in others):
             return _leaderless(state)
-        return _led_by_longest(state, unproven, candidates, min_isr)
+        if reaching:
+            return _led_by_longest(state, reaching, candidates, min_isr)
+        state = without_members(state, unproven)
     if not state.isr and not state.elr:
         last = state.last_known_leader
         if last in live and candidates[last].condition is not Condition.MISSING:
             witnesses = _witnesses(state, candidates)
-            if any(_lacks_committed(candidates[last], witness) for witness in witnesses):
+            is_short = any(_lacks_committed(candidates[last], witness) for witness in witnesses)
+            if is_short or is_below(candidates[last], noted):
                 last = max(live, key=lambda broker: _length(candidates[broker]))
             return led_by(state, last, candidates, (last,), min_isr, unclean=True)
     waiting = any(candidates[broker].standing is Standing.ABSENT for broker in state.isr + state.elr)

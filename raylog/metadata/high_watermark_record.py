@@ -12,7 +12,7 @@ A mark is written only where these hold, at that moment:
 - Every member of the ISR has its log open, as far as this controller knows. Else the leader may already count records that a
   member has copied since it opened its log, while what it said when it opened is still on its way: that log would look cut.
 
-An unclean election ends it (``image``).
+What the record is for is said in ``elections``. An unclean election ends it (``image``).
 """
 
 from __future__ import annotations

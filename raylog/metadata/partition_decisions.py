@@ -144,7 +144,9 @@ class PartitionDecisions:
                 unclean_allowed=effective_configs.boolean(self._ledger.latest, topic, "unclean.leader.election.enable"),
                 wait_for_preferred=not waited_for_preferred,
                 wait_for_logs=not waited_for_logs,
+                noted=self._ledger.latest.high_watermarks.get(id),
             )
+            self._tell_of_short_logs(topic, id, state, after, candidates)
             after = reassignments.completed(
                 after,
                 candidates,
@@ -177,6 +179,23 @@ class PartitionDecisions:
         self._change(topic, id, state, after)
         return after
 
+    def _tell_of_short_logs(
+        self, topic: Topic, id: TopicIdPartition, before: PartitionState, after: PartitionState, candidates: Candidates
+    ) -> None:
+        """Of those that are no longer in sync: which logs lie below the record of high watermarks."""
+        noted = self._ledger.latest.high_watermarks.get(id)
+        for broker_id in before.isr + before.elr:
+            candidate = candidates[broker_id]
+            is_unproven = candidate.standing is Standing.LIVE and not elections.is_proven(before, candidate)
+            has_left = broker_id not in after.isr + after.elr
+            if noted is not None and has_left and is_unproven and elections.is_below(candidate, noted):
+                self._notice(
+                    Notice(
+                        f"{topic.name}-{id.partition}: the log of broker {broker_id} ends at {candidate.log_end_offset} and "
+                        f"lacks committed records, up to {noted.offset} by the controllers' record; it is no longer in sync"
+                    )
+                )
+
     def _await_logs(
         self, topic: Topic, id: TopicIdPartition, state: PartitionState, candidates: Candidates, now_ms: int
     ) -> None:
@@ -197,6 +216,7 @@ class PartitionDecisions:
 
     def opened(self, session: Session, status: ReplicaStatus, now_ms: int) -> None:
         """A process has opened a log, or brings it along in its hello."""
+        status = self.weighed(status)
         session.opened[status.id] = status
         session.failed.pop(status.id, None)
         session.damaged.pop(status.id, None)
@@ -209,6 +229,10 @@ class PartitionDecisions:
             topic = self._ledger.latest.topics[id.topic_id]
             state = topic.partitions[id.partition]
             self._change(topic, id, state, elections.restarted(state, broker_of(session.node_id), former))
+
+    def weighed(self, status: ReplicaStatus) -> ReplicaStatus:
+        """The status as it is to be taken, now that it has come (``elections.weighed``)."""
+        return elections.weighed(status, self._ledger.latest.high_watermarks.get(status.id))
 
     def judge(self, session: Session, status: ReplicaStatus) -> None:
         """What the condition of a log, found by this process, costs its replica."""
@@ -317,7 +341,14 @@ class PartitionDecisions:
             case ElectionType.UNCLEAN:
                 if state.leader != NO_LEADER:
                     return ErrorCode.election_not_needed, f"broker {state.leader} leads"
-                after = elections.settled(state, candidates, min_isr=minimum, unclean_allowed=True, wait_for_logs=True)
+                after = elections.settled(
+                    state,
+                    candidates,
+                    min_isr=minimum,
+                    unclean_allowed=True,
+                    wait_for_logs=True,
+                    noted=self._ledger.latest.high_watermarks.get(id),
+                )
                 code = ErrorCode.eligible_leaders_not_available
                 failure = "no replica is live, or one that holds more may still return"
         self._change(topic, id, state, after)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from raylog.metadata.high_watermarks import HighWatermark
+from raylog.metadata.records import HighWatermarksNoted, PartitionChanged, decode_batch
 from raylog.metadata.requests import DeleteTopics
-from raylog.metadata.session import Condition
+from raylog.metadata.session import Condition, ImageChanged
 from raylog.types import BROKER_SLOT, TopicIdPartition, node_id
 
 
@@ -64,6 +65,15 @@ def test_reports_are_written_together_and_seldom_and_tell_nobody_anything(world)
         leader.report(TopicIdPartition(topic_id, number), HighWatermark(0, 7))
     world.pass_time(10_000)
     assert len(world.entries) == entries + 1, "what stands there already is not written again"
+
+
+def test_a_broker_that_is_sent_the_whole_image_is_not_sent_the_record(three):
+    three.report(three.p, 8)
+    broker = three.launch(node_id(1, BROKER_SLOT))
+    frames = [frame for frame in broker.heard if isinstance(frame, ImageChanged)]
+    told = [record for frame in frames for record in decode_batch(frame.batch)]
+    assert any(isinstance(record, PartitionChanged) for record in told)
+    assert not any(isinstance(record, HighWatermarksNoted) for record in told)
 
 
 def test_the_record_outlives_the_controller_and_its_log_and_dies_with_the_topic(new_world):

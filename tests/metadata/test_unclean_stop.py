@@ -168,3 +168,120 @@ def test_a_log_of_an_epoch_that_nobody_was_given_is_suspect(three):
     kill_at_once(three)
     three.restart(three.p, 0, WHOLE, (77, 50))
     assert three.state(three.p).isr == (1, 2)
+
+
+# ---------------------------------------------------------------------- the controllers' own record of high watermarks
+
+
+def test_a_log_below_the_recorded_high_watermark_does_not_lead_after_the_wait_either(three):
+    three.report(three.p, 8)
+    assert three.noted(three.p) == (0, 8)
+    kill_at_once(three)
+    three.restart(three.p, 0, WHOLE, (0, 5))
+    three.pass_time(15_000)
+    state = three.state(three.p)
+    assert (state.leader, state.isr, state.unclean_elections) == (-1, (1, 2), 0)
+    assert any(
+        "the log of broker 0 ends at 5 and lacks committed records, up to 8" in notice for notice in three.notices
+    )
+    three.restart(three.p, 1, WHOLE, (0, 10))
+    three.pass_time(10_200)
+    state = three.state(three.p)
+    assert (state.leader, state.isr, state.unclean_elections) == (1, (1,), 0)
+
+
+def test_a_log_that_reaches_the_record_leads_after_the_wait(three):
+    three.report(three.p, 8)
+    kill_at_once(three)
+    three.restart(three.p, 0, WHOLE, (0, 8))
+    three.pass_time(10_200)
+    assert (three.state(three.p).leader, three.state(three.p).unclean_elections) == (0, 0)
+
+
+def test_a_clean_log_below_the_record_is_an_old_copy_and_has_to_wait_as_well(three):
+    three.report(three.p, 8)
+    kill_at_once(three)
+    three.restart(three.p, 0, Condition.CLEAN, (0, 5))
+    three.pass_time(15_000)
+    assert (three.state(three.p).leader, three.state(three.p).isr) == (-1, (1, 2))
+
+
+def test_an_old_copy_stays_behind_the_next_controller_too(three):
+    three.report(three.p, 8)
+    kill_at_once(three)
+    first = three.restart(three.p, 0, Condition.CLEAN, (0, 5))
+    three.restart_controller()
+    first.hello()
+    three.run_later()
+    three.pass_time(15_000)
+    assert (three.state(three.p).leader, three.state(three.p).isr) == (-1, (1, 2))
+
+
+def test_a_clean_log_is_judged_by_what_it_was_when_it_was_opened_not_by_what_is_recorded_later(three):
+    """Its process came back before its death was noticed, and it stays in sync."""
+    three.starts_at_once = False
+    new = three.launch(three.process(three.p, 1).node, says_hello=False)
+    new.conditions[three.p], new.ends[three.p] = Condition.CLEAN, (0, 5)
+    new.hello()
+    three.run_later()
+    three.report(three.p, 8)
+    assert three.noted(three.p) == (0, 8) and three.state(three.p).isr == (0, 1, 2)
+    three.leader(three.p).kill()
+    state = three.state(three.p)
+    assert (state.leader, state.leader_incarnation) == (1, new.incarnation)
+
+
+def test_while_a_short_log_is_alone_replicas_out_of_sync_are_awaited_too(three):
+    three.report(three.p, 8)
+    three.starts_at_once = False
+    three.process(three.p, 2).kill()
+    three.process(three.p, 1).kill()
+    assert three.configure("t", "min.insync.replicas", "1") == 0
+    assert (three.state(three.p).isr, three.state(three.p).elr) == ((0,), ())
+    three.leader(three.p).kill()
+    three.restart(three.p, 0, WHOLE, (0, 5))
+    three.pass_time(5_000)
+    assert three.state(three.p).leader == -1
+    three.restart(three.p, 1, WHOLE, (0, 9))
+    three.restart(three.p, 2, WHOLE, (0, 7))
+    state = three.state(three.p)
+    assert (state.leader, state.isr, state.unclean_elections) == (1, (1,), 1)
+
+
+def test_the_only_replica_leads_below_the_record_and_it_is_counted(world):
+    world.p = TopicIdPartition(world.create("t", (0,)), 0)
+    world.report(world.p, 8)
+    world.starts_at_once = False
+    world.leader(world.p).kill()
+    world.restart(world.p, 0, WHOLE, (0, 5))
+    state = world.state(world.p)
+    assert (state.leader, state.isr, state.unclean_elections) == (0, (0,), 1)
+
+
+def test_an_unclean_election_by_hand_ends_what_was_recorded(three):
+    three.report(three.p, 8)
+    kill_at_once(three)
+    three.restart(three.p, 0, WHOLE, (0, 5))
+    assert three.ask(ElectLeaders(ElectionType.UNCLEAN, (("t", 0),))).partitions[0].error == 83, "the wait is not over"
+    three.pass_time(15_000)
+    assert three.ask(ElectLeaders(ElectionType.UNCLEAN, (("t", 0),))).partitions[0].error == 0
+    state = three.state(three.p)
+    assert (state.leader, state.isr, state.unclean_elections) == (0, (0,), 1)
+    assert three.noted(three.p) is None
+    three.report(three.p, 6)
+    assert three.noted(three.p) == (state.leader_epoch, 6)
+    three.restart(three.p, 0, WHOLE, (state.leader_epoch, 6))
+    assert three.state(three.p).leader == 0
+
+
+def test_an_unclean_election_that_the_topic_allows_comes_after_the_wait(three):
+    assert three.configure("t", "unclean.leader.election.enable", "true") == 0
+    three.report(three.p, 8)
+    kill_at_once(three)
+    three.restart(three.p, 0, WHOLE, (0, 5))
+    three.pass_time(9_000)
+    assert three.state(three.p).leader == -1
+    three.pass_time(1_300)
+    state = three.state(three.p)
+    assert (state.leader, state.isr, state.unclean_elections) == (0, (0,), 1)
+    assert three.noted(three.p) is None
