@@ -1,14 +1,20 @@
 """Finding records by time in the segments of a log: ListOffsets with a timestamp, and the record with the largest one (KIP-734).
 
-Reads only; ``in_memory`` as for ``Log.read``.
+Reads only; ``in_memory`` as for ``Log.read``. Damage raises CorruptBatch, also in a batch that is passed over: its timestamps can't be
+believed, and a later record would be found instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from raylog.log.results import Found
+from raylog.log.segment import Segment
 from raylog.log.segments import Segments
 from raylog.log.time_index import NO_TIMESTAMP
+from raylog.records.batch import BatchView
 from raylog.records.codec import light_records
+from raylog.records.corrupt import CorruptBatch
 
 
 def first_at_or_after(
@@ -23,7 +29,7 @@ def first_at_or_after(
         segments.warm(segment)
         floor = max(segment.time_index.lookup(timestamp - 1, in_memory=in_memory)[1], start_offset)
         start = segment.offset_index.lookup(floor, in_memory=in_memory)[1]
-        for _, batch in segment.scan(start, in_memory=in_memory):
+        for batch in _sound(segment, start, in_memory=in_memory):
             if batch.base_offset >= end_offset:
                 break
             if batch.max_timestamp < timestamp or batch.last_offset < start_offset:
@@ -48,9 +54,17 @@ def latest_in_time(segments: Segments, *, start_offset: int, end_offset: int, in
             (
                 batch.max_timestamp
                 for segment in segments
-                for _, batch in segment.scan(in_memory=in_memory)
+                for batch in _sound(segment, 0, in_memory=in_memory)
                 if batch.record_count and batch.max_timestamp < largest and batch.base_offset < end_offset
             ),
             default=NO_TIMESTAMP,
         )
     return None
+
+
+def _sound(segment: Segment, position: int, *, in_memory: bool) -> Iterator[BatchView]:
+    """The batches of a segment from a batch's position on, each with a CRC that fits."""
+    for start, batch in segment.scan(position, in_memory=in_memory):
+        if not batch.has_valid_crc():
+            raise CorruptBatch(f"{segment.path}.log: a CRC does not fit", start)
+        yield batch

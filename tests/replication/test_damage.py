@@ -14,6 +14,7 @@ from raylog.replication.replica import Role
 from raylog.testing.replica_hosts import P0, Hosts, contents
 
 STORAGE, CORRUPT = ErrorCode.kafka_storage_error.value, ErrorCode.corrupt_message.value
+MAX_TIMESTAMP_BYTE = 35  # of a batch
 VALUES = [b"%02d" % number * 10 for number in range(8)]
 
 
@@ -168,6 +169,20 @@ def test_a_search_by_time_that_meets_damage_is_refused_and_reported() -> None:
     hosts.produce(1, b"late")
     late = hosts.list_offset(1, hosts.log(1).segments.active.largest_timestamp)
     assert late.error == STORAGE
+    assert len(complaints(hosts, 1)) == 1
+
+
+def test_a_search_by_time_does_not_believe_the_timestamps_of_a_damaged_batch() -> None:
+    """A batch that says it is older than it is would be passed over, and a later record be found."""
+    hosts = running()
+    hosts.advance(10)
+    hosts.produce(1, b"late")
+    hosts.produce(1, b"later")
+    log = hosts.log(1)
+    timestamp = log.segments.active.largest_timestamp
+    odd = next(index for index, byte in enumerate(timestamp.to_bytes(8)) if byte % 2)
+    damage(hosts, 1, log.log_end_offset - 2, byte=MAX_TIMESTAMP_BYTE + odd)  # it gets smaller
+    assert hosts.list_offset(1, timestamp).error == STORAGE
     assert len(complaints(hosts, 1)) == 1
 
 
