@@ -90,6 +90,8 @@ class Follower:
             self.truncating = False
             self.failures = 0
             if len(result.records):
+                if self._is_all_deleted(result):
+                    self._restart_at(result.log_start_offset)
                 log.append_as_follower(result.records, wall_ms=wall_ms)
                 self.replica.flushing.appended(now_ms)
             self._follow_offsets(result)
@@ -101,6 +103,16 @@ class Follower:
             self.replica.fail(f"replication: {error}")
             return Step.FAILED
         return Step.FETCH
+
+    def _is_all_deleted(self, result: FetchPartitionResult) -> bool:
+        """Whether the leader's log starts where this one ends, inside the batch that came.
+
+        Then this log has another batch there. The leader cannot see it: its epochs are known from its start on.
+        """
+        log = self.log
+        if log.log_end_offset != result.log_start_offset or not log.size_bytes:
+            return False
+        return int.from_bytes(memoryview(result.records)[:8]) < log.log_end_offset  # the first batch's base offset
 
     def _follow_offsets(self, result: FetchPartitionResult) -> None:
         log = self.log

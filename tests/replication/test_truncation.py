@@ -10,7 +10,13 @@ from kio.schema.errors import ErrorCode
 
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
-from raylog.replication.events import EpochEndPartition, OffsetForLeaderEpochReceived, OffsetForLeaderEpochReply
+from raylog.replication.events import (
+    DeleteRecordsPartition,
+    DeleteRecordsReceived,
+    EpochEndPartition,
+    OffsetForLeaderEpochReceived,
+    OffsetForLeaderEpochReply,
+)
 from raylog.replication.replica import Role
 from raylog.testing.replica_hosts import P0, WALL_MS, Hosts, batch, contents
 
@@ -172,3 +178,22 @@ def test_any_two_logs_end_identical_and_keep_what_they_share(
     assert contents(hosts.log(2)) == leader
     assert min(ends) == min(ends[0], sum(shared)), "more was cut than the logs do not share"
     assert hosts.log(2).leader_epochs.entries == hosts.log(1).leader_epochs.entries
+
+
+def test_a_log_that_ends_inside_the_leaders_first_batch_where_that_log_starts_begins_anew() -> None:
+    """Deletion of records has cut the leader's epochs to where its log starts, so it cannot see that the logs diverge."""
+    hosts = Hosts((1, 2, 3))
+    hosts.assign(2, (1, 2, 3))
+    hosts.produce(2, *[b"shared"] * 7)
+    hosts.cut = {2}
+    hosts.produce(2, b"lost", b"lost too", run=False)
+    hosts.assign(1, (1, 3), epoch=1, to=(1, 3))
+    hosts.produce(1, *[b"kept"] * 4)
+    hosts.handle(1, DeleteRecordsReceived(hosts.token(), 1_000, (DeleteRecordsPartition(P0, 9),)))
+    hosts.run()
+    assert (hosts.log(2).log_end_offset, hosts.log(1).log_start_offset) == (9, 9)
+    hosts.cut = set()
+    hosts.assign(1, (1, 3), epoch=1)
+    hosts.advance(100)
+    assert contents(hosts.log(2)) == contents(hosts.log(1)) == contents(hosts.log(3))
+    assert (hosts.log(2).log_start_offset, hosts.log(2).high_watermark) == (9, 11)
