@@ -13,6 +13,7 @@ What is checked, per partition::
     what is below any high watermark (``History.batches``) is the same, batch by batch, wherever it is seen again: below every other high
         watermark, in the whole log of every later leader, in what consumers read
     who joins the ISR holds all that is below any high watermark
+    what the controllers have recorded is not above every high watermark
     an acknowledgement of acks=all names a batch that is below a high watermark at that moment
     an idempotent producer's batches are there in the order of their sequence numbers, none missing, none twice
     what every leader has refused is nowhere
@@ -281,6 +282,12 @@ class Checkers:
             raise history.fail(
                 f"broker {broker} joined the ISR with end {log.log_end_offset}: {history.end} was below a high watermark"
             )
+
+    def noted(self, id: TopicIdPartition, offset: int) -> None:
+        """A high watermark in the controllers' record."""
+        history = self.history(id)
+        if offset > history.end:
+            raise history.fail(f"{offset} is recorded, above every high watermark ({history.end})")
 
     def _leads(self, history: History, epoch: int, broker: int, incarnation: int) -> None:
         known = history.leaders.setdefault(epoch, (broker, incarnation))

@@ -6,6 +6,10 @@ other copy of a small file, or from the other controllers) if it isn't the only 
 nothing acknowledged is lost holds only while another member of the ISR or ELR has everything that was committed, in a process that
 runs until the kill. So a log is damaged only where the checkers know of such a member.
 
+Or the disk comes back as it once was, with old copies of its logs (``old_copies``), and alone: servers on the other machines
+can't be started for longer than an election waits. Then no good copy is there to be heard, and what is brought back lies
+below the controllers' record of high watermarks in every partition; logs of which this is not so are left as they are.
+
 From the kill until each partition has a leader no other fault strikes, and those that last end. A second disaster in that time
 would take the good copies too, and no election could be right then.
 """
@@ -21,6 +25,7 @@ from raylog.log.leader_epochs import FILE_NAME as EPOCHS
 from raylog.metadata.metadata_log import DAMAGED_SUFFIX, LOG_NAME
 from raylog.metadata.records import PartitionState
 from raylog.replication.replica import Role
+from raylog.testing.old_copies import OldCopies
 from raylog.testing.simulated_files import PAGE_BYTES
 from raylog.types import NO_LEADER, TopicIdPartition
 
@@ -34,11 +39,16 @@ RECOVERY_MS = 60_000
 
 
 class Corruption:
-    """``strike`` kills everything and damages a disk; ``is_recovering`` until the cluster has come back."""
+    """``strike`` kills everything and damages a disk; ``is_recovering`` until the cluster has come back.
 
-    def __init__(self, simulation: Simulation) -> None:
+    ``lasting`` takes the shortest and the longest time that a fault lasts, in ms, and what ends it.
+    """
+
+    def __init__(self, simulation: Simulation, lasting: Callable[[int, int, Callable[[], object]], int]) -> None:
         self.simulation = simulation
         self.scheduler = simulation.scheduler
+        self.old_copies = OldCopies(simulation)
+        self._lasting = lasting
         self._until_ms = -1
 
     @property
@@ -60,13 +70,13 @@ class Corruption:
     def strike(self, end_lasting_faults: Callable[[], None]) -> None:
         """Kill everything; damage the logs of one broker where that is allowed, else, and sometimes besides, a controller's metadata."""
         end_lasting_faults()
+        if self.scheduler.chance(0.8) and self._bring_old_copies_back():
+            return
         victims = [machine for machine in self.simulation.broker_machines if machine.is_on and self._exposed(machine)]
         victim = self.scheduler.rng.choice(victims) if victims else None
-        folders = self._exposed(victim) if victim is not None else []
+        folders = list(self._exposed(victim)) if victim is not None else []
         places = self.simulation.controllers.may_be_damaged()
-        for machine in self.simulation.machines:
-            for process in list(machine.processes):
-                process.kill()
+        self._kill_everything()
         if victim is None or self.scheduler.chance(0.5):
             self.damage_metadata(places)
         if victim is not None:
@@ -75,22 +85,60 @@ class Corruption:
                 self._damage_replica(victim, folder)
         self._until_ms = self.scheduler.now_ms + RECOVERY_MS
 
+    def _kill_everything(self) -> None:
+        for machine in self.simulation.machines:
+            for process in list(machine.processes):
+                process.kill()
+
+    def _bring_old_copies_back(self) -> bool:
+        """Kill everything and give one broker old copies of its logs; until an election has waited no other broker comes back."""
+        found = {
+            machine.name: {
+                folder: copy
+                for folder, id in self._exposed(machine).items()
+                if (copy := self.old_copies.fitting(machine, id)) is not None
+            }
+            for machine in self.simulation.broker_machines
+            if machine.is_on
+        }
+        victims = [machine for machine in self.simulation.broker_machines if found.get(machine.name)]
+        if not victims:
+            return False
+        victim = self.scheduler.rng.choice(victims)
+        others = [machine for machine in self.simulation.broker_machines if machine is not victim]
+        self._kill_everything()
+        for folder, copy in found[victim.name].items():
+            victim.disk.restore_folder(folder, copy.folder)
+            self.simulation.trace(f"{folder} is back as it was when it ended at {copy.status.log_end_offset}")
+        for machine in others:
+            machine.starts_servers = False
+
+        def others_are_back() -> None:
+            for machine in others:
+                machine.starts_servers = True
+
+        wait_ms = self.simulation.controller_config.unclean_shutdown_election_wait_ms
+        self._lasting(wait_ms + 5_000, wait_ms + 15_000, others_are_back)
+        self.simulation.counts["old copies that came back alone"] += 1
+        self._until_ms = self.scheduler.now_ms + wait_ms + 15_000 + RECOVERY_MS
+        return True
+
     # ---------------------------------------------------------------- what may be damaged
 
     def _partitions(self) -> list[tuple[TopicIdPartition, str, PartitionState]]:
         """As the active controller sees them; none while there is no active controller that has heard of any."""
         return self.simulation.partitions()
 
-    def _exposed(self, machine: Machine) -> list[str]:
-        """The folders on that machine whose logs may be damaged."""
-        folders = []
+    def _exposed(self, machine: Machine) -> dict[str, TopicIdPartition]:
+        """The folders on that machine whose logs may be damaged, and whose they are."""
+        folders = {}
         for id, topic, state in self._partitions():
             for slot in state.replicas:
                 if self.simulation.machine_of(slot.broker_id) is not machine:
                     continue
                 folder = f"/{machine.name}/{topic}-{id.partition}"
                 if machine.disk.lookup(folder) is not None and self._has_another_copy(id, topic, state, slot.broker_id):
-                    folders.append(folder)
+                    folders[folder] = id
         return folders
 
     def _has_another_copy(self, id: TopicIdPartition, topic: str, state: PartitionState, broker: int) -> bool:

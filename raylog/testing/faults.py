@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from raylog.testing.simulation import Simulation
 
 Ending = Callable[[], object]
+CORRUPT = "corrupt a disk at rest"
 DEPOSE = "depose a leader alive"
 BESIDE_DEPOSITIONS = (
     "kill a server",
@@ -73,7 +74,7 @@ class Faults:
             "flap an isr": (self._flap_isr, 2.0),
             "set a clock": (self._set_clock, 0.7),
             DEPOSE: (Depositions(simulation, self).strike, 5.0),
-            "corrupt a disk at rest": (self._corrupt_disk, 4.0),
+            CORRUPT: (self._corrupt_disk, 4.0),
             "let a log rot": (simulation.bit_rot.strike, 4.0),
         }
         if len(simulation.controllers.places) == 1:
@@ -84,7 +85,7 @@ class Faults:
             for name, (strike, weight) in kinds.items()
             if rng.random() < 0.6
         }
-        damaging = [name for name in ("corrupt a disk at rest", "let a log rot") if name in self.mixture]
+        damaging = [name for name in (CORRUPT, "let a log rot") if name in self.mixture]
         if len(damaging) > 1:  # two brokers' disks are no minority
             del self.mixture[rng.choice(damaging)]
         self.is_about_depositions = rng.random() < 0.3
@@ -92,7 +93,7 @@ class Faults:
             kept = {name: self.mixture[name] for name in rng.sample(BESIDE_DEPOSITIONS, 3) if name in self.mixture}
             weight = 2 * sum(weight for _, weight in kept.values()) + 1.0
             self.mixture = kept | {DEPOSE: (kinds[DEPOSE][0], weight)}
-        self.corruption = Corruption(simulation)
+        self.corruption = Corruption(simulation, self.lasting)
         self.quiet_us = rng.choice((100_000, 300_000, 300_000, 1_000_000))
         if self.is_about_depositions:
             self.quiet_us = rng.choice((300_000, 1_000_000))
@@ -101,6 +102,8 @@ class Faults:
         self._numbers = 0
 
     def start(self) -> None:
+        if CORRUPT in self.mixture:
+            self.corruption.old_copies.start()
         self._arm()
 
     def stop(self) -> None:

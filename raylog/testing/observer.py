@@ -148,6 +148,8 @@ class Observer:
                         if known is not None and state.unclean_elections == known.unclean_elections:
                             self._check_joined(id, topic.name, image, known, state)
         self._registered = {node: actor.incarnation for node, actor in image.actors.items()}
+        for id, mark in image.high_watermarks.items():
+            self.checkers.noted(id, mark.offset)
 
     def assigned(self, assignment: Assignment) -> None:
         """The controller says so, hence it is committed, though a later decision may already stand in its image."""

@@ -51,6 +51,7 @@ class Machine:
         self.wall_offset_ms = wall_offset_ms
         self.boot = 1
         self.is_on = True
+        self.starts_servers = True  # False: its Ray is not back yet, so nobody can start a server there
         self.processes: list[Process] = []
         self.running: Process | None = None  # whose code is on the stack
         self.strike: _Strike | None = None

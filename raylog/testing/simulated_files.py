@@ -33,7 +33,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -56,6 +56,8 @@ Evicts = Callable[[str, int, int], bool]
 
 Fault = Callable[[str, str], None]
 """Called with (operation, path) before each operation; raises OSError to make it fail, or ``TornWrite``."""
+
+FolderCopy = Mapping[str, bytes]  # by file name
 
 
 class WorstLuck(random.Random):
@@ -284,6 +286,20 @@ class SimulatedDisk:
         """Another disk is in its place: an empty folder, for good. Views made before are dead, as after a crash of their processes."""
         directory = self.directory(path)
         directory.entries.clear()
+        directory.sync()
+        self._used_bytes = _used(self.root)
+
+    def copy_folder(self, path: str) -> FolderCopy:
+        """What the files of a folder hold now, as any process would read them."""
+        entries = self.directory(path).entries
+        return {name: bytes(entry.cached) for name, entry in sorted(entries.items()) if isinstance(entry, _Inode)}
+
+    def restore_folder(self, path: str, copy: FolderCopy) -> None:
+        """Somebody puts an old copy in the place of what the folder holds; all of it is on the disk."""
+        directory = self.directory(path)
+        directory.entries.clear()
+        for name, content in copy.items():
+            directory.entries[name] = _Inode(bytearray(content), bytearray(content), modified_ms=self.clock_ms())
         directory.sync()
         self._used_bytes = _used(self.root)
 

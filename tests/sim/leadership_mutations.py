@@ -210,6 +210,16 @@ def let_the_dead_leave_an_isr_that_nobody_leads(patch: pytest.MonkeyPatch) -> No
     patch.setattr(elections, "_leaderless", left)
 
 
+def ignore_the_record_of_high_watermarks(patch: pytest.MonkeyPatch) -> None:
+    """When the wait for the others is over an old copy of a log leads, though the controllers know that it lacks records."""
+    settle = elections.settled
+
+    def settled(state: PartitionState, candidates: Candidates, **settings: Any) -> PartitionState:
+        return settle(state, candidates, **settings | {"noted": None})
+
+    patch.setattr(elections, "settled", settled)
+
+
 def complete_a_reassignment_before_the_new_are_in_sync(patch: pytest.MonkeyPatch) -> None:
     complete = reassignments.completed
 
@@ -302,6 +312,7 @@ LEADERSHIP_MUTATIONS: dict[str, Mutation] = {
         make_everybody_eligible_who_was_in_sync,
         elect_the_last_known_leader_over_the_isr,
         let_the_dead_leave_an_isr_that_nobody_leads,
+        ignore_the_record_of_high_watermarks,
         complete_a_reassignment_before_the_new_are_in_sync,
         keep_the_epoch_of_a_replica_that_comes_back,
         vote_before_the_vote_is_durable,
