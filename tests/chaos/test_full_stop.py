@@ -5,12 +5,14 @@ Everything that was acknowledged is there again, and ``raylog up`` says what rec
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_clusters import PATIENCE_S, eventually, isr_is_whole
+from ray_clusters import PATIENCE_S, STATUS_S, eventually, isr_is_whole
 from ray_machines import MACHINE, RAY_TOOK_TOO_LONG, kill_marked, processes_marked
 
 import raylog
 from raylog import NewTopic
+from raylog.log.partition_metadata import LOCK_NAME
 from raylog.testing.verifiable_load import VerifiableLoad, audit_of
 
 pytestmark = pytest.mark.chaos
@@ -31,6 +34,7 @@ pytestmark = pytest.mark.chaos
 TOPICS = {"thrice": (2, 3), "once": (2, 1)}  # partitions, replication factor
 LOGS = sum(partitions * factor for partitions, factor in TOPICS.values())
 TORN = b"torn record"
+RECORDED_S = 12  # a high watermark is reported every 5 s, and then recorded within 3 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +186,65 @@ def test_logs_of_one_broker_that_are_cut_while_everything_is_down_cost_nothing(h
     with cluster.admin() as admin:
         verification = admin.verify_replicas([topic])
     assert verification.holds, verification.words()
+
+
+@pytest.mark.slow
+def test_an_old_copy_of_one_brokers_logs_that_is_back_alone_does_not_lead_after_the_wait(home: Home) -> None:
+    """Log and checkpoint are old together, so nothing on that disk shows it; the controllers' record of high watermarks does.
+
+    The good logs stay locked by this test until the wait is long over.
+    """
+    topic, partitions, wait_s = "old", 2, 2
+    cluster = raylog.connect(folder=home.data)
+    with cluster.admin() as admin:
+        admin.create_topics([NewTopic(topic, partitions, 3, configs={"min.insync.replicas": "2"})])
+    setting = f"unclean.shutdown.election.wait.ms={wait_s * 1_000}"
+    home.raylog(
+        "configs",
+        "alter",
+        "--folder",
+        home.data,
+        "--entity-type",
+        "brokers",
+        "--entity-default",
+        "--add-config",
+        setting,
+    )
+    eventually(lambda: isr_is_whole(cluster, topic), "all replicas in sync")
+    copies = home.folder / "copies"
+    with VerifiableLoad(cluster.address, topic, partitions=partitions, producers=2, records_per_second=1_000) as load:
+        eventually(lambda: load.ledger.acknowledged > 1_000, "acknowledged records")
+        for folder in home.data.glob(f"broker-1/{topic}-*"):
+            shutil.copytree(folder, copies / folder.name)
+        copied = load.ledger.acknowledged
+        time.sleep(RECORDED_S)
+        eventually(lambda: load.ledger.acknowledged > copied + 1_000, "records that the copies lack")
+    kill_marked({home.mark})
+    assert not load.ledger.failed, load.words()
+    for copy in copies.iterdir():
+        shutil.rmtree(home.data / "broker-1" / copy.name)
+        shutil.copytree(copy, home.data / "broker-1" / copy.name)
+    with ExitStack() as locks:
+        good = [path for broker in (0, 2) for path in home.data.glob(f"broker-{broker}/{topic}-*/{LOCK_NAME}")]
+        assert len(good) == 2 * partitions
+        for path in good:
+            fcntl.flock(locks.enter_context(path.open("r+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        starting = threading.Thread(target=lambda: print(home.up()))
+        starting.start()
+        eventually(lambda: has_left_the_isr(cluster, topic, 1), "the old copies are not in sync any more")
+        time.sleep(3 * wait_s)
+        assert all(part["leader"] < 0 and 1 not in part["isr"] for part in partitions_of(cluster, topic))
+    starting.join()
+    eventually(lambda: isr_is_whole(cluster, topic), "all replicas in sync again")
+    findings = audit_of(load, cluster.address)
+    print(findings.words())
+    assert findings.holds and findings.acknowledged == load.ledger.acknowledged, findings.words()
+
+
+def partitions_of(cluster: raylog.Cluster, topic: str) -> list[dict[str, Any]]:
+    return [part for each in cluster.status(STATUS_S)["topics"] if each["name"] == topic for part in each["partitions"]]
+
+
+def has_left_the_isr(cluster: raylog.Cluster, topic: str, broker: int) -> bool:
+    parts = partitions_of(cluster, topic)
+    return bool(parts) and all(broker not in part["isr"] for part in parts)
