@@ -112,6 +112,7 @@ class Simulation:
             snapshot_bytes=rng.choice((1_000, 5_000, 20 << 20)),
             stable_after_ms=3_000,
             unclean_shutdown_election_wait_ms=30_000,
+            high_watermark_record_interval_ms=500 * self.calm,
         )
         brokers = rng.choice((3, 3, 3, 4))
         self.machines = [self._machine(f"b{number}") for number in range(1, brokers + 1)]
