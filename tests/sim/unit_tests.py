@@ -71,6 +71,11 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "tests/metadata/test_elections.py::test_a_death_never_empties_the_isr",
         "an election with both sets empty counts as unclean, which forgives",
     ),
+    "ignore_the_record_of_high_watermarks": UnitTest(
+        "tests/metadata/test_unclean_stop.py"
+        "::test_a_log_below_the_recorded_high_watermark_does_not_lead_after_the_wait_either",
+        "an old copy has to come back alone, of the same boot, to a replica that is still in sync",
+    ),
     "vote_before_the_vote_is_durable": UnitTest(
         "tests/metadata/test_quorum_scenarios.py::test_scenario", _THREE_CONTROLLERS
     ),
