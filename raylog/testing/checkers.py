@@ -185,6 +185,9 @@ class History:
     records: dict[int, Content] = field(
         default_factory=dict
     )  # of a compacted topic: all that ``batches`` held, by offset
+    buried: dict[bytes | None, int] = field(
+        default_factory=dict
+    )  # keys deleted in former histories → the tombstone's offset
 
     def committed_ms(self, offset: int) -> int:
         """When the record at that offset was first seen below a high watermark."""
@@ -238,6 +241,8 @@ class Checkers:
             history.first_epoch = leader_epoch
             history.start = history.end = -1
             history.batches.clear()
+            last = answer_checks.last_of_keys(history).items()
+            history.buried.update((content[0], offset) for offset, content in last if content[1] is None)
             history.records.clear()
             history.stamps.clear()
             history.deleted_end = 0
@@ -559,13 +564,15 @@ class Checkers:
 
     def forgotten(self, history: History) -> set[bytes | None]:
         """The keys whose deletion a replica may have missed that was away for long."""
-        last = answer_checks.last_of_keys(history).items()
+        last = answer_checks.last_of_keys(history)
         now_ms = self._now_ms()
-        return {
+        lately = {
             content[0]
-            for offset, content in last
+            for offset, content in last.items()
             if content[1] is None and answer_checks.is_forgotten(history, offset, now_ms)
         }
+        newer = {content[0] for offset, content in last.items() if offset > history.buried.get(content[0], offset)}
+        return lately | (history.buried.keys() - newer)
 
 
 def _bytes(log: Log, start: int, end: int) -> object:

@@ -58,7 +58,7 @@ class Faults:
             "pause the controller": (self._pause_controller, 1.0),
             "kill the controller": (self._kill_controller, 1.5),
             "strike the controller amid its writes": (self._strike_controller, 1.0),
-            "stop the active controller": (self._stop_active, 2.5),
+            "stop the active controller": (self._stop_active, 5.0),
             "isolate a controller": (self._isolate_controller, 1.5),
             "replace a controller's disk": (self._replace_controller_disk, 2.5),
             "cut one way": (self._cut_one_way, 2.0),
