@@ -13,6 +13,9 @@ watermark), never going back, and the log start follows the leader's. A log that
 again (``Log.trust``) when it is known to hold all that was committed: it has a record of this epoch and reaches the
 leader's high watermark, or the leader has nothing more.
 
+A compacted log that was cut when it was opened, below what had been compacted, lacks older records whose place newer ones had
+taken: those went with the cut, and the leader may have lost them in an unclean election. It is copied from the start.
+
 The leader's answers, and what they lead to::
 
     records                    append, then fetch on
@@ -89,6 +92,9 @@ class Follower:
                 return Step.FETCH
             self.truncating = False
             self.failures = 0
+            if log.compaction.compacted_end > log.log_end_offset:
+                self._restart_at(log.log_start_offset)
+                return Step.FETCH
             if len(result.records):
                 if self._is_all_deleted(result):
                     self._restart_at(result.log_start_offset)

@@ -480,6 +480,22 @@ def test_deletion_beyond_the_high_watermark_or_of_a_compacted_topic_is_refused()
     assert deleted(hosts, delete_records(hosts, 1, 1)) == (ErrorCode.policy_violation, -1)
 
 
+def test_a_compacted_log_that_was_cut_below_what_was_compacted_is_copied_anew() -> None:
+    """Old records are missing in it whose successors the cut took, and an unclean election may have taken those from the leader."""
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1, 2))
+    for number in range(4):
+        hosts.produce(1, b"%d" % number)
+    hosts.run()
+    log = hosts.log(2)
+    log.compaction.compacted_end = log.log_end_offset + 1
+    hosts.assign(1, (1,), epoch=1)
+    hosts.produce(1, b"4")
+    hosts.run()
+    assert log.compaction.compacted_end == 0
+    assert contents(log) == contents(hosts.log(1)) and len(contents(log)) == 5
+
+
 def test_sent_fetches_name_this_process() -> None:
     hosts = Hosts((1, 2))
     hosts.assign(1, (1, 2), to=(2,), run=False)
