@@ -113,6 +113,8 @@ class BitRot:
             return False
         path = f"{segment.path}.log"
         disk: SimulatedDisk = machine.disk
+        if disk.lookup(path) is None:
+            return False  # a blank disk has taken its place, and the process has not noticed yet
         span = slice(touched[0][1], touched[-1][1] + touched[-1][2])
         before = bytes(disk.inode(path).cached[span])
         if zeroes:
