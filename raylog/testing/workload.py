@@ -535,8 +535,10 @@ class Administrator(Client):
             if not isinstance(reply, ListOffsetsReply) or reply.partitions[0].error:
                 return
             (found,) = reply.partitions
+            if leader.epoch < history.first_epoch:
+                return  # deposed by an unclean election, of which it has not heard
             self.checkers.listed(id, generation, found.offset)
-            if timestamp >= 0 and leader.epoch >= history.first_epoch:
+            if timestamp >= 0:
                 self.simulation.counts["searches by time"] += 1
                 answer_checks.searched(
                     history,
