@@ -341,7 +341,9 @@ class Checkers:
                     f"of {min_isr} needed"
                 )
         loses_to_unclean = history.generation > 0 and not is_leader  # its leader's log is the truth
-        if leader_epoch == memory.leader_epoch and high_watermark < memory.high_watermark and not loses_to_unclean:
+        starts_over = log.is_suspect and not is_leader  # cut below what was compacted: it is copied anew
+        is_same_epoch = leader_epoch == memory.leader_epoch
+        if is_same_epoch and high_watermark < memory.high_watermark and not (loses_to_unclean or starts_over):
             raise history.fail(f"{who}: the high watermark went back {memory.high_watermark} -> {high_watermark}")
         if start > max(history.deletable_end, history.start) and not history.retention and is_leader:
             raise history.fail(f"{who}: the log starts at {start}, but nobody deleted above {history.deletable_end}")
