@@ -348,6 +348,8 @@ class Administration:
             self.scheduler.after_us(delay_us, lambda: self._cancel(name, partition), "cancel a reassignment")
 
     def _cancel(self, name: str, partition: int) -> None:
+        if self.simulation.faults.corruption.is_recovering:
+            return  # it could take the good copy away, which a person would not do now
         if not self._stopped:
             self.simulation.trace(f"cancel the reassignment of {name}-{partition}")
             request = AlterReassignments((PartitionTarget(name, partition, None),))

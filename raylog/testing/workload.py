@@ -171,6 +171,9 @@ class Ledger:
     acks: int
     acknowledged: dict[int, tuple[int, int]] = field(default_factory=dict)  # number → (generation, offset)
     refused: set[int] = field(default_factory=set)  # numbers of values that no leader may have
+    may_be_twice: set[int] = field(
+        default_factory=set
+    )  # under way when the producer started over, as the model does and ours does not
     sent: int = 0
 
 
@@ -369,6 +372,7 @@ class Producer(Client):
     def _start_over(self) -> None:
         """A new producer id; what is not acknowledged is numbered anew."""
         for batch in sorted(self.in_flight, key=lambda batch: batch.first_value, reverse=True):
+            self.ledger.may_be_twice.update(range(batch.first_value, batch.first_value + len(batch.values)))
             self._back_to_unsent(batch)
         for batch in self.unsent:
             batch.data = b""

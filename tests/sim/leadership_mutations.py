@@ -146,7 +146,7 @@ def list_offsets_that_are_not_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         Replica,
         "list_offset",
-        lambda self, request, replica_id, **how: listed(self, request, self.context.broker_id, **how),
+        lambda self, request, of, **how: listed(self, request, replace(of, replica_id=self.context.broker_id), **how),
     )
 
 
