@@ -428,8 +428,8 @@ class Segment:
                 break
             next_base, length = unpack(chunk, end)
             size = length + LOG_OVERHEAD
-            if end + size > available or end + size > limit:
-                break
+            if size < HEADER_SIZE or end + size > available or end + size > limit:
+                break  # it is damaged: whoever reads on from there is told
         end, last = whole_batches(chunk, start, end)
         if end == start:
             raise self._damaged(position + start, "a CRC does not fit")

@@ -33,7 +33,7 @@ from raylog.testing.simulated_groups import GroupSimulation
 from raylog.testing.simulation import EVENTS, Simulation
 from raylog.testing.tally import Tally
 
-NIGHT_MINUTES = 60  # of a run of ``--hours``, where no other number is given
+NIGHT_MINUTES = 240  # of a run of ``--hours``, where no other number is given
 
 
 @dataclass(frozen=True, slots=True)

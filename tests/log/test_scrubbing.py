@@ -131,6 +131,15 @@ def test_reading_ends_before_damage_and_is_refused_at_it(machine):
     assert behind.base_offset == offset + 2 and behind.next_offset == log.log_end_offset
 
 
+def test_a_length_that_became_negative_ends_a_read_like_any_damage(machine):
+    log = filled(machine)
+    offset, path, position, _ = places(log)[4]
+    machine.disk.flip_bit(path, position + 8, 7)
+    assert log.read(0, 1 << 20).next_offset == offset
+    with pytest.raises(CorruptBatch, match="a batch of -"):
+        log.read(offset, 1 << 20)
+
+
 def test_a_zeroed_page_does_not_keep_a_reader_walking(machine):
     log = filled(machine, 40)
     machine.disk.zero_page(SEGMENT, 700)
