@@ -72,6 +72,19 @@ def damages(content: bytes) -> list[bytes | None]:
     return [*flipped, bytes(len(content)), b"", content[: len(content) // 2], content[:3], None]
 
 
+def crash_after(disk: SimulatedDisk, operations: int) -> None:
+    """Every operation after so many fails; a write leaves half of itself."""
+    left = operations
+
+    def crash(operation: str, path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise TornWrite(0.5, RuntimeError()) if operation == "write" else RuntimeError()
+
+    disk.fault = crash
+
+
 def put(files: SimulatedFiles, name: str, content: bytes | None) -> None:
     files.remove(f"{FOLDER}/{name}")
     if content is not None:
@@ -116,15 +129,7 @@ def test_a_vote_is_remembered_wherever_a_crash_fell_and_whichever_copy_is_damage
         disk = SimulatedDisk()
         files = written(disk)
         log = MetadataLog.open(files, FOLDER)
-        left = operations
-
-        def crash(operation: str, path: str) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise TornWrite(0.5, RuntimeError()) if operation == "write" else RuntimeError()
-
-        disk.fault = crash
+        crash_after(disk, operations)
         try:
             log.store(QuorumWrite(6, HardState(6, A), None, ()))
             was_told = True
@@ -250,15 +255,7 @@ def test_a_crash_while_the_log_is_cut_forgets_no_recovery(lost: str) -> None:
         files = written(disk)
         put(files, name, damage(files.read_file(f"{FOLDER}/{name}")))
         disk.flush_everything()
-        left = operations
-
-        def crash(operation: str, path: str) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise TornWrite(0.5, RuntimeError()) if operation == "write" else RuntimeError()
-
-        disk.fault = crash
+        crash_after(disk, operations)
         try:
             MetadataLog.open(files, FOLDER, has_peers=True)
             done = True

@@ -135,7 +135,7 @@ def table(rows: list[tuple[str, Catch]]) -> str:
         lines.append(f"| {name.replace('_', ' ')} | {catch.seeds} | {broke[:150]} |")
     lines += [
         "",
-        "Left to other tests, which `make test-long` runs with the fault patched in: what the random run did not find in 60 to 100 seeds,",
+        "Left to other tests, which `make test-long` runs with the fault patched in: what the random run did not find in 60 to 200 seeds,",
         "or is not expected to find, and why.",
         "",
         "| mutation | test | what the simulator would have to meet |",

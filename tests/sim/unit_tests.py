@@ -1,4 +1,4 @@
-"""Mutations that are left to tests elsewhere: the random simulator did not find them in 60 to 100 seeds, or is not expected to.
+"""Mutations that are left to tests elsewhere: the random simulator did not find them in 60 to 200 seeds, or is not expected to.
 
 Each names the test that finds it, and what the simulator would have to meet.
 """
