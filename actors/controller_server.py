@@ -96,7 +96,7 @@ class Launcher(Protocol):
     def launch(self, kind: str, spec: ServerSpec) -> Endpoint: ...
 
 
-_KINDS = {ActorKind.BROKER: "broker", ActorKind.REPLICAS: "replica"}
+_KINDS = {ActorKind.BROKER: "broker", ActorKind.REPLICAS: "replica", ActorKind.COORDINATOR: "coordinator"}
 OnReply = Callable[[ControllerReply], None]
 
 

@@ -107,7 +107,7 @@ class MemberActor(ServerActor):
 
 
 class PartitionReplicaActor(MemberActor):
-    """Holds the replicas that the controller assigns to one node id."""
+    """A host: holds the replicas that the controller assigns to one node id."""
 
     def _build(self, spec: ServerSpec) -> Server:
         from raylog.actors.freed_memory import keep_freed_memory
@@ -115,6 +115,10 @@ class PartitionReplicaActor(MemberActor):
 
         keep_freed_memory()
         return ReplicaServer(spec)
+
+
+class CoordinatorActor(PartitionReplicaActor):
+    """Holds the replicas of internal topics on one disk, and so runs the groups of those that it leads."""
 
 
 class BrokerActor(MemberActor):
@@ -174,6 +178,7 @@ class ControllerActor(ServerActor):
 
 RAY_CLASSES: dict[str, Any] = {
     "replica": ray.remote(PartitionReplicaActor),
+    "coordinator": ray.remote(CoordinatorActor),
     "broker": ray.remote(BrokerActor),
     "controller": ray.remote(ControllerActor),
 }

@@ -487,7 +487,7 @@ class ActiveController:
             case UnregisterBroker():
                 self._departures.unregister(token, request, voters=self._voters())
             case RegisterDisk():
-                self._departures.register_disk(token, request, now_ms)
+                self._departures.register_disk(token, request, now_ms, plans_hosts=self._config.plans_hosts)
             case InitProducerId():
                 self._ledger.hold(Reply(token, self._producer_ids.next()))
             case AllocateProducerIds():

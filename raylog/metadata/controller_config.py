@@ -22,6 +22,7 @@ class ControllerConfig:
     leader_imbalance_check_interval_ms: int = 300_000  # leader.imbalance.check.interval.seconds
     leader_imbalance_per_broker_percentage: int = 10  # leader.imbalance.per.broker.percentage: above it leaders go back
     starts_brokers: bool = True  # whether each registered broker gets a Broker actor
+    plans_hosts: bool = True  # whether each registered disk gets its hosts; else its first topic plans them
     start_backoff_ms: int = 200  # doubles with each failure in a row
     start_backoff_max_ms: int = 30_000
     hello_timeout_ms: int = 30_000  # a created process that has not said hello by then is created again

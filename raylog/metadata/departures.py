@@ -90,9 +90,9 @@ class Departures:
                 self._emit(SendFrame(session.session_id, Exit(self._epoch, "nothing is assigned to it")))
                 self._emit(CloseSession(session.session_id))
 
-    def register_disk(self, token: int, request: RegisterDisk, now_ms: int) -> None:
+    def register_disk(self, token: int, request: RegisterDisk, now_ms: int, *, plans_hosts: bool) -> None:
         """Of a disk that another one has replaced the processes, whatever they do, are over."""
-        records, reply = decide_register_disk(self._latest, request)
+        records, reply = decide_register_disk(self._latest, request, plans_hosts=plans_hosts)
         lost = {each.directory_id for each in records if isinstance(each, DiskRegistered) and each.replaced_by}
         nodes = [node for node, actor in sorted(self._latest.actors.items()) if actor.directory_id in lost]
         alive = [node for node in nodes if self._latest.actors[node].alive]

@@ -171,6 +171,7 @@ class Reply:
 class ActorKind(Enum):
     BROKER = "broker"
     REPLICAS = "replicas"
+    COORDINATOR = "coordinator"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def admit(image: MetadataImage, hello: Hello) -> Admission | str:
     if slot_of(node_id) >= FIRST_REPLICA_SLOT:
         if not image.needs(node_id):
             return "nothing is assigned to it"
-        if identity.directory_id != _directory_of(image, node_id):
+        if identity.directory_id != image.directory_of(node_id):
             return f"its replicas are on another disk than {identity.directory_id}"
     known = image.actors.get(node_id)
     former: tuple[int, ...] = ()
@@ -66,11 +66,3 @@ def admit(image: MetadataImage, hello: Hello) -> Admission | str:
     came_back = known is not None and known.alive and known.incarnation == identity.incarnation
     replaced = known.incarnation if known is not None and known.incarnation != identity.incarnation else 0
     return Admission(None if registration == known else registration, came_back, replaced)
-
-
-def _directory_of(image: MetadataImage, node_id: int) -> object:
-    for id in image.partitions_on(node_id):
-        slot = image.topics[id.topic_id].partitions[id.partition].slot(broker_of(node_id))
-        assert slot is not None, (id, node_id)
-        return slot.directory_id
-    return image.removals[image.removals_on(node_id)[0]].directory_id

@@ -32,6 +32,8 @@ from raylog.metadata.records import (
     ClusterFormatted,
     DiskRegistered,
     HighWatermarksNoted,
+    HostPlanned,
+    HostRetired,
     PartitionChanged,
     PartitionState,
     ProducerIdsAllocated,
@@ -43,7 +45,7 @@ from raylog.metadata.records import (
     TopicCreated,
     TopicDeleted,
 )
-from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, node_id, slot_of
+from raylog.types import BROKER_SLOT, FIRST_REPLICA_SLOT, TopicIdPartition, broker_of, node_id, slot_of
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class MetadataImage:
     broker_configs: dict[int | None, dict[str, str]] = field(default_factory=dict)  # only what was set; None: for all
     disks: dict[uuid.UUID, DiskRegistered] = field(default_factory=dict)
     actors: dict[int, ActorRegistered] = field(default_factory=dict)  # the newest process of each node, dead or alive
+    hosts: dict[int, HostPlanned] = field(default_factory=dict)  # server actors that run even with nothing to hold
     topics: dict[uuid.UUID, Topic] = field(default_factory=dict)
     topic_ids: dict[str, uuid.UUID] = field(default_factory=dict)
     removals: dict[RemovalKey, RemovalPending] = field(default_factory=dict)
@@ -94,6 +97,7 @@ class MetadataImage:
             leaving=dict(self.leaving),
             disks=dict(self.disks),
             actors=dict(self.actors),
+            hosts=dict(self.hosts),
             topics={
                 each.topic_id: Topic(each.topic_id, each.name, dict(each.configs), dict(each.partitions))
                 for each in self.topics.values()
@@ -124,8 +128,24 @@ class MetadataImage:
         return sorted(self.removals_of.get(node_id, ()))
 
     def needs(self, node_id: int) -> bool:
-        """Whether the node has anything to hold or to delete."""
-        return bool(self.assigned.get(node_id)) or bool(self.removals_of.get(node_id))
+        """Whether the node is a planned host, or has anything to hold or to delete."""
+        return node_id in self.hosts or bool(self.assigned.get(node_id)) or bool(self.removals_of.get(node_id))
+
+    def directory_of(self, node_id: int) -> uuid.UUID:
+        """The disk of a node that is needed."""
+        host = self.hosts.get(node_id)
+        if host is not None:
+            return host.directory_id
+        ids = self.partitions_on(node_id)
+        if ids:
+            slot = self.topics[ids[0].topic_id].partitions[ids[0].partition].slot(broker_of(node_id))
+            assert slot is not None and slot.node_id == node_id, (slot, node_id)
+            return slot.directory_id
+        return self.removals[self.removals_on(node_id)[0]].directory_id
+
+    def hosts_of(self, directory_id: uuid.UUID) -> list[HostPlanned]:
+        """The planned hosts of a disk."""
+        return [host for _, host in sorted(self.hosts.items()) if host.directory_id == directory_id]
 
     def disks_of(self, broker_id: int) -> list[DiskRegistered]:
         """The disks of a broker that it still has."""
@@ -155,6 +175,11 @@ class MetadataImage:
             case ActorRemoved():
                 assert not self.needs(record.node_id), f"node {record.node_id} is still needed"
                 del self.actors[record.node_id]
+            case HostPlanned():
+                assert record.directory_id in self.disks, f"{record} of an unknown disk"
+                self.hosts[record.node_id] = record
+            case HostRetired():
+                del self.hosts[record.node_id]
             case TopicCreated():
                 assert record.name not in self.topic_ids, f"topic {record.name!r} exists"
                 self.topics[record.topic_id] = Topic(record.topic_id, record.name)
@@ -243,6 +268,8 @@ class MetadataImage:
                     topic.partitions[partition] = replace(state, replicas=tuple(slots))
         for key in [key for key, removal in self.removals.items() if removal.directory_id == old]:
             self._drop_removal(key)
+        for host in self.hosts_of(old):
+            self.hosts[host.node_id] = replace(host, directory_id=new)
 
     def _forget_broker(self, broker_id: int) -> None:
         held = [node for node in self.assigned if broker_of(node) == broker_id]
@@ -255,6 +282,8 @@ class MetadataImage:
             del self.disks[disk.directory_id]
         for node in [node for node in self.actors if broker_of(node) == broker_id]:
             del self.actors[node]
+        for node in [node for node in self.hosts if broker_of(node) == broker_id]:
+            del self.hosts[node]
         for node in [node for node in self.removals_of if broker_of(node) == broker_id]:
             for key in self.removals_of.pop(node):
                 del self.removals[key]
@@ -291,6 +320,8 @@ class MetadataImage:
                 yield BrokerConfigChanged(named, key, value)
         for _, disk in sorted(self.disks.items()):
             yield disk
+        for _, host in sorted(self.hosts.items()):
+            yield host
         for topic_id, topic in sorted(self.topics.items()):
             yield TopicCreated(topic_id, topic.name)
             for key, value in sorted(topic.configs.items()):
@@ -327,6 +358,10 @@ class MetadataImage:
         for broker_id, incarnation in self.leaving.items():
             actor = self.actors[node_id(broker_id, BROKER_SLOT)]
             assert broker_id in self.brokers and actor.incarnation == incarnation, f"{actor} is not the one that leaves"
+        for node, host in self.hosts.items():
+            planned_on = self.disks.get(host.directory_id)
+            assert host.node_id == node and planned_on is not None and planned_on.replaced_by is None, f"{host}"
+            assert planned_on.broker_id == broker_of(node) and slot_of(node) >= FIRST_REPLICA_SLOT, f"{host}"
         assert assigned == self.assigned, "the index of assigned replicas is wrong"
         removals: dict[int, set[RemovalKey]] = {}
         for key in self.removals:

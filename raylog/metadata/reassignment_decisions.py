@@ -18,7 +18,7 @@ from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.node_slots import NodeSlots
 from raylog.metadata.partition_decisions import PartitionDecisions
-from raylog.metadata.records import PartitionState, ReplicaSlot
+from raylog.metadata.records import HostPlanned, PartitionState, ReplicaSlot
 from raylog.metadata.requests import (
     AlterReassignments,
     ListReassignments,
@@ -61,6 +61,7 @@ class Reassignments:
                 continue
             changes[id] = after
             outcomes.append(PartitionOutcome(wanted.topic, wanted.partition))
+        self._ledger.add(*places.take_planned())
         for id, after in changes.items():
             self._partitions.reassign(id, after)
         self._partitions.settle(changes, now_ms)
@@ -157,5 +158,8 @@ class _Places:
 
     def slot(self, topic: Topic, broker: int, directory_id: uuid.UUID) -> ReplicaSlot:
         self._count(directory_id)
-        per_actor = topic_configs.integer(topic.configs, "replicas.per.actor")
-        return self._slots.allocate(topic.topic_id, broker, directory_id, replicas_per_actor=per_actor)
+        per_actor = topic_configs.replicas_per_actor(topic.configs)
+        return self._slots.allocate(topic.topic_id, topic.name, broker, directory_id, replicas_per_actor=per_actor)
+
+    def take_planned(self) -> list[HostPlanned]:
+        return self._slots.take_planned()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import cast
 
 import msgpack
@@ -166,6 +167,32 @@ class ActorRemoved:
     node_id: int
 
 
+class HostKind(Enum):
+    """What a host holds: replicas of users' topics, or of the internal ones."""
+
+    REPLICAS = "replicas"
+    COORDINATOR = "coordinator"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlanned:
+    """A server actor of that disk runs from now on, whether or not it holds anything.
+
+    New replicas of topics whose `replicas.per.actor` is `auto` go to a planned host of their disk.
+    """
+
+    node_id: int
+    directory_id: uuid.UUID
+    kind: HostKind
+
+
+@dataclass(frozen=True, slots=True)
+class HostRetired:
+    """The server actor is no planned host any more. It ends when nothing is assigned to it."""
+
+    node_id: int
+
+
 @dataclass(frozen=True, slots=True)
 class TopicCreated:
     topic_id: uuid.UUID
@@ -247,6 +274,7 @@ Record = (
     ClusterFormatted | BrokerRegistered | BrokerDrainChanged | BrokerLeaving | BrokerUnregistered | DiskRegistered
     | ActorRegistered | ActorDied | ActorRemoved | TopicCreated | TopicDeleted | PartitionChanged | RemovalPending
     | RemovalConfirmed | TopicConfigChanged | BrokerConfigChanged | ProducerIdsAllocated | HighWatermarksNoted
+    | HostPlanned | HostRetired
 )  # fmt: skip
 
 _PACKING = Packing(
@@ -255,6 +283,7 @@ _PACKING = Packing(
         ClusterFormatted, BrokerRegistered, BrokerDrainChanged, BrokerLeaving, BrokerUnregistered, DiskRegistered,
         ActorRegistered, ActorDied, ActorRemoved, TopicCreated, TopicDeleted, PartitionChanged, RemovalPending,
         RemovalConfirmed, TopicConfigChanged, BrokerConfigChanged, ProducerIdsAllocated, HighWatermarksNoted,
+        HostPlanned, HostRetired,
     ),
 )  # fmt: skip
 

@@ -1,7 +1,10 @@
 """Brokers and disks: how they become known, and which of them take new replicas. Pure.
 
-Registering is idempotent. A broker's disks may be many; a disk's broker never changes, its path and its broker's rack may. A new disk
-at the path of another disk of the broker has replaced that one, which is lost; one that is known already has only moved there.
+Registering is idempotent. A broker may have many disks. A disk's broker never changes; its path and
+its broker's rack may. A new disk at the path of another disk of the broker has replaced that one,
+which is lost; one that is known already has only moved there. A disk's hosts are planned with it, so
+that they are warm before the first topic.
+
 A broker is unregistered when nothing is left on it: no replica, no voter of the controllers' quorum.
 """
 
@@ -14,7 +17,8 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.records import BrokerRegistered, BrokerUnregistered, DiskRegistered, Record
+from raylog.metadata.node_slots import NodeSlots
+from raylog.metadata.records import BrokerRegistered, BrokerUnregistered, DiskRegistered, HostKind, Record
 from raylog.metadata.requests import BrokerUnregistration, DiskOutcome, RegisterDisk, UnregisterBroker
 from raylog.metadata.topic_decisions import BrokerPlaces
 from raylog.types import BROKER_SLOT, broker_of, slot_of
@@ -22,7 +26,10 @@ from raylog.types import BROKER_SLOT, broker_of, slot_of
 BROKER_ID_END = 1 << 15
 
 
-def decide_register_disk(image: MetadataImage, request: RegisterDisk) -> tuple[list[Record], DiskOutcome]:
+def decide_register_disk(
+    image: MetadataImage, request: RegisterDisk, *, plans_hosts: bool
+) -> tuple[list[Record], DiskOutcome]:
+    """``plans_hosts``: the disk gets a host of each kind where it has none."""
     if request.cluster_id != image.cluster_id:
         return [], DiskOutcome(
             ErrorCode.inconsistent_cluster_id,
@@ -43,11 +50,13 @@ def decide_register_disk(image: MetadataImage, request: RegisterDisk) -> tuple[l
     disk = DiskRegistered(request.directory_id, request.broker_id, request.path)
     if known != disk:
         records.append(disk)
-    if known is None:
+    replaced = [each for each in image.disks_of(disk.broker_id) if each.path == disk.path] if known is None else []
+    records += [replace(each, replaced_by=disk.directory_id) for each in replaced]
+    if plans_hosts:
+        slots = NodeSlots(image)
+        planned = {host.kind for each in (disk, *replaced) for host in image.hosts_of(each.directory_id)}
         records += [
-            replace(each, replaced_by=disk.directory_id)
-            for each in image.disks_of(disk.broker_id)
-            if each.path == disk.path
+            slots.plan_host(disk.broker_id, disk.directory_id, kind) for kind in HostKind if kind not in planned
         ]
     return records, DiskOutcome(ErrorCode.none)
 

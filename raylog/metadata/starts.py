@@ -179,7 +179,7 @@ class Starts:
     def missing(self, image: MetadataImage, sessions: Sessions, now_ms: int) -> list[StartActor]:
         """The creations that are due now, against the committed image. Each is pending from here on."""
         self.is_due = False
-        wanted = set(image.assigned) | set(image.removals_of)
+        wanted = set(image.assigned) | set(image.removals_of) | set(image.hosts)
         if self._config.starts_brokers:
             wanted |= {node_id(broker, BROKER_SLOT) for broker in image.brokers}
         effects = []
@@ -209,15 +209,12 @@ class Starts:
                 return None
             disk = disks[failures % len(disks)]
             return StartActor(node, ActorKind.BROKER, broker, disk.directory_id, disk.path, ())
-        ids = image.partitions_on(node)
-        if ids:
-            state = image.topics[ids[0].topic_id].partitions[ids[0].partition]
-            slot = state.slot(broker)
-            assert slot is not None and slot.node_id == node, (slot, node)
-            directory_id = slot.directory_id
-        else:
-            directory_id = image.removals[image.removals_on(node)[0]].directory_id
-        return StartActor(node, ActorKind.REPLICAS, broker, directory_id, image.disks[directory_id].path, tuple(ids))
+        host = image.hosts.get(node)
+        kind = ActorKind(host.kind.value) if host is not None else ActorKind.REPLICAS
+        directory_id = image.directory_of(node)
+        return StartActor(
+            node, kind, broker, directory_id, image.disks[directory_id].path, tuple(image.partitions_on(node))
+        )
 
     def check(self) -> None:
         for node, start in self._starts.items():

@@ -29,6 +29,9 @@ LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 TOPIC_NAME_LENGTH_MAX = 249
 PARTITIONS_MAX = 100_000
+PER_ACTOR = "replicas.per.actor"
+PER_ACTOR_MAX = 10_000
+AUTO = "auto"
 
 Value = bool | int | float | str | tuple[str, ...]
 
@@ -65,6 +68,8 @@ class TopicConfig:
                 raise ConfigError(f"{self.name}={text!r}: choose from {', '.join(self.choices)}")
         if self.name in (LEADERS, FOLLOWERS) and not (isinstance(value, tuple) and is_list(value)):
             raise ConfigError(f"{self.name}={text!r}: neither * nor a list of partition:broker,partition:broker,…")
+        if self.name == PER_ACTOR and text.strip() != AUTO and not _is_replica_count(text.strip()):
+            raise ConfigError(f"{self.name}={text!r}: neither {AUTO} nor a number from 1 to {PER_ACTOR_MAX:,}")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if self.minimum is not None and value < self.minimum:
                 raise ConfigError(f"{self.name}={text}: must be at least {self.minimum}")
@@ -143,8 +148,9 @@ _TABLE = (
 )  # fmt: skip
 
 OWN = (
-    TopicConfig("replicas.per.actor", _I, "1",
-                "raylog's: how many replicas of this topic on one disk may share a process; counts at creation", 1, 10_000),
+    TopicConfig("replicas.per.actor", _S, AUTO,
+                "raylog's: auto puts new replicas on the warm hosts of their disk; a number lets so many replicas of this topic "
+                "on one disk share an actor of their own, 1 gives each an actor; counts at creation"),
 )  # fmt: skip
 
 KAFKA_CONFIGS: Mapping[str, TopicConfig] = {config.name: config for config in _TABLE}
@@ -218,6 +224,16 @@ def integer(configs: Mapping[str, str], name: str) -> int:
     value = TOPIC_CONFIGS[name].parse(configs.get(name, TOPIC_CONFIGS[name].default))
     assert isinstance(value, int), f"{name} is no number"
     return value
+
+
+def replicas_per_actor(configs: Mapping[str, str]) -> int | None:
+    """How many replicas of the topic may share an actor; None for ``auto``."""
+    text = configs.get(PER_ACTOR, AUTO)
+    return None if text == AUTO else int(text)
+
+
+def _is_replica_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 1 <= int(text) <= PER_ACTOR_MAX
 
 
 def boolean(configs: Mapping[str, str], name: str) -> bool:

@@ -57,7 +57,6 @@ INTERNAL_REPLICATION_FACTOR_MAX = 3
 INTERNAL_CONFIGS = {
     "cleanup.policy": "compact",
     "compression.type": "producer",
-    "replicas.per.actor": str(INTERNAL_PARTITIONS),  # all of a disk in one process
     "segment.bytes": str(100 << 20),
 }
 Place = tuple[int, uuid.UUID]
@@ -157,7 +156,7 @@ class TopicDecisions:
         topic_id = self._new_uuid()
         records: list[Record] = [TopicCreated(topic_id, topic.name)]
         records += [TopicConfigChanged(topic_id, name, value) for name, value in sorted(configs.items())]
-        records += self._partitions(topic_id, 0, places, configs)
+        records += self._partitions(topic_id, topic.name, 0, places, configs)
         self._topics_before += 1
         self._partitions_before += len(places)
         in_force = {
@@ -239,18 +238,18 @@ class TopicDecisions:
         return chosen
 
     def _partitions(
-        self, topic_id: uuid.UUID, first: int, places: Sequence[Sequence[Place]], configs: Mapping[str, str]
+        self, topic_id: uuid.UUID, topic: str, first: int, places: Sequence[Sequence[Place]], configs: Mapping[str, str]
     ) -> list[Record]:
-        per_actor = topic_configs.integer(configs, "replicas.per.actor")
+        per_actor = topic_configs.replicas_per_actor(configs)
         records: list[Record] = []
         for partition, replicas in enumerate(places, first):
             slots = []
             for broker, disk in replicas:
-                slots.append(self._slots.allocate(topic_id, broker, disk, replicas_per_actor=per_actor))
+                slots.append(self._slots.allocate(topic_id, topic, broker, disk, replicas_per_actor=per_actor))
                 self._count(disk)
             state = PartitionState(tuple(slots), tuple(slot.broker_id for slot in slots))
             records.append(PartitionChanged(topic_id, partition, state))
-        return records
+        return [*self._slots.take_planned(), *records]
 
     def _count(self, disk: uuid.UUID) -> None:
         self._replicas_on_disk[disk] = self._replicas_on_disk.get(disk, 0) + 1
@@ -306,7 +305,7 @@ class TopicDecisions:
                 first_partition=count,
                 replicas_on_disk=self._replicas_on_disk,
             )
-        return self._partitions(topic.topic_id, count, places, topic.configs)
+        return self._partitions(topic.topic_id, topic.name, count, places, topic.configs)
 
     def _growth_start(self, topic: Topic, brokers: Sequence[BrokerPlaces]) -> int:
         """Growth goes on where creation began: at the place of partition 0's preferred leader, as in Kafka."""

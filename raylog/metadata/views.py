@@ -103,7 +103,7 @@ def cluster_status(
                 under_replicated.append((name, partition))
             if len(state.isr) < elections.effective_min_isr(state, minimum):
                 under_min_isr.append((name, partition))
-    nodes = sorted(set(image.actors) | set(image.assigned))
+    nodes = sorted(set(image.actors) | set(image.assigned) | set(image.hosts))
     return ClusterStatusReport(
         cluster_id=image.cluster_id,
         controller_node=controller_node,

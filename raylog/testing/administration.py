@@ -202,6 +202,8 @@ class Administration:
         self._created += 1
         # By a hash: what a seed draws is what it was before there was compaction.
         number = zlib.crc32(f"{self.simulation.seed} compacts {self._created}".encode())
+        if number % 2:  # by the hash, too; half of the topics are on their disks' hosts
+            configs.setdefault("replicas.per.actor", "1")
         if number % 4 == 0:
             configs["cleanup.policy"] = "compact,delete" if "retention.bytes" in configs else "compact"
             configs["min.cleanable.dirty.ratio"] = ("0.0", "0.1", "0.3")[number // 4 % 3]

@@ -49,11 +49,19 @@ class InProcessLauncher:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.build: dict[str, Build] = {"replica": ReplicaServer, "broker": self._broker}
+        self.build: dict[str, Build] = {
+            "replica": ReplicaServer,
+            "coordinator": ReplicaServer,
+            "broker": self._broker,
+        }
         self.servers: dict[int, Any] = {}
         self._outside: dict[int, Endpoint] = {}  # where Kafka clients reach a Broker, by node
         self._succeeded: list[Any] = []  # by another of their node: a controller that died had begun to start them
         self._is_over = False
+
+    def build_replicas(self, build: Build) -> None:
+        """Have the hosts of replicas, of users' and of internal topics, made by ``build`` from now on."""
+        self.build |= {"replica": build, "coordinator": build}
 
     def _broker(self, spec: ServerSpec) -> BrokerServer:
         """Its outside listener is on any free port at first, and where it was when it is started again."""
@@ -131,6 +139,7 @@ class InProcessCluster:
         controllers: int | None = None,
         disks: int = 1,
         racks: Sequence[str] | None = None,
+        replica_server: Build | None = None,
     ) -> None:
         self.folder = folder
         self._disks = _format(folder, brokers, disks, racks)
@@ -138,6 +147,8 @@ class InProcessCluster:
         self._servers = LoopThread("raylog-cluster")
         self.loop = self._servers.loop
         self.launcher = InProcessLauncher(self.loop)
+        if replica_server is not None:
+            self.launcher.build_replicas(replica_server)
         alone = len(self._homes) == 1
         self._loops = {
             broker: self._servers if alone else LoopThread(f"raylog-controller-{broker}") for broker in self._homes
@@ -271,13 +282,15 @@ def cluster(
     disks: int = 1,
     racks: Sequence[str] | None = None,
     folder: Path | None = None,
+    replica_server: Build | None = None,
 ) -> Iterator[InProcessCluster]:
     """A running cluster of that many logical brokers, of that many disks each, and controllers. ``racks``: one per broker.
 
+    ``replica_server`` makes the hosts of replicas, where they shall not be plain ``ReplicaServer``s.
     At the end it is stopped, and its temporary folder deleted.
     """
     home = folder or Path(tempfile.mkdtemp(prefix="raylog-"))
-    running = InProcessCluster(home, brokers, controllers, disks, racks)
+    running = InProcessCluster(home, brokers, controllers, disks, racks, replica_server)
     try:
         running.start()
         yield running

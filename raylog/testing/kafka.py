@@ -206,7 +206,7 @@ class Kafka:
     # ------------------------------------------------------------------ life, for ``broker``
 
     def start(self, topics: Mapping[str, int], configs: Mapping[str, str]) -> None:
-        self._running.launcher.build["replica"] = self._replica_server
+        self._running.launcher.build_replicas(self._replica_server)
         plain: Callable[[ServerSpec], Any] = self._running.launcher.build["broker"]
 
         def broker_server(spec: ServerSpec) -> Any:

@@ -40,9 +40,8 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[InProcessCluster]:
-    with cluster(brokers=3) as found:
-        groups = GroupConfig(group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=500)
-        found.launcher.build["replica"] = lambda spec: ReplicaServer(spec, groups=groups)
+    groups = GroupConfig(group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=500)
+    with cluster(brokers=3, replica_server=lambda spec: ReplicaServer(spec, groups=groups)) as found:
         yield found
 
 

@@ -32,8 +32,7 @@ _groups = itertools.count()
 def running() -> Iterator[InProcessCluster]:
     """Three brokers whose groups do not wait for more members when they begin."""
     groups = GroupConfig(group_initial_rebalance_delay_ms=100)
-    with cluster(brokers=3) as found:
-        found.launcher.build["replica"] = lambda spec: ReplicaServer(spec, groups=groups)
+    with cluster(brokers=3, replica_server=lambda spec: ReplicaServer(spec, groups=groups)) as found:
         yield found
 
 

@@ -27,8 +27,7 @@ RANGE, COOPERATIVE = "range", "cooperative-sticky"
 def running() -> Iterator[InProcessCluster]:
     """Three brokers whose groups do not wait for more members when they begin."""
     groups = GroupConfig(group_initial_rebalance_delay_ms=0)
-    with cluster(brokers=3) as found:
-        found.launcher.build["replica"] = lambda spec: ReplicaServer(spec, groups=groups)
+    with cluster(brokers=3, replica_server=lambda spec: ReplicaServer(spec, groups=groups)) as found:
         yield found
 
 

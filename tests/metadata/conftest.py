@@ -184,6 +184,7 @@ class Process:
 class World:
     def __init__(self, brokers: int = 3, **config: object) -> None:
         config.setdefault("starts_brokers", False)
+        config.setdefault("plans_hosts", False)
         self.config = ControllerConfig(**config)  # type: ignore[arg-type]
         self.now = 1_000
         self.sessions: dict[int, Process] = {}
@@ -211,8 +212,9 @@ class World:
 
     # ---------------------------------------------------------- the controller and its shell
 
-    def restart_controller(self) -> None:
-        """A new controller process on the same disk; sessions of the old one are gone without a word."""
+    def restart_controller(self, **config: object) -> None:
+        """A new controller process on the same disk, with that changed; sessions of the old one are gone without a word."""
+        self.config = replace(self.config, **config)  # type: ignore[arg-type]
         self.sessions.clear()
         for process in self.processes.values():
             process.session = None
@@ -373,7 +375,12 @@ class World:
         return directory_id
 
     def create(self, name: str, *assignment: tuple[int, ...], **configs: object) -> uuid.UUID:
-        """A topic with these brokers for its partitions; its replicas' processes start and open their logs."""
+        """A topic with these brokers for its partitions; its replicas' processes start and open their logs.
+
+        Each replica has a process of its own, unless ``replicas_per_actor`` says otherwise; None leaves it unset.
+        """
+        if configs.setdefault("replicas_per_actor", 1) is None:
+            del configs["replicas_per_actor"]
         topic = NewTopic(
             name,
             assignment=tuple(enumerate(assignment)),

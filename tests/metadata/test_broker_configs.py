@@ -233,7 +233,7 @@ def test_unclean_elections_of_all_topics_can_be_allowed_at_once(world):
 
 
 def test_a_replacement_resets_what_it_does_not_name(world):
-    world.create("t", (0,), retention_ms=9, segment_bytes=99)
+    world.create("t", (0,), retention_ms=9, segment_bytes=99, replicas_per_actor=None)
     new = (ConfigChange("retention.ms", ConfigOperation.SET, "10"), ConfigChange("flush.ms", ConfigOperation.SET, "5"))
     asked = AlterConfigs((ResourceChanges(ResourceType.TOPIC, "t", new, replaces=True),), validate_only=True)
     assert world.ask(asked).resources[0].error == 0

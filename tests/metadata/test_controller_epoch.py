@@ -43,7 +43,7 @@ class Trio:
         self.disks = {voter: (HardState(), bootstrap_snapshot("c", VOTERS), []) for voter in VOTERS}
         self.inbox: deque[object] = deque()
         self.uuids = iter(range(0xABC, 0xFFFF))
-        self.config = ControllerConfig(starts_brokers=False, **config)
+        self.config = ControllerConfig(starts_brokers=False, plans_hosts=False, **config)
         self.controllers: dict[uuid.UUID, Controller] = {}
         for voter in VOTERS:
             self.boot(voter)

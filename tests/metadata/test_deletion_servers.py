@@ -13,6 +13,8 @@ from raylog.testing.in_process import cluster
 
 pytestmark = pytest.mark.core
 
+OWN_PROCESSES = {"replicas.per.actor": "1"}
+
 
 def folders(running, name):
     return sorted(
@@ -22,7 +24,9 @@ def folders(running, name):
 
 def test_a_deleted_topics_folders_and_processes_go(tmp_path):
     with cluster(brokers=3, folder=tmp_path) as running, AdminClient(running.address) as admin:
-        admin.create_topics([NewTopic("gone", 2, 3), NewTopic("kept", 1, 3)])
+        admin.create_topics(
+            [NewTopic("gone", 2, 3, configs=OWN_PROCESSES), NewTopic("kept", 1, 3, configs=OWN_PROCESSES)]
+        )
         eventually(
             lambda: len(folders(running, "gone-")) == 6 and len(folders(running, "kept-")) == 3, "the folders of both"
         )
@@ -30,7 +34,7 @@ def test_a_deleted_topics_folders_and_processes_go(tmp_path):
         admin.delete_topics(["gone"])
         eventually(lambda: not folders(running, "gone-"), "the folders gone")
         eventually(
-            lambda: len(running.controller._controller.image.actors) == 3 + 3,
-            "no process left but Brokers, and what holds the other topic",
+            lambda: len(running.controller._controller.image.actors) == 3 + 2 * 3 + 3,
+            "no process left but Brokers, their disks' hosts, and what holds the other topic",
         )
         assert len(folders(running, "kept-")) == 3

@@ -13,6 +13,7 @@ from raylog.metadata.high_watermarks import PartitionHighWatermark, TopicHighWat
 from raylog.metadata.records import (
     ActorDied,
     ActorRegistered,
+    HostKind,
     PartitionChanged,
     PartitionState,
     Record,
@@ -45,6 +46,7 @@ OF_TYPE = {  # every integer of a record has 64 bits: a hint that says so only b
     tuple[int, ...]: st.lists(i64).map(tuple),
     PartitionState: states,
     tuple[TopicHighWatermarks, ...]: st.lists(high_watermarks, max_size=3).map(tuple),
+    HostKind: st.sampled_from(HostKind),
     Endpoint: endpoints,
     Endpoint | None: st.none() | endpoints,
 }

@@ -14,7 +14,7 @@ def slow(new_world):
     """A world of one broker whose creations take as long as the test likes."""
     world = new_world(brokers=1)
     world.starts_at_once = False
-    world.ask(CreateTopics((NewTopic("t", 1, 1),)))
+    world.ask(CreateTopics((NewTopic("t", 1, 1, configs=(("replicas.per.actor", "1"),)),)))
     world.node = world.starts[0].node_id
     return world
 
@@ -70,7 +70,7 @@ def test_a_process_that_outlives_its_topic_does_not_keep_the_next_topic_waiting(
     else:
         slow.start(slow.starts[0])
     slow.pass_time(100)
-    slow.ask(CreateTopics((NewTopic("u", 1, 1),)))
+    slow.ask(CreateTopics((NewTopic("u", 1, 1, configs=(("replicas.per.actor", "1"),)),)))
     slow.pass_time(1_000)
     assert [start.node_id for start in slow.starts] == [slow.node, slow.node]
     slow.start(slow.starts[-1])

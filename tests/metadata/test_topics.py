@@ -115,8 +115,8 @@ def test_a_wide_topic_shares_processes_by_replicas_per_actor(world):
     assert sorted(len(ids) for ids in world.image.assigned.values()) == [4] * 9, "growth fills what is there"
 
 
-def test_one_process_per_replica_is_the_default(world):
-    create(world, NewTopic("t", 4, 3))
+def test_replicas_have_processes_of_their_own_where_they_are_asked_for(world):
+    create(world, NewTopic("t", 4, 3, configs=(("replicas.per.actor", "1"),)))
     assert len(world.image.assigned) == 12
     assert all(broker_of(node) == world.image.partition(id).slot(broker_of(node)).broker_id
                for node, ids in world.image.assigned.items() for id in ids)  # fmt: skip
@@ -207,7 +207,7 @@ def alter(world, *changes, topic="t", **options):
 
 
 def test_configs_change_live_and_reach_the_replicas(world):
-    topic = world.create("t", (0, 1))
+    topic = world.create("t", (0, 1), replicas_per_actor=None)
     p = TopicIdPartition(topic, 0)
     assert alter(world, ConfigChange("retention.ms", ConfigOperation.SET, "5")).error == 0
     assert dict(world.process(p, 1).told[p].config)["retention.ms"] == "5"
@@ -217,7 +217,7 @@ def test_configs_change_live_and_reach_the_replicas(world):
 
 
 def test_the_changes_of_one_topic_are_made_together_or_not_at_all(world):
-    world.create("t", (0,))
+    world.create("t", (0,), replicas_per_actor=None)
     good = ConfigChange("retention.ms", ConfigOperation.SET, "5")
     for bad in (
         ConfigChange("remote.storage.enable", ConfigOperation.SET, "true"),

@@ -21,9 +21,8 @@ pytestmark = pytest.mark.core
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[InProcessCluster]:
-    with cluster(brokers=4) as found:
-        groups = GroupConfig(group_initial_rebalance_delay_ms=0)
-        found.launcher.build["replica"] = lambda spec: ReplicaServer(spec, groups=groups)
+    groups = GroupConfig(group_initial_rebalance_delay_ms=0)
+    with cluster(brokers=4, replica_server=lambda spec: ReplicaServer(spec, groups=groups)) as found:
         yield found
 
 
