@@ -15,7 +15,7 @@ from raylog.metadata.image import MetadataImage
 from raylog.metadata.opened_logs import NamedLogs
 from raylog.metadata.quorum import Quorum
 from raylog.placement.disks import encode_id
-from raylog.types import BROKER_SLOT, Endpoint, broker_of, slot_of
+from raylog.types import BROKER_SLOT, Endpoint, broker_of
 
 
 def cluster_status(
@@ -50,12 +50,13 @@ def cluster_status(
             {
                 "node_id": actor.node_id,
                 "broker": broker_of(actor.node_id),
-                "kind": "broker" if slot_of(actor.node_id) == BROKER_SLOT else "replicas",
+                "kind": actor.kind,
                 "endpoint": str(actor.endpoint) if actor.endpoint else None,
                 "pid": actor.pid,
                 "state": actor.state,
                 "incarnation": actor.incarnation,
                 "replicas": actor.replicas,
+                "removals": actor.removals,
                 "failures": _named(actor.failures),
                 "damaged": _named(actor.damaged),
                 "mended": _named(actor.mended),

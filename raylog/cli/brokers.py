@@ -267,9 +267,9 @@ def _held(admin: AdminClient, broker: int) -> list[TopicPartition]:
 
 
 def _deleting(state: dict[str, Any], broker: int) -> bool:
-    """Whether a broker that is there still has processes of replicas: they end when their folders are gone."""
+    """Whether a broker that is there has folders left to delete."""
     is_live = any(each["id"] == broker and each["live"] for each in state["brokers"])
-    return is_live and any(actor["broker"] == broker and actor["kind"] == "replicas" for actor in state["actors"])
+    return is_live and any(actor["broker"] == broker and actor["removals"] for actor in state["actors"])
 
 
 def _await(done: Callable[[], bool], deadline: float, reason: Callable[[], str]) -> None:

@@ -344,6 +344,8 @@ class ActorStatus:
     mended: tuple[
         tuple[str, int, str], ...
     ] = ()  # the last damage of each that was cut off, and copied from the leader
+    kind: str = "replicas"  # or "broker", "coordinator"
+    removals: int = 0  # folders that it has yet to delete
 
 
 @dataclass(frozen=True, slots=True)

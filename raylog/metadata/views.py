@@ -27,7 +27,7 @@ from raylog.metadata.requests import (
     TopicView,
 )
 from raylog.metadata.topic_decisions import INTERNAL_TOPICS
-from raylog.types import BROKER_SLOT, NO_LEADER, broker_of, node_id
+from raylog.types import BROKER_SLOT, NO_LEADER, broker_of, node_id, slot_of
 
 
 def describe_topics(image: MetadataImage, request: DescribeTopics, *, controller_node: int) -> TopicsDescribed:
@@ -128,12 +128,21 @@ def cluster_status(
                 failures=failures_of(node),
                 damaged=damaged_on(node),
                 mended=mended_on(node),
+                kind=_kind(image, node),
+                removals=len(image.removals_of.get(node, ())),
             )
             for node in nodes
             for actor in [image.actors.get(node)]
         ),
         logs=logs,
     )
+
+
+def _kind(image: MetadataImage, node: int) -> str:
+    if slot_of(node) == BROKER_SLOT:
+        return "broker"
+    host = image.hosts.get(node)
+    return host.kind.value if host is not None else "replicas"
 
 
 def _by_name(image: MetadataImage) -> list[tuple[str, Topic]]:

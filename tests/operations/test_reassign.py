@@ -81,7 +81,7 @@ def test_the_replication_factor_is_raised_and_lowered(operator, raylog, plan):
 
 
 def test_what_cannot_finish_is_in_progress_until_it_is_cancelled(operator, raylog, plan):
-    topic = operator.new_topic((0, 1))
+    topic = operator.new_topic((0, 1), replicas_per_actor="1")
     held = operator.running.launcher.build["replica"]
     operator.running.launcher.build["replica"] = no_server
     try:

@@ -53,13 +53,13 @@ class Stream:
 class FaultCluster:
     """Three brokers in this process. ``files`` are the disks by broker; ``hold`` keeps new replica processes from starting."""
 
-    def __init__(self, running: InProcessCluster) -> None:
-        self.running = running
+    running: InProcessCluster  # made with ``build``
+
+    def __init__(self) -> None:
         self.files = {broker: FaultyFiles() for broker in range(3)}
         self._held = threading.Event()
-        running.launcher.build["replica"] = self._build
 
-    def _build(self, spec: ServerSpec) -> Any:
+    def build(self, spec: ServerSpec) -> Any:
         if self._held.is_set():
             raise OSError("the test holds new processes back")
         return ReplicaServer(spec, files=self.files[broker_of(spec.node_id)])
@@ -135,15 +135,17 @@ class FaultCluster:
 
 @pytest.fixture
 def faulty() -> Iterator[FaultCluster]:
-    with cluster(brokers=3) as running:
-        yield FaultCluster(running)
+    found = FaultCluster()
+    with cluster(brokers=3, replica_server=found.build) as found.running:
+        yield found
 
 
 @pytest.fixture
 def three() -> Iterator[FaultCluster]:
     """Three brokers, each with a controller."""
-    with cluster(brokers=3, controllers=3) as running:
-        yield FaultCluster(running)
+    found = FaultCluster()
+    with cluster(brokers=3, controllers=3, replica_server=found.build) as found.running:
+        yield found
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ class _SlowFile:
 def test_a_produce_is_answered_while_a_cold_fetch_waits_and_then_the_fetch_is_whole(faulty: Any) -> None:
     for broker in range(3):
         faulty.files[broker] = SlowFiles()
-    faulty.make_topic(replication_factor=1, segment_bytes="2000")
+    faulty.make_topic(replication_factor=1, segment_bytes="2000", replicas_per_actor="1")
     node = faulty.leader()
     sent = [batch(b"%d" % number * 900) for number in range(4)]
     for records in sent:

@@ -14,6 +14,7 @@ from raw_requests import ask, endpoint_of, eventually, part
 
 from raylog.actors.apis.entities import build, module_of, request_class
 from raylog.actors.replica_server import ReplicaServer
+from raylog.actors.spec import ServerSpec
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.errors import kafka_error
@@ -29,16 +30,14 @@ GROUP = "my-group"
 PARTITION = partition_for(GROUP)
 
 
-def prompt(running: InProcessCluster) -> None:
-    """Groups that do not wait when they begin."""
-    groups = GroupConfig(group_initial_rebalance_delay_ms=0)
-    running.launcher.build["replica"] = lambda spec: ReplicaServer(spec, groups=groups)
+def prompt(spec: ServerSpec) -> ReplicaServer:
+    """A host whose groups do not wait when they begin."""
+    return ReplicaServer(spec, groups=GroupConfig(group_initial_rebalance_delay_ms=0))
 
 
 @pytest.fixture
 def running() -> Iterator[InProcessCluster]:
-    with cluster(brokers=3) as found:
-        prompt(found)
+    with cluster(brokers=3, replica_server=prompt) as found:
         with AdminClient(found.address) as admin:
             admin.create_topics([NewTopic(OFFSETS_TOPIC), NewTopic("t")])
         eventually(lambda: part(found, OFFSETS_TOPIC, 49)["leader"] >= 0, "coordinators")
@@ -212,15 +211,14 @@ def test_a_group_survives_its_coordinator(running: InProcessCluster) -> None:
 
 
 def test_offsets_are_read_again_when_a_whole_cluster_has_been_away(tmp_path: Path) -> None:
-    with cluster(brokers=1, folder=tmp_path) as running:
-        prompt(running)
+    with cluster(brokers=1, folder=tmp_path, replica_server=prompt) as running:
         with AdminClient(running.address) as admin:
             admin.create_topics([NewTopic(OFFSETS_TOPIC), NewTopic("t")])
         eventually(lambda: commit(running, 1) == ErrorCode.none, "a coordinator")
         for offset in range(2, 8):
             assert commit(running, offset) == ErrorCode.none
         assert commit(running, 777) == ErrorCode.none and committed(running) == 777
-    with cluster(brokers=1, folder=tmp_path) as running:
+    with cluster(brokers=1, folder=tmp_path, replica_server=prompt) as running:
         eventually(lambda: committed(running) == 777, "the offset of before")
 
 

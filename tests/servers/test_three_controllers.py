@@ -261,7 +261,7 @@ def test_the_disk_that_replaces_a_lost_voters_is_admitted(tmp_path: Path) -> Non
 def test_one_controller_becomes_three_when_the_cluster_starts_with_them(tmp_path: Path) -> None:
     with cluster(brokers=3, controllers=1, folder=tmp_path) as running:
         create(running, "t")
-        running.await_true(lambda: len(running.controller.live_nodes()) == 6)
+        running.await_true(lambda: len(running.controller.live_nodes()) == 9)  # Brokers and two hosts a disk
     with cluster(brokers=3, controllers=3, folder=tmp_path) as running:
         disks = tuple(sorted(disk.directory_id for disk in running._disks))
         running.await_true(lambda: {each._controller.quorum.voters for each in running.controllers.values()} == {disks})
