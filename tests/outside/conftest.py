@@ -39,12 +39,15 @@ def client(running: InProcessCluster) -> Iterator[Callable[[int], Client]]:
 
 @pytest.fixture
 def new_topic(running: InProcessCluster) -> Callable[..., str]:
-    """A topic whose partitions have these brokers, the leader first; its name."""
+    """A topic whose partitions have these brokers, the leader first; its name.
+
+    Each replica has an actor of its own, so that a broker's requests have several owners.
+    """
 
     def make(*assignment: tuple[int, ...], **configs: str) -> str:
         name = f"topic-{next(_numbers)}"
         with AdminClient(running.address) as admin:
-            settings = {key.replace("_", "."): value for key, value in configs.items()}
+            settings = {"replicas.per.actor": "1"} | {key.replace("_", "."): value for key, value in configs.items()}
             admin.create_topics([NewTopic(name, replica_assignment=dict(enumerate(assignment)), configs=settings)])
         eventually(lambda: isr_is_whole(running, name, len(assignment)), f"all replicas of {name} in sync")
         return name
