@@ -170,7 +170,7 @@ def _stream(
 
 
 def _await_replicas(admin: AdminClient, progress: Progress) -> None:
-    """Wait until each replica's process serves; a replica is one Ray actor."""
+    """Wait until each replica is open and each partition has a leader."""
     total = PARTITIONS * BROKERS
     task = progress.add_task("starting replicas", total=total)
     deadline = time.monotonic() + START_TIMEOUT_S

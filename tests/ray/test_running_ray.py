@@ -98,7 +98,7 @@ def assert_a_killed_replica_comes_back(folder: Path, forbidden: bytes) -> None:
         eventually(lambda: partition_of(cluster, "left")["leader_node"] != leader, "another leader")
         eventually(lambda: isr_is_whole(cluster, "left"), "the killed replica is back and in sync")
         pids = {each["pid"] for each in cluster.status()["actors"]} | {cluster.status()["controller"]["pid"]}
-        assert len(pids) == 7 and before not in pids  # three brokers, three replicas, a controller
+        assert len(pids) == 10 and before not in pids  # three brokers, two hosts for each disk, a controller
         for pid in sorted(pids):
             assert "working_dir" not in os.readlink(f"/proc/{pid}/cwd")
             assert forbidden not in Path(f"/proc/{pid}/environ").read_bytes()
