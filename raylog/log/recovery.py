@@ -8,7 +8,7 @@ power took the end of that one. Only compaction leaves such gaps, below the clea
 scanned segments are built anew, those below are rebuilt only where they are missing or cannot be right.
 
 Of the segments below the recovery point, and of all after a clean stop, only the last few kilobytes are looked at: each has to end where
-the next one begins. One that was cut at rest is scanned, with all that follow.
+the next one begins. One that was cut at rest, or ends in a page of zeros, is scanned, with all that follow.
 
 Leftovers of a crash: ``.deleted`` files and ``.cleaned`` files (a cleaner's unfinished work) are removed; a ``.swap`` file is the
 finished work and takes the place of the segments that it covers; an index without its log is removed.
@@ -18,7 +18,7 @@ The verdict (DESIGN §6, "Who may lead")::
     missing   no segment was there
     clean     closed by a clean stop, and the log still ends where it ended then
     whole     the page cache cannot have been lost (same boot), or every append was flushed; and the scan cut at most one incomplete batch
-              at the very end, nothing below the checkpointed high watermark
+              at the very end, nothing below the checkpointed high watermark or recovery point
     suspect   everything else; and whatever was suspect or missing at an earlier opening, until ``Log.trust``; and after a failed flush
 
 A failed flush leaves bytes in the page cache that count as written and are on no disk. The log that met it says so in its
@@ -252,10 +252,8 @@ def _first_cut(segments: Sequence[Segment], config: LogConfig, cleaner_point: in
         try:
             for _, batch in segment.scan(position):
                 end_offset = batch.next_offset
-        except CorruptBatch:
+        except (CorruptBatch, UnsupportedMagic):
             return number
-        except UnsupportedMagic:
-            continue
         finally:
             segment.rest()
         may_have_gap = config.compacts or segment.base_offset < cleaner_point
@@ -333,6 +331,9 @@ def _scan(
     back, the batches before are the bad ones if ``named``, the epochs that the file names, has not theirs.
 
     What reaches the next segment's base was cut off before that one was made; a loss of power has brought it back.
+
+    Zeros at the end of a segment are trimmed. The log goes on behind them only if no offset is missing before the next
+    segment: then preallocation left them. Otherwise they are pages that the disk has lost. A cleaner leaves no zeros.
     """
     segment.start_indexes(_room_for_indexes(segment, config))
     end, last_epoch, reason, is_back = 0, -1, None, False
@@ -382,7 +383,11 @@ def _scan(
         if (end, expected) == rise:
             epochs.truncate_from_end(expected)
             _build_indexes(segment, config)
-        reason = reason if tail else None
+        if not tail:
+            reason = None
+            if next_base is not None and 0 < next_base - expected <= _GAP_MAX:
+                reason = f"zeros where the records {expected}-{next_base - 1} should be"
+                report.cut_reason = f"{segment.path}.log at byte {end}: {reason}"
     _finish_indexes(segment)
     return expected, reason is None or is_back
 
@@ -439,6 +444,6 @@ def _verdict(checkpoint: ReplicaCheckpoint | None, end_offset: int, report: Reco
         return Condition.SUSPECT
     if checkpoint.boot_id != boot_id and not checkpoint.flushed_always:
         return Condition.SUSPECT
-    if not report.cut_is_one_incomplete_batch or end_offset < checkpoint.high_watermark:
+    if not report.cut_is_one_incomplete_batch or end_offset < max(checkpoint.high_watermark, checkpoint.recovery_point):
         return Condition.SUSPECT
     return Condition.WHOLE

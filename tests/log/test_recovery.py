@@ -18,10 +18,10 @@ from raylog.records.codec import encode_values
 LOG = f"{0:020d}.log"
 
 
-def _fill(machine: Any, count: int = 5, **config: Any) -> Any:
+def _fill(machine: Any, count: int = 5, *, batches_of_epoch: int = 3, **config: Any) -> Any:
     log = machine.open(**config)
     for number in range(count):
-        machine.append(b"x" * 100, b"y", timestamp_ms=1000 + number, leader_epoch=number // 3)
+        machine.append(b"x" * 100, b"y", timestamp_ms=1000 + number, leader_epoch=number // batches_of_epoch)
     return log
 
 
@@ -163,11 +163,13 @@ def test_only_segments_from_the_recovery_point_on_are_scanned(machine: Any) -> N
 
 
 @pytest.mark.parametrize("stop", ["crash", "close"])
-@pytest.mark.parametrize("lost", ["a byte", "a batch", "everything"])
+@pytest.mark.parametrize("lost", ["a byte", "a batch", "a page with a batch", "everything", "every page"])
+@pytest.mark.parametrize("batches_of_epoch", [3, 20])
 def test_a_sealed_segment_that_was_cut_at_rest_ends_the_log_there_and_makes_it_suspect(
-    machine: Any, stop: str, lost: str
+    machine: Any, stop: str, lost: str, batches_of_epoch: int
 ) -> None:
-    log = _fill(machine, 20, segment_bytes=600)
+    """A page that the disk has lost reads as zeros, which look like a message of format 0."""
+    log = _fill(machine, 20, batches_of_epoch=batches_of_epoch, segment_bytes=600)
     log.flush_rolled()
     log.checkpoint()
     bases = log.segments.base_offsets
@@ -175,13 +177,55 @@ def test_a_sealed_segment_that_was_cut_at_rest_ends_the_log_there_and_makes_it_s
     (machine.log.close if stop == "close" else machine.crash)()
     size = len(machine.files.read_file(f"{machine.directory}/{bases[1]:020d}.log"))
     batch = size // ((bases[2] - bases[1]) // 2)  # of two records
-    left = {"a byte": size - 1, "a batch": size - batch, "everything": 0}[lost]
-    machine.damage(f"{bases[1]:020d}.log", lambda data: data[:left])
+    left = size - 1 if lost == "a byte" else size - batch if "batch" in lost else 0
+    zeros = bytes(size - left if "page" in lost else 0)
+    machine.damage(f"{bases[1]:020d}.log", lambda data: data[:left] + zeros)
     log = machine.open()
     assert log.condition is Condition.SUSPECT
-    assert log.log_end_offset == (bases[1] if lost == "everything" else bases[2] - 2)
+    assert log.log_end_offset == (bases[2] - 2 if left else bases[1])
     assert _batches(log) == list(range(0, log.log_end_offset, 2)), "nothing is missing in what is left"
     log.check()
+
+
+@pytest.mark.parametrize("stop", ["crash", "close"])
+def test_zeros_at_the_end_of_a_sealed_segment_are_no_gap_that_a_cleaner_left(machine: Any, stop: str) -> None:
+    """They would be cut off, and with them the only sign that records are missing in front of the next segment."""
+    log = _fill(machine, 20, batches_of_epoch=20, segment_bytes=600)
+    log.flush_rolled()
+    log.checkpoint()
+    bases = log.segments.base_offsets
+    (machine.log.close if stop == "close" else machine.crash)()
+    batch = log.segments.all[1].size // ((bases[2] - bases[1]) // 2)
+    machine.damage(f"{bases[1]:020d}.log", lambda data: data[:batch] + bytes(len(data) - batch))
+    log = machine.open(compacts=True)
+    assert (log.condition, log.segments.base_offsets) == (Condition.SUSPECT, list(bases[:2]))
+    assert log.log_end_offset == bases[1] + 2 and _batches(log) == list(range(0, bases[1] + 2, 2))
+    assert log.recovery.cut_reason is not None and "zeros" in log.recovery.cut_reason
+    log.check()
+
+
+def test_zeros_that_preallocation_left_in_a_sealed_segment_are_cut_and_the_log_goes_on(machine: Any) -> None:
+    """A crash between the creation of the next segment and the trimming of this one leaves them."""
+    log = _fill(machine, 20, segment_bytes=600)
+    log.flush_rolled()
+    log.checkpoint()
+    machine.crash()
+    machine.damage(f"{log.segments.base_offsets[1]:020d}.log", lambda data: data + bytes(5000))
+    log = machine.open()
+    assert (log.condition, log.log_end_offset, log.recovery.cut_bytes) == (Condition.WHOLE, 40, 0)
+    assert _batches(log) == list(range(0, 40, 2))
+
+
+def test_a_log_that_ends_below_its_recovery_point_is_suspect(machine: Any) -> None:
+    """What was flushed is gone, though no more than one incomplete batch was cut and nobody had noted a high watermark."""
+    log = _fill(machine)
+    log.flush()
+    log.roll(machine.wall_ms)
+    log.checkpoint()
+    machine.crash()
+    machine.damage(LOG, lambda data: data[:-3])
+    log = machine.open()
+    assert (log.condition, log.log_end_offset) == (Condition.SUSPECT, 8)
 
 
 @pytest.mark.parametrize("stop", ["crash", "close"])
