@@ -38,9 +38,8 @@ from raylog.log.log import Log
 from raylog.records.batch import SEQUENCE_MASK, BatchView, batches
 from raylog.records.codec import light_records
 from raylog.records.corrupt import CorruptBatch
-from raylog.testing import answer_checks
+from raylog.testing import answer_checks, damaged_logs
 from raylog.testing.keyed_values import is_tombstone, key_of
-from raylog.testing.simulated_files import SimulatedFiles
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -88,11 +87,11 @@ def read_batches(log: Log, start: int, end: int) -> list[BatchView]:
         try:
             views = list(batches(log.read(start, 1 << 20, end_offset=end).records))
         except CorruptBatch:
-            if not _was_corrupted(log):
+            if not damaged_logs.was_corrupted(log):
                 raise
             start += 1  # what lies behind it is looked at all the same
             continue
-        if not all(view.has_valid_crc() for view in views) and _was_corrupted(log):
+        if not all(view.has_valid_crc() for view in views) and damaged_logs.was_corrupted(log):
             views = [view for view in views if view.has_valid_crc()] or views[-1:]
         if not views and log.config.compacts:
             break  # compaction has left nothing in between
@@ -101,30 +100,6 @@ def read_batches(log: Log, start: int, end: int) -> list[BatchView]:
         found.extend(views)
         start = views[-1].next_offset
     return found
-
-
-def _was_corrupted(log: Log) -> bool:
-    """Whether the simulation has damaged one of its files."""
-    disk = log.files.disk if isinstance(log.files, SimulatedFiles) else None
-    return disk is not None and any(path.startswith(f"{log.directory}/") for path in disk.corrupted)
-
-
-def _hidden(log: Log) -> list[tuple[int, int]]:
-    """The offsets that cannot be read because of damage: from the first damaged batch of a segment up to the next segment."""
-    if not isinstance(log.files, SimulatedFiles):
-        return []
-    disk = log.files.disk
-    there: dict[str, int] = {}
-    for each in disk.damaged:
-        if not each.is_mended(disk):
-            there[each.path] = min(each.offset, there.get(each.path, each.offset))
-    segments = log.segments.all
-    ends = [segment.base_offset for segment in segments[1:]] + [log.log_end_offset]
-    return [
-        (there[f"{segment.path}.log"], end)
-        for segment, end in zip(segments, ends, strict=True)
-        if f"{segment.path}.log" in there
-    ]
 
 
 @dataclass(slots=True)
@@ -396,7 +371,7 @@ class Checkers:
             record for view in read_batches(log, start, log.log_end_offset) for record in contents(view).items()
         )
         known = ((offset, content) for offset, content in sorted(history.records.items()) if offset >= start)
-        hidden = _hidden(log)
+        hidden = damaged_logs.hidden(log)
         for key, (offset, content) in latest_of_each(known).items():
             if offset >= end:
                 continue  # it was written again, or deleted for good, behind what this log must have
@@ -416,7 +391,8 @@ class Checkers:
         start = max(memory.verified_end, log.log_start_offset)
         if start >= log.high_watermark:
             return
-        for view in read_batches(log, start, log.high_watermark):
+        views = damaged_logs.as_written(log, read_batches(log, start, log.high_watermark), start, log.high_watermark)
+        for view in views:
             if view.next_offset > log.high_watermark:
                 raise history.fail(f"{who}: the high watermark {log.high_watermark} cuts {seen(view)}")
             if view.base_offset < history.end:
