@@ -100,6 +100,11 @@ def call_a_short_log_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_verdict", blind)
 
 
+def take_sealed_segments_for_whole(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks whether a segment below the recovery point still ends where the next one begins."""
+    patch.setattr(recovery, "_first_cut", lambda segments, config, cleaner_point: None)
+
+
 def open_the_folder_of_another_topic_id(patch: pytest.MonkeyPatch) -> None:
     """A topic of the same name that was deleted lives on in the new one."""
     patch.setattr(opening, "read_topic_id", lambda files, directory: None)
@@ -268,6 +273,7 @@ LOG_MUTATIONS: dict[str, Mutation] = {
         roll_before_a_cut_is_flushed,
         call_a_log_whole_after_another_boot,
         call_a_short_log_whole,
+        take_sealed_segments_for_whole,
         open_the_folder_of_another_topic_id,
         keep_leader_epochs_that_were_cut,
         keep_producers_over_a_truncation,

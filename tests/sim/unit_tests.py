@@ -101,6 +101,10 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "tests/log/test_recovery.py::test_appended_garbage_is_cut_and_makes_the_log_suspect",
         "only another program appends garbage; what a crash tears off is above every high watermark",
     ),
+    "take_sealed_segments_for_whole": UnitTest(
+        "tests/log/test_recovery.py::test_a_sealed_segment_that_was_cut_at_rest_ends_the_log_there_and_makes_it_suspect",
+        "rot has to strike the end of a segment of a log that is elected in an unclean election before it was read through",
+    ),
     "retain_no_more_than_asked_above_the_high_watermark": UnitTest(
         "tests/log/test_retention.py::test_nothing_at_or_above_the_high_watermark_is_deleted",
         "a segment has to be older than retention while its records wait for their followers",
