@@ -4,10 +4,11 @@
 API                        key  versions  notes
 =========================  ===  ========  ==================================================================
 Metadata                     3  4–12      nodes are server actors (``raylog.types``); never creates a topic
-CreateTopics                19  2–7       replies name what was created from version 5, ids from 7
+CreateTopics                19  2–7       replies name what was created from version 5, ids from 7; answered when all
+                                          partitions have leaders, or REQUEST_TIMED_OUT after the request's timeout
 DeleteTopics                20  1–6       by name, by id from version 6
 InitProducerId              22  0–4       without a transactional id
-CreatePartitions            37  0–3
+CreatePartitions            37  0–3       answered as CreateTopics is
 DescribeCluster             60  0–2       brokers by broker id, at their Broker actor's address; dead ones if
                                           asked for (fenced, from version 2)
 =========================  ===  ========  ==================================================================
@@ -23,7 +24,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis.api import Api, answer
-from raylog.actors.apis.entities import CODES, NO_DELAY, build
+from raylog.actors.apis.entities import CODES, NO_DELAY, build, milliseconds
 from raylog.errors import error_for
 from raylog.metadata import requests
 from raylog.metadata.requests import ControllerReply, Refused
@@ -115,7 +116,7 @@ def _create_topics_request(body: Any, version: int) -> requests.Request:
         )
         for topic in body.topics
     )
-    return requests.CreateTopics(topics, body.validate_only)
+    return requests.CreateTopics(topics, body.validate_only, milliseconds(body.timeout))
 
 
 def _create_topics_entity(body: Any, reply: ControllerReply, version: int) -> Any:
@@ -196,7 +197,7 @@ def _create_partitions_request(body: Any, version: int) -> requests.Request:
         )
         for topic in body.topics
     )
-    return requests.CreatePartitions(topics, body.validate_only)
+    return requests.CreatePartitions(topics, body.validate_only, milliseconds(body.timeout))
 
 
 def _create_partitions_entity(body: Any, reply: ControllerReply, version: int) -> Any:

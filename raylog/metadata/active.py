@@ -30,6 +30,7 @@ from kio.schema.errors import ErrorCode
 from raylog.metadata import config_decisions, effective_configs, views
 from raylog.metadata.announcements import Announcements
 from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.creation_waits import CREATION, CreationWaits
 from raylog.metadata.departures import Departures
 from raylog.metadata.disk_health import DiskHealth, replicas_on
 from raylog.metadata.events import (
@@ -54,7 +55,7 @@ from raylog.metadata.high_watermark_record import HIGH_WATERMARKS, HighWatermark
 from raylog.metadata.image import MetadataImage, RemovalKey
 from raylog.metadata.leader_waits import AWAIT, LeaderWaits
 from raylog.metadata.leadership import IMBALANCE, Leadership
-from raylog.metadata.ledger import Decision, Greet, Held, Ledger
+from raylog.metadata.ledger import Created, Decision, Greet, Held, Ledger
 from raylog.metadata.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.liveness import Liveness
 from raylog.metadata.partition_decisions import WAITS, PartitionDecisions
@@ -63,6 +64,7 @@ from raylog.metadata.reassignment_decisions import Reassignments
 from raylog.metadata.records import (
     BrokerConfigChanged,
     DiskRegistered,
+    PartitionChanged,
     Record,
     RemovalConfirmed,
     RemovalPending,
@@ -87,7 +89,9 @@ from raylog.metadata.requests import (
     ElectLeaders,
     InitProducerId,
     ListReassignments,
+    PartitionsCreated,
     RegisterDisk,
+    TopicsCreated,
     UnregisterBroker,
 )
 from raylog.metadata.session import (
@@ -149,6 +153,7 @@ class ActiveController:
         self._liveness = Liveness(config, self._timers, first_dial_id=(controller_epoch << 32) + 1)
         self._starts = Starts(config, self._timers)
         self._waits = LeaderWaits(image, self._timers, self._is_live)
+        self._creations = CreationWaits(image, self._timers)
         self._announcements = Announcements(image, self._sessions, controller_epoch)
         self._producer_ids = ProducerIds(self._ledger)
         self._disks = DiskHealth()
@@ -213,6 +218,7 @@ class ActiveController:
                 self._start_failed(event, now_ms)
             case RequestAbandoned():
                 self._waits.forget(event.token)
+                self._creations.forget(event.token)
                 self._ledger.drop_reply(event.token)
             case Ticked():
                 self._tick(now_ms)
@@ -232,6 +238,8 @@ class ActiveController:
         for record in decision.records:
             if isinstance(record, TopicDeleted):
                 self._effects += self._announcements.removals(record.topic_id)
+                gone = [id for id in self._creations.partitions() if id.topic_id == record.topic_id]
+                self._effects += self._creations.deleted(gone)
             elif isinstance(record, RemovalPending):
                 key = RemovalKey(record.topic_id, record.partition, record.node_id)
                 self._effects += self._announcements.removal(key)
@@ -249,8 +257,9 @@ class ActiveController:
         return outcome.effects
 
     def end(self) -> list[ActiveEffect]:
-        """Deposed: sessions are closed, and who waits is told elsewhere (``unanswered``)."""
-        return [CloseSession(session_id) for session_id in self._sessions.ids()]
+        """Deposed: sessions are closed, and who waits is told elsewhere (``unanswered``), but for what is known to be created."""
+        closed: list[ActiveEffect] = [CloseSession(session_id) for session_id in self._sessions.ids()]
+        return closed + list(self._creations.deposed())
 
     def unanswered(self) -> list[int]:
         """The tokens of all requests that have no reply yet."""
@@ -272,6 +281,9 @@ class ActiveController:
 
     def _release(self, held: Sequence[Held], already_sent: Sequence[TopicIdPartition]) -> None:
         for effect in held:
+            if isinstance(effect, Created):
+                self._effects += self._creations.committed(effect.token)
+                continue
             if not isinstance(effect, Greet):
                 self._effects.append(effect)
                 continue
@@ -285,6 +297,7 @@ class ActiveController:
         topic = self.committed.topics.get(id.topic_id)
         if topic is not None:
             self._effects += self._waits.changed(TopicPartition(topic.name, id.partition))
+            self._effects += self._creations.changed(id)
 
     # -------------------------------------------------------------- sessions
 
@@ -431,6 +444,9 @@ class ActiveController:
                 liveness.append((deadline, name))
             elif name[0] == AWAIT:
                 self._effects += self._waits.timed_out(name[1])
+            elif name[0] == CREATION:
+                self._effects += self._creations.timed_out(name[1])
+                self._ledger.drop_reply(name[1])
             elif name[0] == START:
                 self._starts.timed_out(name[1], now_ms)
             elif name[0] == IMBALANCE:
@@ -467,9 +483,9 @@ class ActiveController:
             case ClusterStatus():
                 self._answer(token, self._status())
             case CreateTopics():
-                self._decide(token, *self._topic_decisions().create(request))
+                self._create(token, *self._topic_decisions().create(request), request.timeout_ms, now_ms)
             case CreatePartitions():
-                self._decide(token, *self._topic_decisions().grow(request))
+                self._create(token, *self._topic_decisions().grow(request), request.timeout_ms, now_ms)
             case DeleteTopics():
                 self._decide(
                     token, *decide_delete_topics(self.latest, request, enabled=self._config.delete_topic_enable)
@@ -501,6 +517,24 @@ class ActiveController:
     def _decide(self, token: int, records: Sequence[Record], reply: ControllerReply) -> None:
         self._ledger.add(*records)
         self._ledger.hold(Reply(token, reply))
+
+    def _create(
+        self,
+        token: int,
+        records: Sequence[Record],
+        reply: TopicsCreated | PartitionsCreated,
+        timeout_ms: int | None,
+        now_ms: int,
+    ) -> None:
+        """The reply waits for the leaders of what is created, if there is anything and the asker has the time."""
+        if timeout_ms is None or not records:
+            self._decide(token, records, reply)
+            return
+        self._ledger.add(*records)
+        created = [record.id for record in records if isinstance(record, PartitionChanged)]
+        names = {id: self.latest.topics[id.topic_id].name for id in created}
+        self._creations.begin(token, reply, names, timeout_ms=timeout_ms, now_ms=now_ms)
+        self._ledger.hold(Created(token))
 
     def _topic_decisions(self) -> TopicDecisions:
         failed = self._disks.reasons().keys()
@@ -557,6 +591,7 @@ class ActiveController:
             self._liveness,
             self._starts,
             self._waits,
+            self._creations,
             self._timers,
             self._partitions,
             self._high_watermarks,

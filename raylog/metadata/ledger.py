@@ -28,7 +28,14 @@ class Greet:
     session_id: int
 
 
-Held = Reply | SendFrame | CloseSession | Greet
+@dataclass(frozen=True, slots=True)
+class Created:
+    """Held until the partitions that this request creates are committed: the reply may have to wait for their leaders."""
+
+    token: int
+
+
+Held = Reply | SendFrame | CloseSession | Greet | Created
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +97,13 @@ class Ledger:
     def unanswered(self) -> list[int]:
         """The tokens of the requests whose replies are held."""
         held = [effect for decision in self._pending for effect in decision.held] + self._held
-        return [effect.token for effect in held if isinstance(effect, Reply)]
+        return [effect.token for effect in held if isinstance(effect, Reply | Created)]
 
     def drop_reply(self, token: int) -> None:
         for decision in self._pending:
-            decision.held[:] = [each for each in decision.held if not (isinstance(each, Reply) and each.token == token)]
+            decision.held[:] = [
+                each for each in decision.held if not (isinstance(each, Reply | Created) and each.token == token)
+            ]
 
     def check(self) -> None:
         assert not self._open and not self._held, "an event was not sealed"

@@ -33,10 +33,14 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopics:
-    """→ TopicsCreated. Each topic succeeds or fails by itself. ``validate_only`` decides and changes nothing."""
+    """→ TopicsCreated. Each topic succeeds or fails by itself. ``validate_only`` decides and changes nothing.
+
+    The reply waits up to ``timeout_ms`` until all partitions have leaders (``creation_waits``). None: for the commit alone.
+    """
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
+    timeout_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,11 @@ class PartitionGrowth:
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitions:
-    """→ PartitionsCreated."""
+    """→ PartitionsCreated. ``timeout_ms`` as in CreateTopics."""
 
     topics: tuple[PartitionGrowth, ...]
     validate_only: bool = False
+    timeout_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +247,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """``leader_node`` −1: nobody leads, or the leader's process is dead (``error`` says LEADER_NOT_AVAILABLE)."""
+    """``leader_node`` −1: nobody leads, or the leader's process is dead (``error`` says LEADER_NOT_AVAILABLE).
+
+    A partition that nobody has led yet is shown with the process that will lead it, in leader epoch −1.
+    """
 
     partition: int
     error: int

@@ -1,7 +1,7 @@
 """Answers about the committed image: topics, nodes, the cluster. Pure functions; they decide nothing.
 
 A node is named to clients while its process is registered and not declared dead. A partition whose leader is not among them has
-leader −1 and LEADER_NOT_AVAILABLE.
+leader −1 and LEADER_NOT_AVAILABLE. A partition that nobody has led yet has the leader that it will get (``new_partitions``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata import effective_configs, elections, reassignments
+from raylog.metadata import effective_configs, elections, new_partitions, reassignments
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.opened_logs import NamedLogs, OpenedLogs
 from raylog.metadata.records import ActorRegistered, PartitionState
@@ -176,7 +176,7 @@ def _partition_view(image: MetadataImage, partition: int, state: PartitionState)
         return actor is not None and actor.alive
 
     replicas = tuple(slot.node_id for slot in state.replicas)
-    leader = state.node_of(state.leader)
+    leader = state.node_of(new_partitions.leader_or_next(image, state, running=True))
     has_leader = leader != NO_LEADER and is_alive(leader)
     return PartitionView(
         partition,

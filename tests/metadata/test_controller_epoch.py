@@ -186,6 +186,21 @@ def test_a_deposed_controller_rebuilds_from_the_committed_log(trio):
     assert sorted(images[0].topic_ids) == ["kept", "t"]
 
 
+def test_a_deposed_controller_says_of_what_is_committed_that_it_was_created(trio):
+    """Its successor would say that the topic exists already."""
+    old = trio.active()
+    trio.feed(old, RequestReceived(7, CreateTopics((NewTopic("made", 1, 1),), timeout_ms=60_000)))
+    trio.deliver()
+    assert "made" in trio.controllers[old].image.topic_ids
+    assert 7 not in {effect.token for effect in trio.taken(old, Reply)}, "nobody leads it yet"
+    trio.cut.add(old)
+    trio.feed(old, RequestReceived(8, CreateTopics((NewTopic("lost", 1, 1),), timeout_ms=60_000)))
+    trio.pass_time(3_000)
+    replies = {effect.token: effect.reply for effect in trio.taken(old, Reply)}
+    assert replies[7].topics[0].error == 0
+    assert replies[8].error == ErrorCode.not_controller
+
+
 def test_a_death_is_declared_only_with_a_majority(trio):
     old = trio.active()
     hello(trio, old, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import uuid
 
 import pytest
@@ -68,8 +69,9 @@ def test_growing(version):
         module.CreatePartitionsTopic(name=name, count=3, assignments=assignments)
         for name, assignments in (("planned", None), ("none", ()), ("by-hand", by_hand))
     ]
-    body = cls(topics=tuple(topics), timeout=admin.NO_DELAY, validate_only=True)
+    body = cls(topics=tuple(topics), timeout=datetime.timedelta(seconds=7), validate_only=True)
     asked = api.to_request(body, version)
+    assert asked.timeout_ms == 7_000
     assert [growth.assignments for growth in asked.topics] == [None, (), ((1, 2),)] and asked.validate_only
 
 
@@ -85,9 +87,9 @@ def test_creating(version):
         assignments=(module.CreatableReplicaAssignment(partition_index=0, broker_ids=(2, 1)),),
         configs=(module.CreatableTopicConfig(name="retention.ms", value="7"),),
     )
-    body = cls(topics=(topic,), timeout=admin.NO_DELAY, validate_only=True)
+    body = cls(topics=(topic,), timeout=datetime.timedelta(seconds=7), validate_only=True)
     wanted = requests.NewTopic("t", assignment=((0, (2, 1)),), configs=(("retention.ms", "7"),))
-    assert api.to_request(body, version) == requests.CreateTopics((wanted,), True)
+    assert api.to_request(body, version) == requests.CreateTopics((wanted,), True, 7_000)
     configs = (("retention.ms", "7", 1), ("segment.ms", "9", 3))
     made = requests.TopicCreation("t", topic_id=ID, partitions=1, replication_factor=2, configs=configs)
     (created,) = api.to_entity(body, requests.TopicsCreated((made,)), version).topics
