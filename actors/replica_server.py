@@ -70,7 +70,6 @@ from raylog.replication.events import (
     OwnAppend,
     ProducePartition,
     ProducePartitionResult,
-    RecordsChecked,
     Removed,
     RemoveFolder,
     Reply,
@@ -132,7 +131,7 @@ class ReplicaServer:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="raylog-log")
         self._loading = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="raylog-load")
         self._checking = ThreadPoolExecutor(CHECKING_THREADS, thread_name_prefix="raylog-check")
-        self._unanswered: dict[int, Request] = {}  # with acks 0, held by the machine
+        self._unanswered: dict[int, Request] = {}  # with acks 0, not appended yet
         self._cleaner = log_work.LogCleaner(self._handle)
         self._scrubber = LogScrubber(self._handle)
         self._timer: asyncio.TimerHandle | None = None
@@ -252,6 +251,8 @@ class ReplicaServer:
                 log_work.close_log(event.log, clean=False)
             return
         self._run(self._host.handle(event, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))
+        for token in [token for token in self._unanswered if not self._host.holds(token)]:
+            self._unanswered.pop(token).done()
         self._groups.look()
         self._set_timer()
 
@@ -306,7 +307,7 @@ class ReplicaServer:
                 case CheckRecords():
                     self._in_thread(
                         lambda e=effect: log_work.check_records(e),  # type: ignore[misc]
-                        self._records_checked,
+                        lambda event: self._handle(event),
                         threads=self._checking,
                     )
                 case Load():
@@ -356,11 +357,6 @@ class ReplicaServer:
             self._unanswered[token] = request
         else:
             request.done()
-
-    def _records_checked(self, event: RecordsChecked) -> None:
-        self._handle(event)
-        for token in [token for token in self._unanswered if not self._host.holds(token)]:
-            self._unanswered.pop(token).done()
 
     def _fetch(self, request: Request) -> None:
         body = request.body

@@ -17,6 +17,7 @@ from typing import Any
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 
+from raylog.replication.awaited import stand_in_id
 from raylog.replication.events import LeaderHint
 
 NO_DELAY = datetime.timedelta(0)
@@ -83,7 +84,7 @@ class TopicNames:
             return named  # type: ignore[no-any-return]
         name = getattr(topic, "name", None) or getattr(topic, "topic", None) or ""
         known = self._ids.get(name)
-        return known if known is not None else uuid.uuid5(ZERO_UUID, name)
+        return known if known is not None else stand_in_id(name)
 
     def name_of(self, topic_id: uuid.UUID) -> str:
         return self._names.get(topic_id, "")

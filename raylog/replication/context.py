@@ -16,6 +16,7 @@ from raylog.metadata.session import ActorIdentity
 from raylog.replication.events import Effect
 from raylog.replication.throttle import Throttle
 from raylog.replication.timing_wheel import Timer, TimingWheel
+from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.replication.parked import ParkedFetch
@@ -49,6 +50,10 @@ class HostConfig:
     failed_log_retry_ms: int = 250  # after a log could not be opened, or a folder not be deleted; doubled each time
     failed_log_retry_max_ms: int = 30_000
     walked_bytes_max: int = WALKED_BYTES_MAX  # a Produce of more is checked in a thread
+    awaited_leader_wait_ms: int = 5_000  # how long a request without a timeout waits for a partition that will serve
+    unknown_partition_wait_ms: int = 1_000  # how long any request waits for a partition that is not known here
+    awaited_bytes_max: int = 32 << 20  # of records that wait for such partitions
+    awaited_requests_max: int = 10_000
 
 
 class HostContext:
@@ -56,6 +61,7 @@ class HostContext:
 
     __slots__ = (
         "broker_id",
+        "changed",
         "config",
         "connected",
         "copying_in",
@@ -79,6 +85,7 @@ class HostContext:
         self.effects: list[Effect] = []
         self.woken: dict[ParkedFetch, None] = {}
         self.failed: list[Replica] = []
+        self.changed: dict[TopicIdPartition, None] = {}  # their assignment, role or health
         self.suspected: list[tuple[Replica, int]] = []  # reading at that offset met damaged bytes
         self.copying_out = Throttle()  # as a leader
         self.copying_in = Throttle()  # as a follower

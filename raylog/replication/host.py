@@ -12,7 +12,8 @@ fetches that an event wakes are read once, when the event has been dealt with.
 A fetch reads the partitions in the order asked, sharing ``max_bytes``; the first batch found is returned whole even if
 it is larger. A follower's answer leaves out partitions that have no news for it, a consumer's names them all.
 
-A Produce whose records take long to check is held until a thread has checked them (``produce_requests.py``).
+A Produce whose records take long to check is held until a thread has checked them (``produce_requests.py``). Requests for a partition
+that this process may lead any moment wait for that (``awaited.py``).
 
 Reading never waits for the disk: records that are not in memory count as not there yet while they are loaded
 (``loads.py``). A follower takes it for the end of the log when an answer without any records leaves a partition out; so
@@ -28,7 +29,8 @@ Invariants: ``check`` asks every part for its own; tests and the simulator call 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from kio.schema.errors import ErrorCode
@@ -36,6 +38,7 @@ from kio.schema.errors import ErrorCode
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
 from raylog.metadata.session import ActorIdentity, Assignment, Removal, ReplicaStatus
+from raylog.replication.awaited import Awaited, Deferrable, Deferred, LateAppend, Waiter
 from raylog.replication.checkpoint_rounds import CheckpointRounds, arm_housekeeping
 from raylog.replication.cleaning_rounds import CleaningRounds
 from raylog.replication.context import HostConfig, HostContext
@@ -85,7 +88,7 @@ from raylog.replication.fetch_streams import FetchStreams
 from raylog.replication.folders import Folders
 from raylog.replication.leader import FollowerProgress
 from raylog.replication.loads import Lacking, Loads, is_patient
-from raylog.replication.parked import Parked, ParkedFetch, ParkedListOffsets
+from raylog.replication.parked import Parked, ParkedFetch, ParkedListOffsets, ParkedProduce
 from raylog.replication.produce_requests import UNKNOWN_TOPIC_OR_PARTITION, ProduceRequests
 from raylog.replication.replica import UNKNOWN_LEADER_EPOCH, Replica
 from raylog.replication.scrubbing import ScrubRounds
@@ -106,8 +109,9 @@ class ReplicaHost:
         self.controller_epoch = 0
         self.refused_frames = 0  # from deposed controllers
         self._folders = Folders(self.context, self.replicas)
-        self._parked = Parked(self.context)
-        self._produces = ProduceRequests(self.context, self.replicas, self._parked)
+        self._awaited = Awaited(self.context, self.replicas, self._ready)
+        self._parked = Parked(self.context, lambda late: self._produces.give_up(late))
+        self._produces = ProduceRequests(self.context, self.replicas, self._parked, self._awaited)
         self._loads = Loads(self.context)
         self._streams = FetchStreams(self.context)
         self._checkpoints = CheckpointRounds(self.context, self.replicas)
@@ -133,7 +137,8 @@ class ReplicaHost:
                 result = self._produces.append(part, 1, now_ms, wall_ms)[0]
                 self.context.effects.append(Reply(token, ProduceReply((result,))))
             case FetchReceived():
-                self._fetch(event, now_ms)
+                if event.replica_id >= 0 or not self._defer_unknown(event, now_ms):
+                    self._fetch(event, now_ms)
             case FetchAnswered():
                 self._streams.answered(event, now_ms, wall_ms)
             case FlushCompleted():
@@ -143,12 +148,9 @@ class ReplicaHost:
                     deadline.payload(now_ms, wall_ms)
             case FetchFailed():
                 self._streams.failed(event, now_ms)
-            case ListOffsetsReceived():
-                self._list_offsets(event)
-            case OffsetForLeaderEpochReceived():
-                self._epoch_ends(event)
-            case DeleteRecordsReceived():
-                self._delete_records(event, now_ms)
+            case ListOffsetsReceived() | OffsetForLeaderEpochReceived() | DeleteRecordsReceived():
+                if not self._defer(event, now_ms):
+                    self._answer(event, now_ms)
             case Assigned():
                 self._assign(event.assignment, now_ms)
             case Removed():
@@ -182,11 +184,13 @@ class ReplicaHost:
                 if suspected is not None:
                     self._scrubs.suspected(suspected, event.offset)
             case Cancelled():
-                cancelled = self._parked.cancel(event.token)
-                if isinstance(cancelled, ParkedFetch | ParkedListOffsets):
-                    self._loads.forget(cancelled)
+                self._cancel(event.token)
             case _:
                 assert_never(event)
+        while context.changed:
+            changed = list(context.changed)
+            context.changed.clear()
+            self._awaited.changed(changed, now_ms, wall_ms)
         if context.woken:
             self._answer_woken(now_ms)
         while context.suspected:
@@ -198,7 +202,7 @@ class ReplicaHost:
         return effects
 
     def holds(self, token: Token) -> bool:
-        """Whether a Produce is not appended yet, because its records are checked first."""
+        """Whether a Produce is not appended yet: its records are checked first, or a partition of it does not serve yet."""
         return self._produces.holds(token)
 
     def next_deadline_ms(self) -> int | None:
@@ -216,6 +220,65 @@ class ReplicaHost:
             return False
         self.controller_epoch = controller_epoch
         return True
+
+    # -------------------------------------------------------------- requests for partitions that will serve
+
+    def _defer(self, event: Deferrable, now_ms: int) -> bool:
+        """Whether it waits for partitions that this process may lead soon."""
+        wait_ms = event.timeout_ms if isinstance(event, DeleteRecordsReceived) else self._wait_ms
+        awaited = self._awaited.awaited_among(event) if wait_ms > 0 else []
+        if awaited:
+            self._awaited.defer(event, awaited, wait_ms, now_ms)
+        return bool(awaited)
+
+    def _defer_unknown(self, event: FetchReceived, now_ms: int) -> bool:
+        """Whether a consumer's fetch waits for partitions that are not assigned here yet. Others are there, if empty."""
+        if event.max_wait_ms <= 0 or all(part.id in self.replicas for part in event.partitions):
+            return False
+        awaited = [id for id in self._awaited.awaited_among(event) if id not in self.replicas]
+        if awaited:
+            self._awaited.defer(event, awaited, event.max_wait_ms, now_ms)
+        return bool(awaited)
+
+    @property
+    def _wait_ms(self) -> int:
+        return self.context.config.awaited_leader_wait_ms
+
+    def _ready(self, waiter: Waiter, now_ms: int, wall_ms: int) -> None:
+        if isinstance(waiter, LateAppend):
+            self._produces.ready(waiter, now_ms, wall_ms)
+            return
+        assert isinstance(waiter, Deferred), waiter
+        left_ms = max(0, waiter.due_ms - now_ms)
+        match waiter.request:
+            case FetchReceived():
+                self._fetch(replace(waiter.request, max_wait_ms=left_ms), now_ms)
+            case DeleteRecordsReceived():
+                self._answer(replace(waiter.request, timeout_ms=left_ms), now_ms)
+            case _:
+                self._answer(waiter.request, now_ms)
+
+    def _answer(
+        self, event: ListOffsetsReceived | OffsetForLeaderEpochReceived | DeleteRecordsReceived, now_ms: int
+    ) -> None:
+        match event:
+            case ListOffsetsReceived():
+                self._list_offsets(event)
+            case OffsetForLeaderEpochReceived():
+                self._epoch_ends(event)
+            case DeleteRecordsReceived():
+                self._delete_records(event, now_ms)
+            case _:
+                assert_never(event)
+
+    def _cancel(self, token: Token) -> None:
+        self._awaited.cancel(token)
+        cancelled = self._parked.cancel(token)
+        if isinstance(cancelled, ParkedFetch | ParkedListOffsets):
+            self._loads.forget(cancelled)
+        elif isinstance(cancelled, ParkedProduce):
+            for late in cancelled.late:
+                self._awaited.forget(late)
 
     # -------------------------------------------------------------- fetch
 
@@ -248,9 +311,17 @@ class ReplicaHost:
                     replica.leader.count_fetch(progress, part, now_ms)
 
     def _read(
-        self, event: FetchReceived, now_ms: int, *, in_memory: bool = True
+        self,
+        event: FetchReceived,
+        now_ms: int,
+        *,
+        in_memory: bool = True,
+        unled: Collection[TopicIdPartition] = (),
     ) -> tuple[list[FetchPartitionResult], bool, Lacking]:
-        """The answer as of now, whether it is worth sending before the time is up, and what had to be loaded to say more."""
+        """The answer as of now, whether it is worth sending before the time is up, and what had to be loaded to say more.
+
+        ``unled`` are partitions that a consumer asked for as their leader's, before there was one.
+        """
         follower = event.replica_id >= 0
         budget = min(event.max_bytes, self.context.config.fetch_max_bytes) if not follower else event.max_bytes
         results: list[FetchPartitionResult] = []
@@ -265,7 +336,12 @@ class ReplicaHost:
                 results.append(FetchPartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
                 news = True
                 continue
+            if replica.log is None and not follower and replica.may_lead_soon:
+                results.append(FetchPartitionResult(part.id, 0))  # it counts as empty
+                continue
             refused = replica.validate_fetch(part, follower=follower)
+            if refused is None and part.id in unled and replica.leader is None and not replica.may_lead_soon:
+                refused = replica.refused_fetch(replica.refusal())  # another one leads
             if refused is not None:
                 results.append(refused)
                 news = True
@@ -344,7 +420,9 @@ class ReplicaHost:
             woken.clear()
             for fetch in fetches:
                 if self._parked.by_token.get(fetch.token) is fetch:
-                    results, enough, lacking = self._read(fetch.request, now_ms, in_memory=is_patient(fetch))
+                    results, enough, lacking = self._read(
+                        fetch.request, now_ms, in_memory=is_patient(fetch), unled=fetch.unled
+                    )
                     places = self._loads.order(lacking)
                     if enough or (not places and now_ms >= fetch.due_ms):
                         self._unpark_fetch(fetch)
@@ -355,7 +433,7 @@ class ReplicaHost:
 
     def _fetch_expired(self, fetch: ParkedFetch, now_ms: int) -> None:
         self._unpark_fetch(fetch)
-        results, _, lacking = self._read(fetch.request, now_ms, in_memory=is_patient(fetch))
+        results, _, lacking = self._read(fetch.request, now_ms, in_memory=is_patient(fetch), unled=fetch.unled)
         self._loads.order(lacking)  # whoever asks next finds it
         self._reply_fetch(fetch.request, results)
 
@@ -435,9 +513,11 @@ class ReplicaHost:
         if not self.admit_controller(assignment.controller_epoch):
             return
         self._folders.assigned(assignment.id)
+        self._awaited.assigned(assignment)
         replica = self.replicas.get(assignment.id)
         if replica is None:
             replica = self.replicas[assignment.id] = Replica(self.context, assignment)
+            self.context.changed[assignment.id] = None
             self._folders.open(replica)
         elif replica.assign(assignment, now_ms):
             self._streams.update(replica, now_ms)
@@ -446,8 +526,11 @@ class ReplicaHost:
     def _remove(self, removal: Removal) -> None:
         if not self.admit_controller(removal.controller_epoch):
             return
-        self._streams.drop(TopicIdPartition(removal.topic_id, removal.partition))
+        id = TopicIdPartition(removal.topic_id, removal.partition)
+        self._streams.drop(id)
         self._folders.remove(removal)
+        self._awaited.removed(id)
+        self.context.changed[id] = None
 
     def _log_opened(self, event: LogOpened, now_ms: int) -> None:
         replica = self.replicas.get(event.id)
@@ -536,6 +619,7 @@ class ReplicaHost:
         self._streams.check()
         self._parked.check()
         self._produces.check()
+        self._awaited.check()
         self._loads.check()
         self._copying_out.check()
         self._cleanings.check()

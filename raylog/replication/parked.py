@@ -5,6 +5,7 @@ Every replica has ``Watchers``: who waits for what at this partition. Each way a
 called by the replica at the moment it happens, so nothing is ever polled::
 
     waits                      ends when
+    produce, not appended yet  the partition serves (``awaited``)
     produce, acks=all          the high watermark reaches the end of its records, or the ISR falls below the minimum
     produce, acks=1            a flush that flush.messages demanded covers its records
     fetch of a follower        records are appended, the high watermark or the log start passes what it was last sent
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from raylog.replication.awaited import LateAppend
 from raylog.replication.context import Deadline, HostContext
 from raylog.replication.events import (
     DeleteRecordsPartitionResult,
@@ -41,6 +43,7 @@ from raylog.replication.events import (
     FetchReceived,
     LeaderHint,
     ListOffsetsReceived,
+    ProducePartition,
     ProducePartitionResult,
     ProduceReply,
     Reply,
@@ -55,17 +58,39 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND = ErrorCode.not_enough_replicas_after_append.va
 
 
 class ParkedProduce:
-    """A produce that waits at ``pending`` partitions; ``results`` are already what a success will say."""
+    """A produce that waits at ``pending`` partitions; ``results`` are already what a success will say.
 
-    __slots__ = ("deadline", "parked", "pending", "results", "token", "waits")
+    ``late`` are those of its partitions that do not serve yet. With ``acks`` 0 there is no reply.
+    """
 
-    def __init__(self, parked: Parked, token: Token, results: list[ProducePartitionResult]) -> None:
+    __slots__ = ("acks", "deadline", "late", "parked", "pending", "results", "token", "waits")
+
+    def __init__(self, parked: Parked, token: Token, acks: int, results: list[ProducePartitionResult]) -> None:
         self.parked = parked
         self.token = token
+        self.acks = acks
         self.results = results
         self.waits: list[ProduceWait] = []
+        self.late: list[LateAppend] = []
         self.pending = 0
         self.deadline: Deadline | None = None
+
+    def wait_for(self, index: int, replica: Replica, required_end: int) -> None:
+        """Its records there are appended; they have to be committed, or complete on the leader alone."""
+        wait = ProduceWait(self, index, replica, required_end)
+        self.waits.append(wait)
+        self.pending += 1
+        watchers = replica.watchers
+        _insert(watchers.by_high_watermark if self.acks == -1 else watchers.by_completion, wait)
+
+    def was_late(self, late: LateAppend, result: ProducePartitionResult) -> None:
+        """The partition of a late append has answered; ``wait_for`` may have come before."""
+        assert not late.settled, f"request {self.token} is done with {late.part.id}"
+        late.settled = True
+        self.results[late.index] = result
+        self.pending -= 1
+        if self.pending == 0:
+            self.parked.answer_produce(self)
 
     def expired(self, now_ms: int, wall_ms: int) -> None:
         """The deadline came: whatever is not settled timed out, or lacks replicas if that is why."""
@@ -74,6 +99,9 @@ class ParkedProduce:
                 short = wait.replica.lacks_replicas()
                 wait.settle(NOT_ENOUGH_REPLICAS_AFTER_APPEND if short else REQUEST_TIMED_OUT)
             wait.replica.watchers.drop_settled()
+        for late in self.late:
+            if not late.settled:
+                self.parked.give_up(late)
 
 
 class ProduceWait:
@@ -112,10 +140,22 @@ class ParkedFetch:
     """A fetch that waits for ``min_bytes``; ``replicas`` are those it watches.
 
     ``due_ms`` is when its own wait ends, ``load_due_ms`` how long it may wait while it lacks places (path, position) that are being
-    loaded; ``loads`` counts those that it has waited for.
+    loaded; ``loads`` counts those that it has waited for. ``unled`` are the partitions of which it could not be said whether this
+    process leads them.
     """
 
-    __slots__ = ("deadline", "deadline_ms", "due_ms", "expire", "lacks", "load_due_ms", "loads", "replicas", "request")
+    __slots__ = (
+        "deadline",
+        "deadline_ms",
+        "due_ms",
+        "expire",
+        "lacks",
+        "load_due_ms",
+        "loads",
+        "replicas",
+        "request",
+        "unled",
+    )
 
     def __init__(
         self, request: FetchReceived, replicas: list[Replica], expire: Callable[[ParkedFetch, int], None]
@@ -128,6 +168,7 @@ class ParkedFetch:
         self.load_due_ms: int | None = None
         self.lacks: frozenset[tuple[str, int]] = frozenset()
         self.loads = 0
+        self.unled = frozenset(replica.id for replica in replicas if replica.is_unled and replica.may_lead_soon)
 
     @property
     def token(self) -> Token:
@@ -274,12 +315,13 @@ Request = ParkedProduce | ParkedFetch | ParkedDeletion | ParkedListOffsets
 
 
 class Parked:
-    """All parked requests of one host, by token."""
+    """All parked requests of one host, by token. ``give_up`` ends a late append whose request has no time left."""
 
-    __slots__ = ("by_token", "context")
+    __slots__ = ("by_token", "context", "give_up")
 
-    def __init__(self, context: HostContext) -> None:
+    def __init__(self, context: HostContext, give_up: Callable[[LateAppend], None]) -> None:
         self.context = context
+        self.give_up = give_up
         self.by_token: dict[Token, Request] = {}
 
     def park_produce(
@@ -288,21 +330,23 @@ class Parked:
         timeout_ms: int,
         results: list[ProducePartitionResult],
         waits: list[tuple[int, Replica, int]],
+        late: list[tuple[int, ProducePartition]] | None = None,
         *,
-        committed: bool,
+        acks: int,
         now_ms: int,
-    ) -> None:
-        """Wait until each (index, replica, required end) of ``waits`` is committed, or complete on the leader alone."""
-        produce = ParkedProduce(self, token, results)
-        produce.pending = len(waits)
+    ) -> ParkedProduce:
+        """Wait until each (index, replica, required end) of ``waits`` is committed, or complete on the leader alone.
+
+        The caller sees to each (index, partition) of ``late``, which is to be appended.
+        """
+        produce = ParkedProduce(self, token, acks, results)
         for index, replica, required_end in waits:
-            wait = ProduceWait(produce, index, replica, required_end)
-            produce.waits.append(wait)
-            watchers = replica.watchers
-            queue = watchers.by_high_watermark if committed else watchers.by_completion
-            _insert(queue, wait)
+            produce.wait_for(index, replica, required_end)
+        produce.late = [LateAppend(produce, index, part) for index, part in late or ()]
+        produce.pending += len(produce.late)
         produce.deadline = self.context.wheel.add(now_ms + timeout_ms, produce.expired)
         self.by_token[token] = produce
+        return produce
 
     def park_fetch(self, fetch: ParkedFetch, *, follower: bool, now_ms: int) -> None:
         for replica in fetch.replicas:
@@ -345,7 +389,7 @@ class Parked:
         self.by_token[token] = deletion
 
     def answer_produce(self, produce: ParkedProduce) -> None:
-        if self._forget(produce.token, produce):
+        if self._forget(produce.token, produce) and produce.acks:
             self.context.effects.append(Reply(produce.token, ProduceReply(tuple(produce.results))))
 
     def answer_deletion(self, deletion: ParkedDeletion) -> None:
@@ -375,6 +419,9 @@ class Parked:
             for wait in request.waits:
                 wait.settled = True
                 wait.replica.watchers.drop_settled()
+            if isinstance(request, ParkedProduce):
+                for late in request.late:
+                    late.settled = True  # and never appended
         return request
 
     def _forget(self, token: Token, request: Request) -> bool:
@@ -403,5 +450,6 @@ class Parked:
                             f"fetch {token} is not watched"
                         )
                 case ParkedProduce() | ParkedDeletion():
-                    unsettled = sum(not wait.settled for wait in request.waits)
+                    waits = [*request.waits, *(request.late if isinstance(request, ParkedProduce) else ())]
+                    unsettled = sum(not wait.settled for wait in waits)
                     assert request.pending == unsettled > 0, (token, request.pending, unsettled)

@@ -9,6 +9,10 @@ Order. A request that names a partition of a held one waits behind it, in that p
 are done and it is first in every line that it stands in. So the batches of each partition are appended as they came, while
 requests for other partitions pass. A held request is a request on its way: it ends by its append, whatever becomes of its client.
 
+Late appends. Records for a partition that will serve any moment (``awaited``) are appended when it does, while the request's other
+records are not held up. The request is parked meanwhile. In its turn the partition's share goes the way of a request of its own, under a
+token that the machine made up. What no longer waits for it, because the client went away or the time is up, is not appended.
+
 Invariants (``check``): every held request stands in the line of each of its partitions, once; a request that is first in all its
 lines waits for a check.
 """
@@ -22,6 +26,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.log.record_validation import CheckedRecords, takes_long
 from raylog.records.batch import HEADER_SIZE, peek_size
+from raylog.replication.awaited import Awaited, LateAppend
 from raylog.replication.context import HostContext
 from raylog.replication.events import (
     Buffer,
@@ -34,11 +39,12 @@ from raylog.replication.events import (
     Reply,
     Token,
 )
-from raylog.replication.parked import Parked
+from raylog.replication.parked import Parked, ParkedProduce
 from raylog.replication.replica import Replica
 from raylog.types import INTERNAL_TOPICS, TopicIdPartition
 
 UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
+REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
 INVALID_REQUIRED_ACKS = ErrorCode.invalid_required_acks.value
 INVALID_RECORD = ErrorCode.invalid_record.value
 INVALID_TOPIC_EXCEPTION = ErrorCode.invalid_topic_exception.value
@@ -68,9 +74,14 @@ class _HeldProduce:
 
 
 class ProduceRequests:
-    __slots__ = ("_context", "_held", "_lines", "_parked", "_replicas")
+    __slots__ = ("_awaited", "_context", "_held", "_last_late", "_late", "_lines", "_parked", "_replicas")
 
-    def __init__(self, context: HostContext, replicas: Mapping[TopicIdPartition, Replica], parked: Parked) -> None:
+    def __init__(
+        self, context: HostContext, replicas: Mapping[TopicIdPartition, Replica], parked: Parked, awaited: Awaited
+    ) -> None:
+        self._awaited = awaited
+        self._late: dict[Token, LateAppend] = {}  # those whose records are being checked, by their made-up tokens
+        self._last_late = 0
         self._context = context
         self._replicas = replicas
         self._parked = parked
@@ -111,11 +122,52 @@ class ProduceRequests:
                     candidates.append(line[0])
                 else:
                     del self._lines[id]
-            self._append_all(held.request, held.checked, now_ms, wall_ms)
+            late = self._late.pop(held.request.token, None)
+            if late is not None:
+                self._append_late(late, held.checked.get(0), now_ms, wall_ms)
+            else:
+                self._append_all(held.request, held.checked, now_ms, wall_ms)
 
     def holds(self, token: Token) -> bool:
-        """Whether the request is not appended yet."""
-        return token in self._held
+        """Whether the request is not appended yet, or not all of it."""
+        if token in self._held:
+            return True
+        parked = self._parked.by_token.get(token)
+        return isinstance(parked, ParkedProduce) and any(not late.settled for late in parked.late)
+
+    def ready(self, late: LateAppend, now_ms: int, wall_ms: int) -> None:
+        """Its partition serves, or is not awaited any more."""
+        if late.settled:
+            return
+        self._last_late -= 1
+        request = ProduceReceived(self._last_late, late.produce.acks, 0, (late.part,))
+        orders = self._orders(request, wall_ms)
+        if orders or late.part.id in self._lines:
+            self._late[request.token] = late
+            held = self._held[request.token] = _HeldProduce(request, len(orders))
+            self._lines.setdefault(late.part.id, deque()).append(held)
+            self._context.effects += orders
+        else:
+            self._append_late(late, None, now_ms, wall_ms)
+
+    def give_up(self, late: LateAppend) -> None:
+        """The time of its request is up: it is refused, and not appended."""
+        self._awaited.forget(late)
+        replica = self._replicas.get(late.part.id)
+        if replica is None or replica.leader is not None:
+            error = UNKNOWN_TOPIC_OR_PARTITION if replica is None else REQUEST_TIMED_OUT
+            late.produce.was_late(late, ProducePartitionResult(late.part.id, error))
+        else:
+            late.produce.was_late(late, replica.refused_produce())
+
+    def _append_late(self, late: LateAppend, checked: CheckedRecords | None, now_ms: int, wall_ms: int) -> None:
+        if late.settled:
+            return
+        produce = late.produce
+        result, required_end = self._append_one(late.part, produce.acks, checked, now_ms, wall_ms)
+        if required_end >= 0 and produce.acks:
+            produce.wait_for(late.index, self._replicas[late.part.id], required_end)
+        produce.was_late(late, result)
 
     def _orders(self, request: ProduceReceived, wall_ms: int) -> list[CheckRecords]:
         """The checks that belong in a thread."""
@@ -155,33 +207,55 @@ class ProduceRequests:
         acks = request.acks
         results: list[ProducePartitionResult] = []
         waits: list[tuple[int, Replica, int]] = []
+        late: list[tuple[int, ProducePartition]] = []
         for index, part in enumerate(request.partitions):
-            replica = self._replicas.get(part.id)
-            if replica is not None and replica.assignment.topic in INTERNAL_TOPICS:
-                results.append(ProducePartitionResult(part.id, INVALID_TOPIC_EXCEPTION))
+            if self._must_wait(request, part):
+                late.append((index, part))
+                results.append(ProducePartitionResult(part.id, 0))
                 continue
-            if replica is not None and replica.leader is not None and _holds_several_batches(part.records):
-                results.append(ProducePartitionResult(part.id, INVALID_RECORD, message=_SEVERAL_BATCHES))
-                continue
-            result, required_end = self.append(part, acks, now_ms, wall_ms, checked.get(index))
+            result, required_end = self._append_one(part, acks, checked.get(index), now_ms, wall_ms)
             results.append(result)
-            if required_end >= 0 and replica is not None and replica.log is not None:
-                reached = replica.log.high_watermark if acks == -1 else replica.flushing.completed_end
-                if reached < required_end:
-                    waits.append((index, replica, required_end))
-        if acks == 0:
-            return
-        if waits:
-            self._parked.park_produce(
-                request.token, request.timeout_ms, results, waits, committed=acks == -1, now_ms=now_ms
+            if required_end >= 0:
+                waits.append((index, self._replicas[part.id], required_end))
+        if late:
+            produce = self._parked.park_produce(
+                request.token, request.timeout_ms, results, waits if acks else [], late, acks=acks, now_ms=now_ms
             )
-        else:
+            for each in produce.late:
+                self._awaited.wait(each, request.timeout_ms + 1, now_ms)  # ``produce.expired`` comes first
+        elif waits and acks:
+            self._parked.park_produce(request.token, request.timeout_ms, results, waits, acks=acks, now_ms=now_ms)
+        elif acks:
             self._context.effects.append(Reply(request.token, ProduceReply(tuple(results))))
+
+    def _must_wait(self, request: ProduceReceived, part: ProducePartition) -> bool:
+        replica = self._replicas.get(part.id)
+        if replica is not None and replica.leader is not None:
+            return False
+        awaited = self._awaited
+        return request.timeout_ms > 0 and awaited.is_awaited(part.id) and awaited.has_room(len(part.records))
+
+    def _append_one(
+        self, part: ProducePartition, acks: int, checked: CheckedRecords | None, now_ms: int, wall_ms: int
+    ) -> tuple[ProducePartitionResult, int]:
+        """The result, and the offset that has to be reached before it holds; −1 where it holds already, or is an error."""
+        replica = self._replicas.get(part.id)
+        if replica is not None and replica.assignment.topic in INTERNAL_TOPICS:
+            return ProducePartitionResult(part.id, INVALID_TOPIC_EXCEPTION), -1
+        if replica is not None and replica.leader is not None and _holds_several_batches(part.records):
+            return ProducePartitionResult(part.id, INVALID_RECORD, message=_SEVERAL_BATCHES), -1
+        result, required_end = self.append(part, acks, now_ms, wall_ms, checked)
+        if required_end >= 0 and replica is not None and replica.log is not None:
+            reached = replica.log.high_watermark if acks == -1 else replica.flushing.completed_end
+            if reached < required_end:
+                return result, required_end
+        return result, -1
 
     # -------------------------------------------------------------- invariants
 
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken."""
+        assert self._late.keys() <= self._held.keys(), self._late
         for token, held in self._held.items():
             assert token == held.request.token and held.pending >= 0
             assert all(list(self._lines[id]).count(held) == 1 for id in held.ids), f"request {token}: {held.ids}"

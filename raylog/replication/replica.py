@@ -2,12 +2,15 @@
 
 Roles (``role``), how each answers requests, and where it goes::
 
-    Opening    everything: NOT_LEADER_OR_FOLLOWER with a hint           → Leader, Follower (LogOpened), Offline (LogOpened with a reason)
+    Opening    a consumer's fetch as if it were empty, if it may lead   → Leader, Follower (LogOpened), Offline (LogOpened with a reason)
+               soon; else NOT_LEADER_OR_FOLLOWER with a hint
     Leader     all requests, from its log                               → Leader (new epoch), Follower (Assigned), Offline (an IO error)
     Follower   a consumer's fetch, up to the high watermark it knows;   → Leader, Follower (new epoch), Offline
                else NOT_LEADER_OR_FOLLOWER with a hint
     Offline    everything: KAFKA_STORAGE_ERROR                          → Opening (LogOpened, where the log could not be opened before);
                                                                           after an IO error of an open log nowhere in this process
+
+While it may lead soon (``may_lead_soon``) the host holds what only a leader can answer (``awaited``).
 
 It leads when the assignment names its broker as leader *and* this very process (incarnation) as that broker's replica;
 a leader epoch that belongs to another incarnation of this broker is not ours to lead (DESIGN §6). Assignments whose
@@ -160,12 +163,29 @@ class Replica:
 
     # -------------------------------------------------------------- roles
 
+    @property
+    def may_lead_soon(self) -> bool:
+        """Whether it does not lead, and the next election may be its own.
+
+        Nobody leads, or a former process of this broker is still named as the leader, and this replica is in the ISR or ELR.
+        """
+        if self.role is Role.LEADER or self.role is Role.OFFLINE:
+            return False
+        assignment, me = self.assignment, self.context.broker_id
+        return assignment.leader in (NO_LEADER, me) and (me in assignment.isr or me in assignment.elr)
+
+    @property
+    def is_unled(self) -> bool:
+        """Whether it has just come: its log is not open, or nobody has led the partition yet."""
+        return self.log is None or self.assignment.leader_epoch < 0
+
     def assign(self, assignment: Assignment, now_ms: int) -> bool:
         """Take over an assignment; False if it is older than what is known."""
         known = self.assignment
         if assignment.leader_epoch < known.leader_epoch or assignment.partition_epoch < known.partition_epoch:
             return False
         self.assignment = assignment
+        self.context.changed[self.id] = None
         self.hint = _hint_of(assignment)
         self._note_throttles()
         if self.role is Role.OFFLINE:
@@ -182,6 +202,7 @@ class Replica:
             self._enter(Role.OPENING)
         assert self.role is Role.OPENING, f"{self.id}: a log was opened as {self.role.value}; {list(self.history)}"
         self.log = log
+        self.context.changed[self.id] = None
         self.reason = None
         self.flushing = Flushing(self.context, self.id, log)
         self.context.effects.append(Tell(ReplicaOpened(self.status())))
@@ -252,6 +273,7 @@ class Replica:
             return
         self._leave_role()
         self._enter(Role.OFFLINE)
+        self.context.changed[self.id] = None
         self.reason = reason
         self.watchers.refuse_all(KAFKA_STORAGE_ERROR, reason)
         self.watchers.wake_all()
@@ -308,6 +330,7 @@ class Replica:
 
     def close(self, *, delete: bool, clean: bool = False) -> None:
         """Stop the timers and order the log closed."""
+        self.context.changed[self.id] = None
         if self.housekeeping is not None:
             self.housekeeping.cancel()
             self.housekeeping = None

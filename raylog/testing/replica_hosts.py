@@ -115,6 +115,8 @@ class Hosts:
         self.holds_checks = False
         self.scrubs: list[tuple[int, Scrub]] = []
         self.holds_scrubs = False
+        self.openings: list[tuple[Process, Assignment]] = []
+        self.holds_openings = False
         self.housekept: list[RunHousekeeping] = []
         self._fetches: dict[tuple[int, int], Message] = {}
         self._tokens = 0
@@ -244,7 +246,9 @@ class Hosts:
             case Tell(frame):
                 self.told[broker].append(frame)
             case OpenLog(assignment):
-                self._open(process, assignment)
+                self.openings.append((process, assignment))
+                if not self.holds_openings:
+                    self.finish_openings()
             case CloseLog(_, log, delete, clean):
                 self.closed.append(effect)
                 if not delete:
@@ -301,6 +305,13 @@ class Hosts:
             self.handle(process.broker, FolderRemoved(id, str(error), locked=locked))
         else:
             self.handle(process.broker, FolderRemoved(id))
+
+    def finish_openings(self) -> None:
+        """The logs that were to be opened are open."""
+        openings, self.openings = self.openings, []
+        for process, assignment in openings:
+            if process.alive:
+                self._open(process, assignment)
 
     def finish_flushes(self) -> None:
         """The disk gets done with what it was asked to flush."""

@@ -70,7 +70,7 @@ def test_only_the_named_incarnation_leads() -> None:
     other = replace(assignment.replicas[0], incarnation=assignment.replicas[0].incarnation - 1)
     hosts.handle(1, Assigned(replace(assignment, replicas=(other, assignment.replicas[1]))))
     assert hosts.replica(1).role is Role.FOLLOWER
-    result = hosts.produced(hosts.produce(1, b"x"))
+    result = hosts.produced(hosts.produce(1, b"x", timeout_ms=0))
     assert result is not None and result.error == ErrorCode.not_leader_or_follower
 
 
@@ -87,7 +87,7 @@ def test_a_follower_names_the_leader_and_an_unknown_partition_is_unknown() -> No
         leader.endpoint,
     )
     elsewhere = TopicIdPartition(P0.topic_id, 5)
-    unknown = hosts.produced(hosts.produce(1, b"x", id=elsewhere))
+    unknown = hosts.produced(hosts.produce(1, b"x", id=elsewhere, timeout_ms=0))
     assert unknown is not None and unknown.error == ErrorCode.unknown_topic_or_partition
 
 
@@ -157,7 +157,7 @@ def test_a_replica_that_is_opening_answers_nobody_and_takes_the_latest_assignmen
     effects = host.handle(Assigned(assignment), 0, 0)
     assert effects == [OpenLog(assignment)]
     assert host.status() == ()
-    result = hosts.produced(hosts.produce(1, b"x"))
+    result = hosts.produced(hosts.produce(1, b"x", timeout_ms=0))
     assert result is not None and result.error == ErrorCode.not_leader_or_follower
     newer = hosts.assign(2, (2,), epoch=1, to=())
     assert host.handle(Assigned(newer), 0, 0) == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from raylog.metadata.session import Removal
+from raylog.replication.context import HostConfig
 from raylog.replication.events import (
     Cancelled,
     FetchPartition,
@@ -12,6 +14,7 @@ from raylog.replication.events import (
     ProducePartition,
     ProduceReceived,
     ProduceReply,
+    Removed,
 )
 from raylog.testing.replica_hosts import P0, Hosts, batch
 from raylog.types import TopicIdPartition
@@ -98,6 +101,8 @@ def test_max_bytes_is_shared_and_the_first_batch_comes_whole() -> None:
 
 def test_an_error_at_one_partition_answers_at_once() -> None:
     hosts = one_host(P0)
+    hosts.assign(1, (1,), id=P1)
+    hosts.handle(1, Removed(Removal(hosts.controller_epoch, *P1, "topic7")))
     token = fetch_many(hosts, (P0, 0), (P1, 0))
     reply = hosts.replies[token]
     assert isinstance(reply, FetchReply)
@@ -142,10 +147,12 @@ def test_a_produce_over_several_partitions_is_answered_when_the_last_is_settled(
     hosts.cut = {2}
     token = hosts.token()
     parts = tuple(ProducePartition(id, batch(b"x")) for id in (P0, P1, P2))
-    hosts.handle(1, ProduceReceived(token, -1, 1_000, parts))
+    hosts.handle(1, ProduceReceived(token, -1, 10_000, parts))
     assert token not in hosts.replies
     hosts.cut = set()
     hosts.advance(5)
+    assert token not in hosts.replies, "the third may be assigned any moment"
+    hosts.advance(HostConfig().unknown_partition_wait_ms)
     reply = hosts.replies[token]
     assert isinstance(reply, ProduceReply)
     assert [result.error for result in reply.partitions] == [0, 0, ErrorCode.unknown_topic_or_partition]
