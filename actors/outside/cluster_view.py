@@ -2,6 +2,7 @@
 
 Pure functions of the Broker's copy of the image. What a broker leads whose own listener is away has another broker for its leader
 outside, which forwards (``places``): so the leader of a partition need not be one of its replicas. The lists of replicas say what is.
+A partition that nobody has led yet is shown with the leader that it will get: clients wait for seconds where they are told of none.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from raylog.actors.apis.api import answer
 from raylog.actors.apis.entities import NO_DELAY, build
 from raylog.actors.outside.places import Places
+from raylog.metadata import new_partitions
 from raylog.metadata.image import Topic
 from raylog.metadata.records import PartitionState
 from raylog.metadata.topic_decisions import INTERNAL_TOPICS
@@ -113,8 +115,9 @@ def _partition(places: Places, module: Any, number: int, state: PartitionState) 
         actor = places.image.actors.get(node)
         return actor is not None and actor.alive
 
-    lives = state.leader != NO_LEADER and is_alive(state.node_of(state.leader))
-    leader = places.door_of(state.leader) if lives else NO_LEADER
+    leader = new_partitions.leader_or_next(places.image, state)
+    serves = new_partitions.is_new(state) or is_alive(state.node_of(leader))
+    leader = places.door_of(leader) if serves else NO_LEADER
     return build(
         module.MetadataResponsePartition,
         error_code=ErrorCode.none if leader != NO_LEADER else ErrorCode.leader_not_available,

@@ -1,8 +1,9 @@
 """Requests that change the cluster, forwarded to the active controller, wherever it is at the moment.
 
 The Broker's control session knows where the active controller listens (``find``). A request waits while there is none, and is sent again
-where the connection broke or the controller was none any more, as Kafka's brokers do, until ``TIMEOUT_MS`` have passed: then it is
-answered by REQUEST_TIMED_OUT on every item. A client that is gone is not forwarded for.
+where the connection broke or the controller was none any more, as Kafka's brokers do, until ``TIMEOUT_MS`` have passed, or a little more
+than the request's own timeout if that is longer: then it is answered by REQUEST_TIMED_OUT on every item. A client that is gone is
+not forwarded for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis.api import Api
-from raylog.actors.apis.entities import NO_DELAY, build, response_class
+from raylog.actors.apis.entities import NO_DELAY, build, milliseconds, response_class
 from raylog.errors import RaylogError
 from raylog.metadata.requests import Refused
 from raylog.types import Endpoint
@@ -26,6 +27,7 @@ from raylog.wire.server import Request
 logger = logging.getLogger("raylog.broker")
 
 TIMEOUT_MS = 30_000
+SLACK_MS = 2_000  # the controller answers by the request's own timeout; this is how much later it may arrive
 RETRY_S = 0.05
 OPEN_TIMEOUT_MS = 2_000
 NOT_CONTROLLER = ErrorCode.not_controller
@@ -79,7 +81,8 @@ class ControllerLink:
     async def ask(self, entity: Any, *, is_wanted: Callable[[], bool] = lambda: True) -> Any | None:
         """The active controller's reply, None if there was none in time or it is not wanted any more."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_s
+        own = getattr(entity, "timeout", NO_DELAY)
+        deadline = loop.time() + max(self._timeout_s, (milliseconds(own) + SLACK_MS) / 1_000)
         while is_wanted() and (left_s := deadline - loop.time()) > 0:
             try:
                 connection = await self._connected()

@@ -1,8 +1,9 @@
 """Group coordinators from outside: where they are, and requests to those of this broker.
 
 The coordinator of a group is the broker whose process leads the group's partition of ``__consumer_offsets``, or that one's ``door``
-(``places``). FindCoordinator is answered from the image; asked for the first time it has the topic created, and says
-COORDINATOR_NOT_AVAILABLE until somebody leads, which clients repeat. A request about a group goes to the process that leads its partition;
+(``places``). FindCoordinator is answered from the image; asked for the first time it has the topic created, and waits until somebody
+leads the group's partition, which is a matter of milliseconds. Where a leader has gone it says COORDINATOR_NOT_AVAILABLE, which
+clients repeat. A request about a group goes to the process that leads its partition;
 what names several groups is split and put together again in the order asked. Where nobody does whose door this broker is, or its
 process ends, the answer is NOT_COORDINATOR: the client looks again. Commits for partitions that do not exist are answered here: a
 coordinator does not know what topics there are.
@@ -26,6 +27,7 @@ from raylog.actors.apis.api import answer
 from raylog.actors.apis.entities import NO_DELAY, build
 from raylog.actors.apis.groups import Caller, GroupApi
 from raylog.actors.group_coordinator import FORWARDED
+from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import Places
 from raylog.actors.outside.topic_creation import TopicCreation
@@ -42,6 +44,7 @@ FIND_COORDINATOR_VERSIONS = range(7)
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 CLIENT_ID_MAX = 8_000  # characters that are passed on
 TIMEOUT_MS = 30_000
+FIRST_LEADERS_MS = 5_000  # how long FindCoordinator waits for the first leader of a group's partition
 PATIENCE_MS = float("inf")  # of requests that wait for others: the end of the process's connection ends them
 WAITING = (apis.JOIN_GROUP, apis.SYNC_GROUP)
 
@@ -67,7 +70,8 @@ class _OffsetsTopic:
 
 
 class Coordinators:
-    def __init__(self, places: Places, owners: Owners, creation: TopicCreation) -> None:
+    def __init__(self, places: Places, owners: Owners, creation: TopicCreation, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
         self._places = places
         self._owners = owners
         self._creation = creation
@@ -87,14 +91,25 @@ class Coordinators:
     # ------------------------------------------------------------------ where they are
 
     def _find(self, request: Request) -> Any:
-        if self._places.image.topic_named(OFFSETS_TOPIC) is None and getattr(request.body, "key_type", 0) == GROUP_KEY:
-            return self._create_first(request)
+        if getattr(request.body, "key_type", GROUP_KEY) == GROUP_KEY:
+            if self._places.image.topic_named(OFFSETS_TOPIC) is None:
+                return self._find_later(request, is_there=False)
+            if self._are_new(request):
+                return self._find_later(request, is_there=True)
         request.reply(self._found(request.body, request.version))
         return None
 
-    async def _create_first(self, request: Request) -> Any:
-        await self._creation.create([OFFSETS_TOPIC])
+    async def _find_later(self, request: Request, *, is_there: bool) -> Any:
+        if not is_there:
+            await self._creation.create([OFFSETS_TOPIC])
+        await self._arrivals.until(lambda: not self._are_new(request), FIRST_LEADERS_MS)
         return self._found(request.body, request.version)
+
+    def _are_new(self, request: Request) -> bool:
+        """Whether nobody has led the partitions of some of these groups yet."""
+        body = request.body
+        keys = body.coordinator_keys if request.version >= 4 else (body.key,)
+        return any(self._places.is_new(OFFSETS_TOPIC, partition_for(key)) for key in keys)
 
     def _found(self, body: Any, version: int) -> Any:
         cls, module = answer(FIND_COORDINATOR, version)

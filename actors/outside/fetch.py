@@ -12,7 +12,8 @@ owner.
 A client that names its rack is sent to an in-sync replica there, if the leader is not (KIP-392): the leader's answer then says where, and
 holds no records.
 
-A partition that cannot be read here (another broker's, unknown, its process gone) makes the answer leave at once. No more than
+A partition that cannot be read here (another broker's, unknown, its process gone) makes the answer leave at once. One whose first process
+is still being started is an empty one. No more than
 ``max_bytes`` leave in one answer, but for its first batch; each owner is asked for its share of them. While the Broker holds too much that
 clients do not read, it asks for less, and later (``answer_room``).
 """
@@ -40,9 +41,10 @@ from raylog.actors.apis.entities import (
 )
 from raylog.actors.outside import one_partition
 from raylog.actors.outside.answer_room import AnswerRoom
+from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.fetch_sessions import NO_SESSION, Fetching, FetchSessions, Key
 from raylog.actors.outside.owners import Owner, Owners
-from raylog.actors.outside.places import NO_EPOCH, Elsewhere, Places
+from raylog.actors.outside.places import NO_EPOCH, Coming, Elsewhere, Places
 from raylog.types import NO_LEADER, broker_of
 from raylog.wire.frames import decode_response
 from raylog.wire.server import Request
@@ -60,8 +62,15 @@ class Fetches:
     """The handler of Fetch."""
 
     def __init__(
-        self, places: Places, owners: Owners, sessions: FetchSessions, now_ms: Callable[[], int], room: AnswerRoom
+        self,
+        places: Places,
+        owners: Owners,
+        sessions: FetchSessions,
+        now_ms: Callable[[], int],
+        room: AnswerRoom,
+        arrivals: Arrivals,
     ) -> None:
+        self.arrivals = arrivals
         self.places = places
         self.owners = owners
         self.sessions = sessions
@@ -156,6 +165,7 @@ class _Fetch:
         self._data_fields = fields_of(self._module.PartitionData)
         self._shares: dict[Owner, _Share] = {}
         self._refused: dict[Key, Any] = {}
+        self._coming: dict[Key, Any] = {}  # the empty results of partitions whose process is still being started
         self._nearer: dict[Key, int] = {}  # brokers to which the client is sent
         self._leaders: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -182,6 +192,8 @@ class _Fetch:
                 share.keys.append(key)
                 if rack and (broker := places.nearer(topic, key[1], rack)) is not None:
                     self._nearer[key] = broker
+            elif isinstance(place, Coming):
+                self._coming[key] = self._refusal(key, Elsewhere(ErrorCode.none))
             else:
                 self._refused[key] = self._refusal(key, place)
         if not self._shares:
@@ -201,13 +213,25 @@ class _Fetch:
         self._heard(owner, share, reply, error)
 
     def _end_empty(self) -> None:
-        """Nothing to ask anybody: refusals leave at once, an empty request waits as it wants to."""
-        if self._refused or self._deadline_ms <= self._fetches.now_ms():
+        """Nothing to ask anybody: refusals leave at once, an empty request waits as it wants to, or for the first process."""
+        left_ms = self._deadline_ms - self._fetches.now_ms()
+        if self._refused or left_ms <= 0:
             self._finish()
+            return
+        if self._coming:
+            coming = list(self._coming)
+            places, topics = self._fetches.places, {key[0]: self._topic(key[0], ()) for key in coming}
+            has_come = lambda: any(not isinstance(places.leader(topics[key[0]], key[1]), Coming) for key in coming)  # noqa: E731
+            give_up = self._fetches.arrivals.wait(has_come, left_ms, self._request.guarded(self._begin_again))
+            self._request.on_close(lambda _: give_up())
             return
         loop = self._request.connection.loop
         timer = loop.call_later(milliseconds(self._body.max_wait) / 1_000, self._finish)
         self._request.on_close(lambda _: timer.cancel())
+
+    def _begin_again(self) -> None:
+        self._coming.clear()
+        self.begin(self._max_bytes)
 
     # ------------------------------------------------------------------ asking
 
@@ -347,7 +371,7 @@ class _Fetch:
         self._cancel()
         results: dict[Key, Any] = {}
         size = 0
-        gathered = dict(self._refused)
+        gathered = self._coming | self._refused
         for share in self._shares.values():
             gathered |= share.results
         for key, _ in self._fetching.partitions:

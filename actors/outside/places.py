@@ -7,6 +7,9 @@ But for one case. A broker whose own listener is away (its Broker has died and i
 groups live on without it. Meanwhile another broker's listener is its ``door``: clients are told that this one leads, and it forwards
 to the processes of the other. Which one it is follows from the image alone, so all Brokers name the same; while their copies differ, a
 client is sent on once more. Nothing else changes hands, and leader epochs stay as they are.
+
+A partition that nobody has led yet counts as led by the broker that will lead it (``new_partitions``). Its process holds what it is asked
+until it leads; where that process is only being started, the Broker holds it (``Coming``, ``arrivals``).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.actors.outside.owners import Owner
+from raylog.metadata import new_partitions
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.records import PartitionState
 from raylog.types import BROKER_SLOT, NO_LEADER, Endpoint, broker_of, node_id, slot_of
@@ -34,6 +38,11 @@ class Elsewhere:
     error: ErrorCode
     leader: int = NO_LEADER
     leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class Coming(Elsewhere):
+    """This broker will lead the partition, which is new, and the process that is to hold it has not come yet."""
 
 
 UNKNOWN_NAME = Elsewhere(ErrorCode.unknown_topic_or_partition)
@@ -69,12 +78,15 @@ class Places:
         found = self._state(topic, number)
         if isinstance(found, Elsewhere):
             return found
-        door = found.leader if found.leader == self.broker_id else self.door_of(found.leader)
+        leader = new_partitions.leader_or_next(self.image, found)
+        door = leader if leader == self.broker_id else self.door_of(leader)
         if door != self.broker_id:
             return Elsewhere(ErrorCode.not_leader_or_follower, door, found.leader_epoch)
-        return self._owner(found.node_of(found.leader)) or Elsewhere(
-            ErrorCode.not_leader_or_follower, NO_LEADER, found.leader_epoch
-        )
+        owner = self._owner(found.node_of(leader))
+        if owner is not None:
+            return owner
+        absent = Coming if new_partitions.is_new(found) else Elsewhere
+        return absent(ErrorCode.not_leader_or_follower, NO_LEADER, found.leader_epoch)
 
     def reader(self, topic: Any, number: int) -> Owner | Elsewhere:
         """The process of this broker that a consumer of its rack may read a partition from: the leader, or a follower (KIP-392)."""
@@ -92,6 +104,16 @@ class Places:
         if state is None or self._owner(state.node_of(state.leader)) is None:
             return NO_LEADER
         return state.leader
+
+    def is_new(self, topic: str, number: int) -> bool:
+        """Whether there is such a partition, and nobody has led it yet."""
+        found = self._state(topic, number)
+        return not isinstance(found, Elsewhere) and new_partitions.is_new(found)
+
+    def has_leaders(self, topic: str) -> bool:
+        """Whether there is such a topic, and each of its partitions has been led."""
+        found = self.image.topic_named(topic)
+        return found is not None and not any(map(new_partitions.is_new, found.partitions.values()))
 
     def nearer(self, topic: Any, number: int, rack: str) -> int | None:
         """Another broker of that rack that has a partition in sync, where this one leads it and is not in that rack."""

@@ -32,6 +32,7 @@ from typing import Any
 from raylog.actors.apis import admin, configs, fetch, operations, quorum
 from raylog.actors.outside import acls, cluster_view, log_directories, scattered
 from raylog.actors.outside.answer_room import AnswerRoom
+from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.controller_link import TIMEOUT_MS, ControllerLink, timed_out, timed_out_as_a_whole
 from raylog.actors.outside.coordinators import Coordinators
 from raylog.actors.outside.fetch import Fetches
@@ -82,9 +83,10 @@ class Router:
             timeout_ms=controller_timeout_ms,
         )
         self.sessions = FetchSessions(lambda: _chance.getrandbits(31))
-        self._creation = TopicCreation(self._places, self._link)
+        self._arrivals = Arrivals()
+        self._creation = TopicCreation(self._places, self._link, self._arrivals)
         room = AnswerRoom(lambda: self.server)
-        fetches = Fetches(self._places, self._owners, self.sessions, _now_ms, room)
+        fetches = Fetches(self._places, self._owners, self.sessions, _now_ms, room, self._arrivals)
         handlers: dict[int, Handler] = {
             cluster_view.METADATA: self._metadata,
             cluster_view.DESCRIBE_CLUSTER: self._describe_cluster,
@@ -100,12 +102,12 @@ class Router:
             **acls.VERSIONS,
         }
         for shape in scattered.SHAPES:
-            handlers[shape.key] = scattered.Scattered(shape, self._places, self._owners).handle
+            handlers[shape.key] = scattered.Scattered(shape, self._places, self._owners, self._arrivals).handle
             versions[shape.key] = shape.versions
         for api in CONTROLLER_APIS:
             handlers[api.key] = self._link.forward(timed_out(api))
             versions[api.key] = api.versions
-        coordinators = Coordinators(self._places, self._owners, self._creation)
+        coordinators = Coordinators(self._places, self._owners, self._creation, self._arrivals)
         handlers |= coordinators.handlers()
         versions |= coordinators.versions()
         handlers[quorum.KEY] = self._link.forward(timed_out_as_a_whole(quorum.KEY))
@@ -144,6 +146,7 @@ class Router:
             if actor.alive
         }
         self._owners.keep(living)
+        self._arrivals.image_changed()
 
     def _take_limits(self) -> None:
         def value(name: str, default: int) -> int:
@@ -162,6 +165,7 @@ class Router:
 
     async def stop(self, *, grace_s: float = 1.0) -> None:
         """Close the listener and everything behind it."""
+        self._arrivals.close()
         await self.server.stop(grace_s=grace_s)
         self._owners.close()
         self._link.close()

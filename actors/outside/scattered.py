@@ -14,6 +14,9 @@ A ``Shape`` says what the fields of such an API are called. A request whose part
 answer is passed on as it is unless it names leaders, which are nodes inside and brokers outside. A Produce to one partition is not even
 decoded for that (``one_partition``).
 
+A new partition whose first process is still being started is asked about when that process is there, as long as the request's own timeout
+allows (``ARRIVAL_MS`` where it has none). The other partitions do not wait for it, only the answer does.
+
 Each partition is answered exactly once: by its owner; by NOT_LEADER_OR_FOLLOWER with a hint where another broker leads it, and where the
 connection to the owner ends; by REQUEST_TIMED_OUT where the owner says nothing.
 """
@@ -21,6 +24,7 @@ connection to the owner ends; by REQUEST_TIMED_OUT where the owner says nothing.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,8 +35,9 @@ from kio.schema.errors import ErrorCode
 from raylog.actors.apis import offsets, produce, producers
 from raylog.actors.apis.entities import NO_DELAY, build, fields_of, milliseconds, module_of, response_class
 from raylog.actors.outside import one_partition
+from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.owners import Owner, Owners
-from raylog.actors.outside.places import NO_EPOCH, Elsewhere, Places
+from raylog.actors.outside.places import NO_EPOCH, Coming, Elsewhere, Places
 from raylog.errors import ClientTimeoutError
 from raylog.types import NO_LEADER, broker_of
 from raylog.wire.frames import decode_response
@@ -42,6 +47,7 @@ logger = logging.getLogger("raylog.broker")
 
 SLACK_MS = 5_000  # an owner answers by the request's own timeout; this is how much later it may arrive
 TIMEOUT_MS = 30_000
+ARRIVAL_MS = 5_000  # how long a request without a timeout waits for the first process of a new partition
 _NAMING = ("name", "topic", "topic_id")
 
 
@@ -59,7 +65,15 @@ class Shape:
     replied_partitions: str
     replied_partition: str
     replied_number: str
-    timeout_of: Callable[[Any], int] = lambda body: TIMEOUT_MS
+    has_timeout: bool = False
+
+    def waits_ms(self, body: Any) -> int:
+        """How long a request allows its owners, or the first processes of new partitions, to take."""
+        return milliseconds(body.timeout) if self.has_timeout else ARRIVAL_MS
+
+    def timeout_ms(self, body: Any) -> int:
+        """After how long an owner says nothing."""
+        return milliseconds(body.timeout) + SLACK_MS if self.has_timeout else TIMEOUT_MS
 
     def number_of(self, partition: Any) -> int:
         """The number of a request's partition, which may be all that there is."""
@@ -69,7 +83,7 @@ class Shape:
 PRODUCE = Shape(
     produce.KEY, produce.VERSIONS, "topic_data", "partition_data", "index",
     "responses", "TopicProduceResponse", "partition_responses", "PartitionProduceResponse", "index",
-    timeout_of=lambda body: milliseconds(body.timeout) + SLACK_MS,
+    has_timeout=True,
 )  # fmt: skip
 LIST_OFFSETS = Shape(
     offsets.LIST_OFFSETS, offsets.LIST_OFFSETS_VERSIONS, "topics", "partitions", "partition_index",
@@ -78,7 +92,7 @@ LIST_OFFSETS = Shape(
 DELETE_RECORDS = Shape(
     offsets.DELETE_RECORDS, offsets.DELETE_RECORDS_VERSIONS, "topics", "partitions", "partition_index",
     "topics", "DeleteRecordsTopicResult", "partitions", "DeleteRecordsPartitionResult", "partition_index",
-    timeout_of=lambda body: milliseconds(body.timeout) + SLACK_MS,
+    has_timeout=True,
 )  # fmt: skip
 EPOCH_ENDS = Shape(
     offsets.OFFSET_FOR_LEADER_EPOCH, offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS, "topics", "partitions", "partition",
@@ -103,7 +117,8 @@ Spot = tuple[int, int]
 class Scattered:
     """The handler of one of these APIs."""
 
-    def __init__(self, shape: Shape, places: Places, owners: Owners) -> None:
+    def __init__(self, shape: Shape, places: Places, owners: Owners, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
         self._shape = shape
         self._places = places
         self._owners = owners
@@ -115,28 +130,73 @@ class Scattered:
         if getattr(request.body, "replica_id", -1) >= 0:  # nobody outside is a follower, whatever he says
             request.body = dataclasses.replace(request.body, replica_id=-1)
         shape, body = self._shape, request.body
+        spots = [
+            (at, index)
+            for at, topic in enumerate(getattr(body, shape.topics))
+            for index in range(len(getattr(topic, shape.partitions)))
+        ]
+        if shape is PRODUCE and body.acks == 0:
+            self._forward_unanswered(request, spots, waits_ms=shape.waits_ms(body))
+            return
+        gathering = _Gathering(request, shape, self._places, pending=1)
+        self._ask(gathering, request, spots, body, waits_ms=shape.waits_ms(body))
+        gathering.part_is_done()
+
+    def _ask(self, gathering: _Gathering, request: Request, spots: list[Spot], body: Any, *, waits_ms: int) -> None:
+        """Ask the owners of these partitions, now, and those who have not come yet when they are there."""
+
+        def go_on(spot: Spot, left_ms: int) -> None:
+            later = body
+            if self._shape.has_timeout:
+                later = dataclasses.replace(body, timeout=datetime.timedelta(milliseconds=max(1, left_ms)))
+            self._ask(gathering, request, [spot], later, waits_ms=0)
+            gathering.part_is_done()
+
+        shares, refused, coming = self._routes(body, spots, may_wait=waits_ms > 0)
+        gathering.refuse(refused)
+        is_whole = len(shares) == 1 and not refused and not coming and len(spots) == gathering.size
+        for owner, share in shares.items():
+            part = body if is_whole else self._part(body, share)
+            answered = request.guarded(gathering.answered(share, is_whole=is_whole))
+            self._owners.call(owner, part, answered, timeout_ms=self._shape.timeout_ms(body))
+        for spot in coming:
+            gathering.begin_part()
+            self._when_there(request, spot, waits_ms, lambda left_ms, spot=spot: go_on(spot, left_ms))  # type: ignore[misc]
+
+    def _routes(
+        self, body: Any, spots: list[Spot], *, may_wait: bool
+    ) -> tuple[dict[Owner, list[Spot]], dict[Spot, Elsewhere], list[Spot]]:
+        """Who is asked about which partitions, which are refused, and which have to wait for their owner."""
         shares: dict[Owner, list[Spot]] = {}
         refused: dict[Spot, Elsewhere] = {}
-        for at, topic in enumerate(getattr(body, shape.topics)):
-            for index, partition in enumerate(getattr(topic, shape.partitions)):
-                place = self._places.leader(topic, shape.number_of(partition))
-                if isinstance(place, Owner):
-                    shares.setdefault(place, []).append((at, index))
-                else:
-                    refused[at, index] = place
-        if shape is PRODUCE and body.acks == 0:
-            self._forward_unanswered(request, shares, refused)
-            return
-        gathering = _Gathering(request, shape, self._places, refused, pending=len(shares))
-        if not shares:
-            gathering.finish()
-            return
-        timeout_ms = shape.timeout_of(body)
-        is_whole = len(shares) == 1 and not refused
-        for owner, spots in shares.items():
-            part = body if is_whole else self._part(body, spots)
-            answered = request.guarded(gathering.answered(spots, is_whole=is_whole))
-            self._owners.call(owner, part, answered, timeout_ms=timeout_ms)
+        coming: list[Spot] = []
+        for spot in spots:
+            place = self._place(body, spot)
+            if isinstance(place, Owner):
+                shares.setdefault(place, []).append(spot)
+            elif isinstance(place, Coming) and may_wait:
+                coming.append(spot)
+            else:
+                refused[spot] = place
+        return shares, refused, coming
+
+    def _place(self, body: Any, spot: Spot) -> Owner | Elsewhere:
+        topic = getattr(body, self._shape.topics)[spot[0]]
+        return self._places.leader(topic, self._shape.number_of(getattr(topic, self._shape.partitions)[spot[1]]))
+
+    def _when_there(self, request: Request, spot: Spot, waits_ms: int, then: Callable[[int], None]) -> None:
+        """Call ``then`` with the milliseconds that are left when the owner has come, or nobody may be waited for any longer."""
+        body, loop = request.body, request.connection.loop
+        due = loop.time() + waits_ms / 1_000
+
+        def there() -> None:
+            then(round((due - loop.time()) * 1_000))
+
+        def has_come() -> bool:
+            return not isinstance(self._place(body, spot), Coming)
+
+        give_up = self._arrivals.wait(has_come, waits_ms, request.guarded(there))
+        request.on_close(lambda _: give_up())
 
     def _pass_on(self, request: Request) -> bool:
         """Whether it is a Produce to one partition that is led here: its bytes go to the leader, and those of the answer come back."""
@@ -152,7 +212,7 @@ class Scattered:
                 request.pass_on(answer)
                 return
             reply = decode_response(self._shape.key, request.version, answer) if error is None else None
-            gathering = _Gathering(request, self._shape, self._places, {}, pending=1)
+            gathering = _Gathering(request, self._shape, self._places, pending=0)
             gathering.answered([(0, 0)], is_whole=True)(reply, error)
 
         timeout_ms = asked.waits_ms + SLACK_MS
@@ -160,22 +220,33 @@ class Scattered:
         self._owners.pass_on(owner, request.frame, asked.end, heard, timeout_ms=timeout_ms, is_produce=True)
         return True
 
-    def _forward_unanswered(
-        self, request: Request, shares: dict[Owner, list[Spot]], refused: dict[Spot, Elsewhere]
-    ) -> None:
+    def _forward_unanswered(self, request: Request, spots: list[Spot], *, waits_ms: int) -> None:
         """Without acknowledgements only the end of the connection tells a client to look for leaders again."""
         connection = request.connection
+        pending = 1
 
         def lost() -> None:
             logger.info("closing the connection of %s: a Produce with acks=0 finds no leader here", connection.peername)
             connection.close()
 
-        for owner, spots in shares.items():
-            part = request.body if len(shares) == 1 and not refused else self._part(request.body, spots)
-            self._owners.tell(owner, part, lost)
-        request.done()
-        if refused:
-            lost()
+        def forward(spots: list[Spot], waits_ms: int) -> None:
+            nonlocal pending
+            shares, refused, coming = self._routes(request.body, spots, may_wait=waits_ms > 0)
+            pending += len(coming)
+            for owner, share in shares.items():
+                part = (
+                    request.body if len(shares) == 1 and not refused and not coming else self._part(request.body, share)
+                )
+                self._owners.tell(owner, part, lost)
+            for spot in coming:
+                self._when_there(request, spot, waits_ms, lambda _, spot=spot: forward([spot], 0))  # type: ignore[misc]
+            pending -= 1
+            if not pending:
+                request.done()
+            if refused:
+                lost()
+
+        forward(spots, waits_ms)
 
     def _part(self, body: Any, spots: list[Spot]) -> Any:
         """The request with these partitions only."""
@@ -195,9 +266,8 @@ class Scattered:
 class _Gathering:
     """The answers to one request, until all are there."""
 
-    def __init__(
-        self, request: Request, shape: Shape, places: Places, refused: dict[Spot, Elsewhere], *, pending: int
-    ) -> None:
+    def __init__(self, request: Request, shape: Shape, places: Places, *, pending: int) -> None:
+        self.size = sum(len(getattr(topic, shape.partitions)) for topic in getattr(request.body, shape.topics))
         self._request = request
         self._body = request.body
         self._shape = shape
@@ -209,11 +279,23 @@ class _Gathering:
         self._has_leaders = "current_leader" in fields_of(getattr(self._module, shape.replied_partition))
         self._results: dict[Spot, Any] = {}
         self._throttle_time = NO_DELAY  # the longest that an owner asks for
+
+    def begin_part(self) -> None:
+        """The answer waits for one thing more."""
+        self._pending += 1
+
+    def part_is_done(self) -> None:
+        self._pending -= 1
+        if self._pending == 0:
+            self.finish()
+
+    def refuse(self, refused: dict[Spot, Elsewhere]) -> None:
         for spot, elsewhere in refused.items():
             self._refuse(spot, elsewhere)
 
     def answered(self, spots: list[Spot], *, is_whole: bool) -> Callable[[Any, Exception | None], None]:
         """The callback for the owner of these partitions. ``is_whole``: they are all that were asked for."""
+        self.begin_part()
 
         def take(reply: Any, error: Exception | None) -> None:
             if error is not None:
@@ -223,13 +305,11 @@ class _Gathering:
                     self._refuse(spot, self._now_elsewhere(spot, code))
             elif is_whole and not self._names_leaders(reply):
                 self._request.reply(reply)
-                return
+                return  # and nothing else is pending
             else:
                 self._throttle_time = max(self._throttle_time, getattr(reply, "throttle_time", NO_DELAY))
                 self._collect(spots, reply)
-            self._pending -= 1
-            if self._pending == 0:
-                self.finish()
+            self.part_is_done()
 
         return take
 

@@ -1,8 +1,8 @@
 """Topics that come into being because somebody asks for them (Kafka's ``auto.create.topics.enable``).
 
 A Metadata request that names an unknown topic, and allows it, has the topic created with the cluster's default partitions and replicas;
-its answer waits for that, so the client is told of partitions at once, if mostly without leaders yet. What cannot be created is answered
-with the reason. Requests for one topic at a time share one creation.
+its answer waits until this Broker's image has all of its leaders, at most ``WAIT_S``: then it names those that will lead. What cannot be
+created is answered with the reason. Requests for one topic at a time share one creation.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis.entities import module_of, request_class
+from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.cluster_view import asks_for_all
 from raylog.actors.outside.controller_link import ControllerLink
 from raylog.actors.outside.places import Places
@@ -29,7 +30,8 @@ TIMEOUT = datetime.timedelta(seconds=30)
 
 
 class TopicCreation:
-    def __init__(self, places: Places, link: ControllerLink) -> None:
+    def __init__(self, places: Places, link: ControllerLink, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
         self._places = places
         self._link = link
         self._creations: dict[str, asyncio.Task[int]] = {}
@@ -69,6 +71,8 @@ class TopicCreation:
         )
         reply = await self._link.ask(cls(topics=(topic,), timeout=TIMEOUT, validate_only=False))
         error = reply.topics[0].error_code if reply is not None else ErrorCode.unknown_topic_or_partition
-        if error in (ErrorCode.none, ErrorCode.topic_already_exists):
-            return int(ErrorCode.leader_not_available)  # it is there; this Broker hears of it any moment
+        if error in (ErrorCode.none, ErrorCode.topic_already_exists, ErrorCode.request_timed_out):
+            # It is there. Another Broker may have had it created: then its leaders are still to come.
+            await self._arrivals.until(lambda: self._places.has_leaders(name), WAIT_S * 1_000)
+            return int(ErrorCode.leader_not_available)
         return int(error)

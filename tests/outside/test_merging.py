@@ -15,6 +15,7 @@ from outside import fetch, produce
 
 from raylog.actors.apis.entities import module_of, response_class
 from raylog.actors.outside.answer_room import AnswerRoom
+from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.fetch import Fetches
 from raylog.actors.outside.fetch_sessions import FetchSessions
 from raylog.actors.outside.owners import Owner
@@ -134,7 +135,7 @@ def produced(version: int, *parts: Any) -> Any:
 def begin(*leaders: int, version: int = 11, is_frame: bool = False) -> tuple[HandRequest, HandOwners, MetadataImage]:
     world, owners = image(*leaders), HandOwners()
     request = HandRequest(produce("t", dict.fromkeys(range(len(leaders)), b"x"), version=version), is_frame=is_frame)
-    Scattered(PRODUCE, Places(0, lambda: world), owners).handle(request)  # type: ignore[arg-type]
+    Scattered(PRODUCE, Places(0, lambda: world), owners, Arrivals()).handle(request)  # type: ignore[arg-type]
     return request, owners, world
 
 
@@ -220,7 +221,7 @@ def test_leaders_in_a_fetched_partition_are_brokers_too(is_frame: bool) -> None:
     sessions = FetchSessions(lambda: 1)
     request = HandRequest(fetch(TOPIC, {0: 0}, version=17), is_frame=is_frame)
     room = AnswerRoom(lambda: SimpleNamespace(limits=Limits()))  # type: ignore[arg-type, return-value]
-    Fetches(Places(0, lambda: world), owners, sessions, lambda: 0, room).handle(request)  # type: ignore[arg-type]
+    Fetches(Places(0, lambda: world), owners, sessions, lambda: 0, room, Arrivals()).handle(request)  # type: ignore[arg-type]
     cls = response_class(1, 17)
     module = module_of(cls)
     part = module.PartitionData(

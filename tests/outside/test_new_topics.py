@@ -1,0 +1,315 @@
+"""A topic that was just created, as its first clients find it: with a leader, whom they may ask at once.
+
+``wire`` has every Metadata and FindCoordinator answer that leaves a Broker meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from kafka import KafkaProducer
+from kio.schema.errors import ErrorCode
+from outside import Client, fetch, metadata, milliseconds, produce, request
+from outside import parts as fetched
+from raw_requests import batch, eventually
+
+from raylog.actors.outside.coordinators import Coordinators
+from raylog.actors.outside.router import Router
+from raylog.testing.in_process import InProcessCluster
+
+pytestmark = pytest.mark.core
+
+Open = Callable[..., Client]
+_numbers = itertools.count()
+CREATE_TOPICS, CREATE_PARTITIONS = 19, 37
+
+
+@dataclass
+class Wire:
+    """What Brokers have answered."""
+
+    topics: list[Any] = field(default_factory=list)
+    coordinators: list[ErrorCode] = field(default_factory=list)
+
+    def of(self, name: str) -> list[Any]:
+        """What was said of the partitions of a topic that is there."""
+        answers = [topic for topic in self.topics if topic.name == name and topic.partitions]
+        return [part for topic in answers for part in topic.partitions]
+
+    def check(self, name: str) -> None:
+        said = self.of(name)
+        assert said, f"nobody was told of {name}"
+        assert all(part.leader_id >= 0 and part.error_code is ErrorCode.none for part in said), said
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    seen = Wire()
+    answer, found = Router._metadata_entity, Coordinators._found
+
+    def watched(self: Router, *arguments: Any) -> Any:
+        reply = answer(self, *arguments)
+        seen.topics += reply.topics
+        return reply
+
+    def watched_coordinator(self: Coordinators, *arguments: Any) -> Any:
+        reply = found(self, *arguments)
+        seen.coordinators += [each.error_code for each in getattr(reply, "coordinators", (reply,))]
+        return reply
+
+    monkeypatch.setattr(Router, "_metadata_entity", watched)
+    monkeypatch.setattr(Coordinators, "_found", watched_coordinator)
+    return seen
+
+
+@pytest.fixture
+def name() -> str:
+    return f"new-{next(_numbers)}"
+
+
+@contextmanager
+def processes_held_back(running: InProcessCluster) -> Iterator[Callable[[], None]]:
+    """New processes for replicas come when the function that is yielded is called, or at the end."""
+    build = running.launcher.build["replica"]
+    gate = asyncio.Event()
+
+    def held(spec: object) -> Any:
+        server = build(spec)
+        start = server.start
+
+        async def later() -> Any:
+            await gate.wait()
+            return await start()
+
+        server.start = later
+        return server
+
+    def let_go() -> None:
+        running.loop.call_soon_threadsafe(gate.set)
+
+    running.launcher.build["replica"] = held
+    try:
+        yield let_go
+    finally:
+        running.launcher.build["replica"] = build
+        let_go()
+
+
+def create(name: str, *assignment: tuple[int, ...], timeout_ms: int = 30_000) -> Any:
+    def topics(module: Any) -> Any:
+        rows = tuple(
+            module.CreatableReplicaAssignment(partition_index=index, broker_ids=brokers)
+            for index, brokers in enumerate(assignment)
+        )
+        return (
+            module.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=rows, configs=()),
+        )
+
+    return request(CREATE_TOPICS, 7, topics=topics, timeout=milliseconds(timeout_ms), validate_only=False)
+
+
+def written(reply: Any) -> list[Any]:
+    return [part for topic in reply.responses for part in topic.partition_responses]
+
+
+def list_latest(name: str) -> Any:
+    return request(
+        2,
+        7,
+        replica_id=-1,
+        isolation_level=0,
+        topics=lambda module: (
+            module.ListOffsetsTopic(
+                name=name,
+                partitions=(module.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1),),
+            ),
+        ),
+    )
+
+
+# ---------------------------------------------------------------------- with bytes
+
+
+def test_a_created_topic_has_leaders_that_serve(client: Open, name: str, wire: Wire) -> None:
+    (created,) = client(0).ask(create(name, (0, 1, 2), (1, 2, 0), (2, 0, 1))).topics
+    assert created.error_code is ErrorCode.none
+    for broker in (0, 1, 2):
+        (part,) = written(client(broker).ask(produce(name, {broker: batch(b"first")})))
+        assert part.error_code is ErrorCode.none
+    client(0).ask(metadata(name))
+    wire.check(name)
+    assert all(part.leader_epoch == 0 for part in wire.of(name))
+
+
+def test_what_is_asked_before_the_leaders_process_is_there_is_answered_when_it_is(
+    running: InProcessCluster, client: Open, name: str, wire: Wire
+) -> None:
+    with processes_held_back(running) as let_go:
+        (created,) = client(0).ask(create(name, (1, 0, 2), timeout_ms=100)).topics
+        assert created.error_code is ErrorCode.request_timed_out
+        leading = client(1)
+        eventually(lambda: bool(leading.ask(metadata(name)).topics[0].partitions), f"broker 1 knows {name}")
+        wire.check(name)
+        (part,) = wire.of(name)[-1:]
+        assert (part.leader_id, part.leader_epoch) == (1, -1)
+        sent = leading.send(produce(name, {0: batch(b"first")}))
+        listed = client(1).send(list_latest(name))
+        read = client(1).send(fetch(name, {0: 0}, max_wait_ms=30_000))
+        silent = client(1)
+        unanswered = produce(name, {0: batch(b"unanswered")}, acks=0)
+
+        async def tell() -> None:
+            silent.connection.send_unanswered(unanswered)
+
+        running.run(tell())
+        (elsewhere,) = written(client(0).ask(produce(name, {0: batch(b"x")})))
+        assert elsewhere.error_code is ErrorCode.not_leader_or_follower, "another broker will lead"
+        assert not (sent.done or listed.done or read.done)
+        let_go()
+        assert [part.error_code for part in written(sent.result())] == [ErrorCode.none]
+        assert listed.result().topics[0].partitions[0].error_code is ErrorCode.none
+        (found,) = fetched(read.result()).values()
+        assert found.error_code is ErrorCode.none and found.records
+
+        def end() -> int:
+            return int(client(1).ask(list_latest(name)).topics[0].partitions[0].offset)
+
+        eventually(lambda: end() == 2, "the record without acknowledgement is there, too")
+
+
+def test_no_request_waits_longer_than_it_allows(running: InProcessCluster, client: Open, name: str) -> None:
+    with processes_held_back(running):
+        client(0).ask(create(name, (0,), timeout_ms=50))
+        eventually(lambda: bool(client(0).ask(metadata(name)).topics[0].partitions), f"broker 0 knows {name}")
+        reply = client(0).ask(produce(name, {0: batch(b"x")}, timeout_ms=100))
+        assert written(reply)[0].error_code is ErrorCode.not_leader_or_follower
+        (part,) = fetched(client(0).ask(fetch(name, {0: 0}, max_wait_ms=100))).values()
+        assert (part.error_code, part.records or b"") == (ErrorCode.none, b"")
+        (session,) = fetched(client(0).ask(fetch(name, {0: 0}, max_wait_ms=50, session=(0, 0)))).values()
+        assert session.error_code is ErrorCode.none
+
+
+def test_a_topic_that_is_deleted_meanwhile_ends_the_wait(running: InProcessCluster, client: Open, name: str) -> None:
+    with processes_held_back(running):
+        client(0).ask(create(name, (0,), timeout_ms=50))
+        eventually(lambda: bool(client(0).ask(metadata(name)).topics[0].partitions), f"broker 0 knows {name}")
+        waiting = client(0).send(produce(name, {0: batch(b"x")}, timeout_ms=60_000))
+        client(1).ask(request(20, 5, topic_names=(name,), timeout=milliseconds(5_000)))
+        assert written(waiting.result())[0].error_code is ErrorCode.unknown_topic_or_partition
+
+
+def test_the_first_metadata_answer_of_an_auto_created_topic_has_its_leaders(
+    client: Open, name: str, wire: Wire
+) -> None:
+    for broker in (0, 1, 2):
+        (topic,) = client(broker).ask(metadata(f"{name}-{broker}", create=True)).topics
+        assert topic.error_code is ErrorCode.none and [part.leader_epoch for part in topic.partitions] == [0]
+        wire.check(f"{name}-{broker}")
+
+
+def test_brokers_that_are_asked_for_a_topic_at_once_all_name_its_leader(
+    running: InProcessCluster, client: Open, name: str, wire: Wire
+) -> None:
+    with processes_held_back(running) as let_go:
+        asked = [client(broker).send(metadata(name, create=True)) for broker in (0, 1, 2)]
+        let_go()
+        for each in asked:
+            (topic,) = each.result().topics
+            assert [part.leader_epoch for part in topic.partitions] == [0]
+    wire.check(name)
+
+
+def test_new_partitions_of_a_topic_have_leaders_that_serve(client: Open, name: str, wire: Wire) -> None:
+    client(0).ask(create(name, (0, 1)))
+    growth = request(
+        CREATE_PARTITIONS,
+        3,
+        topics=lambda module: (module.CreatePartitionsTopic(name=name, count=3, assignments=None),),
+        timeout=milliseconds(30_000),
+        validate_only=False,
+    )
+    (grown,) = client(0).ask(growth).results
+    assert grown.error_code is ErrorCode.none
+    (topic,) = client(0).ask(metadata(name)).topics
+    for part in topic.partitions:
+        (answer,) = written(client(part.leader_id).ask(produce(name, {part.partition_index: batch(b"x")})))
+        assert answer.error_code is ErrorCode.none
+    wire.check(name)
+
+
+# ---------------------------------------------------------------------- with clients
+
+
+def write_confluent(bootstrap: str, topic: str) -> None:
+    errors: list[Any] = []
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, b"first", on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(30) == 0 and errors == [None]
+
+
+def write_kafka_python(bootstrap: str, topic: str) -> None:
+    producer = KafkaProducer(bootstrap_servers=bootstrap.split(","), max_block_ms=30_000)
+    try:
+        assert producer.send(topic, b"first").get(30).offset == 0
+    finally:
+        producer.close()
+
+
+def write_aiokafka(bootstrap: str, topic: str) -> None:
+    async def write() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+        await producer.start()
+        try:
+            assert (await producer.send_and_wait(topic, b"first")).offset == 0
+        finally:
+            await producer.stop()
+
+    asyncio.run(asyncio.wait_for(write(), 60))
+
+
+CLIENTS = {"confluent-kafka": write_confluent, "kafka-python": write_kafka_python, "aiokafka": write_aiokafka}
+
+
+@pytest.mark.parametrize("write", CLIENTS.values(), ids=CLIENTS)
+@pytest.mark.parametrize("is_created", (False, True), ids=("creates itself", "is created"))
+def test_the_first_record_of_a_client_finds_a_leader(
+    running: InProcessCluster, name: str, wire: Wire, write: Callable[[str, str], None], is_created: bool
+) -> None:
+    bootstrap = running.bootstrap_servers()
+    if is_created:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(name, 1, 3)])[name].result()
+    write(bootstrap, name)
+    wire.check(name)
+
+
+def test_a_client_that_looks_at_new_partitions_finds_leaders(running: InProcessCluster, name: str, wire: Wire) -> None:
+    admin = AdminClient({"bootstrap.servers": running.bootstrap_servers()})
+    admin.create_topics([NewTopic(name, 2, 3)])[name].result()
+    admin.create_partitions([NewPartitions(name, 6)])[name].result()
+    assert len(admin.list_topics(name).topics[name].partitions) == 6
+    wire.check(name)
+
+
+def test_the_first_group_of_a_cluster_finds_its_coordinator_at_once(
+    running: InProcessCluster, name: str, wire: Wire
+) -> None:
+    bootstrap = running.bootstrap_servers()
+    write_confluent(bootstrap, name)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": name, "auto.offset.reset": "earliest"})
+    try:
+        consumer.subscribe([name])
+        found = consumer.poll(60)
+        assert found is not None and found.error() is None and found.value() == b"first"
+    finally:
+        consumer.close()
+    assert wire.coordinators and set(wire.coordinators) == {ErrorCode.none}
