@@ -142,6 +142,12 @@ class Awaited:
         found = [part.id for part in request.partitions if self.is_awaited(part.id)]
         return found if found and self.has_room() else []
 
+    def holds(self, token: Token) -> bool:
+        """Whether somebody waits here by that token."""
+        if token in self._by_token:
+            return True
+        return any(isinstance(waiter, LateAppend) and waiter.produce.token == token for waiter in self._waiters)
+
     # -------------------------------------------------------------- waiting
 
     def defer(self, request: Deferrable, ids: Iterable[TopicIdPartition], wait_ms: int, now_ms: int) -> None:

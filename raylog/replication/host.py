@@ -205,6 +205,14 @@ class ReplicaHost:
         """Whether a Produce is not appended yet: its records are checked first, or a partition of it does not serve yet."""
         return self._produces.holds(token)
 
+    def awaits(self, token: Token) -> bool:
+        """Whether a request, or a part of it, waits until a partition serves."""
+        return self._awaited.holds(token)
+
+    def works_on(self, token: Token) -> bool:
+        """Whether a request waits for a thread, which has all the time that it needs."""
+        return self._produces.checks(token) or isinstance(self._parked.by_token.get(token), ParkedListOffsets)
+
     def next_deadline_ms(self) -> int | None:
         """When Ticked has something to do; None while nothing waits for the time."""
         return self.context.wheel.next_due_ms()

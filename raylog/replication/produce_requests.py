@@ -135,6 +135,10 @@ class ProduceRequests:
         parked = self._parked.by_token.get(token)
         return isinstance(parked, ParkedProduce) and any(not late.settled for late in parked.late)
 
+    def checks(self, token: Token) -> bool:
+        """Whether its records are being checked by a thread, or stand behind others that are."""
+        return token in self._held
+
     def ready(self, late: LateAppend, now_ms: int, wall_ms: int) -> None:
         """Its partition serves, or is not awaited any more."""
         if late.settled:

@@ -7,9 +7,12 @@ comes back with another id.
 
 from __future__ import annotations
 
+import uuid
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
 
 from raylog.metadata.requests import (
     AllocateProducerIds,
@@ -31,10 +34,13 @@ from raylog.metadata.requests import (
     ListReassignments,
     NewTopic,
     PartitionGrowth,
+    PartitionsCreated,
     PartitionTarget,
     RegisterDisk,
     ResourceChanges,
     ResourceType,
+    TopicCreation,
+    TopicsCreated,
     TopicsDescribed,
     TopicView,
 )
@@ -42,12 +48,13 @@ from raylog.metadata.throttled_replicas import FOLLOWER_RATE, FOLLOWERS, LEADER_
 from raylog.records.batch import SEQUENCE_MASK
 from raylog.testing.odd_producers import Successor, Vandal
 from raylog.testing.queue_producer import QueueProducer
-from raylog.testing.workload import Administrator, Consumer, Producer
+from raylog.testing.workload import Administrator, Client, Consumer, Leader, Producer
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.testing.simulation import Simulation
 
+REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
 TOPIC_NAMES = ("a", "b", "c")
 PARTITIONS_MAX = 3
 OLD_MS = 3 * 24 * 3_600_000  # how old what some producers write is; retention is longer, deduplication shorter
@@ -175,7 +182,33 @@ class Administration:
         self._replication_factors[name] = factor
         topic = NewTopic(name, self.scheduler.rng.choice((1, 1, 2)), factor, configs=self._configs(factor))
         self.simulation.trace(f"create {topic}")
-        self.administrator.request(CreateTopics((topic,)), lambda reply: self._describe())
+        self._have_created(CreateTopics((topic,), timeout_ms=self._creation_timeout_ms()))
+
+    def _creation_timeout_ms(self) -> int | None:
+        """By a hash: what a seed draws is what it was before creations waited for leaders."""
+        number = zlib.crc32(f"{self.simulation.seed} creates {self._created} {self.scheduler.now_us}".encode())
+        return (None, 0, 300, 1_500, 1_500, 1_500)[number % 6]
+
+    def _have_created(self, request: CreateTopics | CreatePartitions, grown: uuid.UUID | None = None) -> None:
+        """Send it. Now and then clients set out before it is answered, and ask those who will lead.
+
+        ``grown`` is the topic that gets more partitions.
+        """
+        depositions = self.simulation.counts["controllers deposed"]
+
+        def answered(reply: object) -> None:
+            if request.timeout_ms is not None and depositions == self.simulation.counts["controllers deposed"]:
+                assert isinstance(reply, TopicsCreated | PartitionsCreated), reply
+                for each in reply.topics:
+                    self.simulation.counts["creations timed out"] += each.error == REQUEST_TIMED_OUT
+                    topic_id = each.topic_id if isinstance(each, TopicCreation) else grown
+                    if not each.error and topic_id is not None:
+                        self.simulation.observer.check_created(topic_id)
+            self._describe()
+
+        self.administrator.request(request, answered)
+        if zlib.crc32(f"{self.simulation.seed} looks {self._created}".encode()) % 2:
+            self.administrator.later(2_000, self._describe, "look at what is being created")
 
     def _configs(self, factor: int) -> tuple[tuple[str, str], ...]:
         chance = self.scheduler.chance
@@ -218,13 +251,23 @@ class Administration:
     def _described(self, reply: object) -> None:
         assert isinstance(reply, TopicsDescribed), reply
         self.topics = {topic.name: topic for topic in reply.topics if topic.name is not None and not topic.error}
+        nodes = {node.node_id: node.endpoint for node in reply.nodes}
         for name, topic in self.topics.items():
             assert topic.topic_id is not None, topic
             for partition in topic.partitions:
                 id = TopicIdPartition(topic.topic_id, partition.partition)
                 if id not in self.known and not self.simulation.is_deleted(id):
                     self.known.add(id)
+                    before = len(self.simulation.producers), len(self.simulation.consumers)
                     self._follow(name, id, dict(topic.configs))
+                    endpoint = nodes.get(partition.leader_node)
+                    if endpoint is not None:
+                        named = Leader(partition.leader_node, partition.leader_epoch, endpoint)
+                        self.simulation.counts["leaders named before their election"] += named.epoch < 0
+                        clients: list[Client] = [*self.simulation.producers[before[0] :]]
+                        clients += self.simulation.consumers[before[1] :]
+                        for client in clients:
+                            client.leader = named
 
     def _follow(self, name: str, id: TopicIdPartition, configs: dict[str, str]) -> None:
         """Clients for a new partition."""
@@ -295,8 +338,9 @@ class Administration:
             name = self.scheduler.rng.choice(sorted(self.topics))
             count = len(self.topics[name].partitions) + 1
             if count <= PARTITIONS_MAX:
-                request = CreatePartitions((PartitionGrowth(name, count),))
-                self.administrator.request(request, lambda reply: self._describe())
+                growth = PartitionGrowth(name, count)
+                request = CreatePartitions((growth,), timeout_ms=self._creation_timeout_ms())
+                self._have_created(request, self.topics[name].topic_id)
 
     def _configure_some(self) -> None:
         if not self.topics:

@@ -7,6 +7,7 @@ the others where something begins or ends. What must hold is in ``checkers``.
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
 from raylog.log.log import Log
@@ -16,7 +17,7 @@ from raylog.metadata.records import PartitionState
 from raylog.metadata.session import Assignment, Condition
 from raylog.replication.leader import Leader
 from raylog.replication.replica import Replica, Role
-from raylog.testing.checkers import ReplicaMemory
+from raylog.testing.checkers import ReplicaMemory, Violation
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -150,6 +151,15 @@ class Observer:
         self._registered = {node: actor.incarnation for node, actor in image.actors.items()}
         for id, mark in image.high_watermarks.items():
             self.checkers.noted(id, mark.offset)
+
+    def check_created(self, topic_id: uuid.UUID) -> None:
+        """Who created it was told that it serves: somebody has been elected for each of its partitions."""
+        for controller in self.simulation.controllers.running():
+            found = controller.controller.image.topics.get(topic_id) if controller.controller is not None else None
+            if found is not None and controller.is_active:
+                for partition, state in found.partitions.items():
+                    if state.leader_epoch < 0:
+                        raise Violation(f"{found.name}-{partition} is said to be created, and nobody has led it")
 
     def assigned(self, assignment: Assignment) -> None:
         """The controller says so, hence it is committed, though a later decision may already stand in its image."""

@@ -76,6 +76,7 @@ from raylog.replication.events import (
     Ticked,
 )
 from raylog.replication.host import ReplicaHost
+from raylog.testing.checkers import Violation
 from raylog.testing.messages import Answer, Call, Caller, Handshake, HandshakeDone
 from raylog.testing.processes import Machine, Process
 from raylog.testing.scheduler import Timer
@@ -85,6 +86,7 @@ from raylog.types import Endpoint, TopicIdPartition, broker_of
 if TYPE_CHECKING:
     from raylog.testing.simulation import Simulation
 
+BOUND_SLACK_MS = 1_000  # for the records of a Produce to be checked
 EVENTS_WITH_TOKEN = (
     ProduceReceived,
     FetchReceived,
@@ -246,6 +248,7 @@ class ReplicaProcess(ServerProcess):
         self.touched: dict[TopicIdPartition, None] = {}
         self._tokens = 0
         self._waiting: dict[int, tuple[ServerEnd, Link, int]] = {}
+        self._due_ms: dict[int, int] = {}  # when a request has to be answered at the latest
         self._leaders: dict[tuple[int, int], Caller] = {}
         self._timer: Timer | None = None
         self._timer_due_ms: int | None = None
@@ -292,6 +295,8 @@ class ReplicaProcess(ServerProcess):
     def _tick(self) -> None:
         self._timer_due_ms = None
         self.handle(Ticked())
+        if self.alive:
+            self._check_bounds()
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -352,8 +357,30 @@ class ReplicaProcess(ServerProcess):
             assert end.link is not None
             end.tokens[token] = None
             self._waiting[token] = (end, end.link, call.correlation)
+        self._due_ms[token] = self.now_ms + self._bound_ms(event)
         self.handle(event)
+        if self.host.awaits(token):
+            self.simulation.counts["requests held until somebody leads"] += 1
         return True
+
+    def _bound_ms(self, event: object) -> int:
+        """How long a request may take by its own word, once it is not being worked on."""
+        config = self.host.context.config
+        match event:
+            case ProduceReceived() | DeleteRecordsReceived():
+                return event.timeout_ms
+            case FetchReceived():
+                return event.max_wait_ms + config.cold_read_wait_ms
+            case _:
+                return config.awaited_leader_wait_ms
+
+    def _check_bounds(self) -> None:
+        """Every deadline that has come has been looked at: nobody waits for longer than it allowed."""
+        for token, due_ms in list(self._due_ms.items()):
+            if token not in self._waiting:
+                del self._due_ms[token]
+            elif due_ms < self.now_ms - BOUND_SLACK_MS and not self.host.works_on(token):
+                raise Violation(f"{self.name} holds request {token} for {self.now_ms - due_ms} ms more than it allows")
 
     def abandoned(self, token: int) -> None:
         if self._waiting.pop(token, None) is not None:

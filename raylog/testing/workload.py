@@ -334,7 +334,8 @@ class Producer(Client):
         self._is_known = self.idempotent
         if self.acks != -1 or offset < 0:
             return
-        if leader.epoch < self.checkers.history(self.id).first_epoch:
+        history = self.checkers.history(self.id)
+        if leader.epoch < history.first_epoch and (leader.epoch >= 0 or history.generation):
             batch.generation = -1  # by a leader that has not heard of an unclean election: forgiven
         self.checkers.acknowledged(self.id, batch.generation, offset, batch.crc)
         for index in range(len(batch.values)):

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from clock_mutations import CLOCK_MUTATIONS
+from creation_mutations import CREATION_MUTATIONS
 from damage_mutations import DAMAGE_MUTATIONS
 from disk_mutations import DISK_MUTATIONS
 from group_mutations import GROUP_MUTATIONS
@@ -43,6 +44,7 @@ PROCESSES = 2
 ALL = {
     **MUTATIONS,
     **LEADERSHIP_MUTATIONS,
+    **CREATION_MUTATIONS,
     **CLOCK_MUTATIONS,
     **DISK_MUTATIONS,
     **DAMAGE_MUTATIONS,
