@@ -207,8 +207,10 @@ class Administration:
             self._describe()
 
         self.administrator.request(request, answered)
-        if zlib.crc32(f"{self.simulation.seed} looks {self._created}".encode()) % 2:
-            self.administrator.later(2_000, self._describe, "look at what is being created")
+        number = zlib.crc32(f"{self.simulation.seed} looks {self._created} {self.scheduler.now_us}".encode())
+        if number % 4:
+            delay_us = (3_000, 6_000, 20_000, 160_000, 200_000)[number // 4 % 5]
+            self.administrator.later(delay_us, self._describe, "look at what is being created")
 
     def _configs(self, factor: int) -> tuple[tuple[str, str], ...]:
         chance = self.scheduler.chance

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from outside import Client, fetch, metadata, milliseconds, produce, request
 from outside import parts as fetched
 from raw_requests import batch, eventually
 
+from raylog.actors import log_work
 from raylog.actors.outside.coordinators import Coordinators
 from raylog.actors.outside.router import Router
 from raylog.testing.in_process import InProcessCluster
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.core
 Open = Callable[..., Client]
 _numbers = itertools.count()
 CREATE_TOPICS, CREATE_PARTITIONS = 19, 37
+GONE = (ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower)
 
 
 @dataclass
@@ -104,14 +107,48 @@ def processes_held_back(running: InProcessCluster) -> Iterator[Callable[[], None
         let_go()
 
 
-def create(name: str, *assignment: tuple[int, ...], timeout_ms: int = 30_000) -> Any:
+@contextmanager
+def openings_held_back(running: InProcessCluster) -> Iterator[Callable[[], None]]:
+    """Logs are opened when the function that is yielded is called, or at the end."""
+    open_log = log_work.open_log
+    gate = threading.Event()
+
+    def held(*arguments: Any, **options: Any) -> Any:
+        gate.wait(60)
+        return open_log(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_work, "open_log", held)
+        try:
+            yield gate.set
+        finally:
+            gate.set()
+
+
+@pytest.fixture(params=["a process of its own", "a warm host"])
+def hold_back(request: Any, running: InProcessCluster) -> Callable[[], Any]:
+    """Keeps what is created next from serving: its processes don't start, or its logs don't open."""
+    if request.param == "a warm host":
+        return lambda: openings_held_back(running)
+    return lambda: processes_held_back(running)
+
+
+@pytest.fixture
+def per_actor(hold_back: Any, request: Any) -> str:
+    return "auto" if "warm" in request.node.callspec.id else "1"
+
+
+def create(name: str, *assignment: tuple[int, ...], timeout_ms: int = 30_000, per_actor: str = "auto") -> Any:
     def topics(module: Any) -> Any:
         rows = tuple(
             module.CreatableReplicaAssignment(partition_index=index, broker_ids=brokers)
             for index, brokers in enumerate(assignment)
         )
+        configs = (module.CreatableTopicConfig(name="replicas.per.actor", value=per_actor),)
         return (
-            module.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=rows, configs=()),
+            module.CreatableTopic(
+                name=name, num_partitions=-1, replication_factor=-1, assignments=rows, configs=configs
+            ),
         )
 
     return request(CREATE_TOPICS, 7, topics=topics, timeout=milliseconds(timeout_ms), validate_only=False)
@@ -151,10 +188,10 @@ def test_a_created_topic_has_leaders_that_serve(client: Open, name: str, wire: W
 
 
 def test_what_is_asked_before_the_leaders_process_is_there_is_answered_when_it_is(
-    running: InProcessCluster, client: Open, name: str, wire: Wire
+    running: InProcessCluster, client: Open, name: str, wire: Wire, hold_back: Callable[[], Any], per_actor: str
 ) -> None:
-    with processes_held_back(running) as let_go:
-        (created,) = client(0).ask(create(name, (1, 0, 2), timeout_ms=100)).topics
+    with hold_back() as let_go:
+        (created,) = client(0).ask(create(name, (1, 0, 2), timeout_ms=100, per_actor=per_actor)).topics
         assert created.error_code is ErrorCode.request_timed_out
         leading = client(1)
         eventually(lambda: bool(leading.ask(metadata(name)).topics[0].partitions), f"broker 1 knows {name}")
@@ -186,9 +223,11 @@ def test_what_is_asked_before_the_leaders_process_is_there_is_answered_when_it_i
         eventually(lambda: end() == 2, "the record without acknowledgement is there, too")
 
 
-def test_no_request_waits_longer_than_it_allows(running: InProcessCluster, client: Open, name: str) -> None:
-    with processes_held_back(running):
-        client(0).ask(create(name, (0,), timeout_ms=50))
+def test_no_request_waits_longer_than_it_allows(
+    client: Open, name: str, hold_back: Callable[[], Any], per_actor: str
+) -> None:
+    with hold_back():
+        client(0).ask(create(name, (0,), timeout_ms=50, per_actor=per_actor))
         eventually(lambda: bool(client(0).ask(metadata(name)).topics[0].partitions), f"broker 0 knows {name}")
         reply = client(0).ask(produce(name, {0: batch(b"x")}, timeout_ms=100))
         assert written(reply)[0].error_code is ErrorCode.not_leader_or_follower
@@ -198,13 +237,15 @@ def test_no_request_waits_longer_than_it_allows(running: InProcessCluster, clien
         assert session.error_code is ErrorCode.none
 
 
-def test_a_topic_that_is_deleted_meanwhile_ends_the_wait(running: InProcessCluster, client: Open, name: str) -> None:
-    with processes_held_back(running):
-        client(0).ask(create(name, (0,), timeout_ms=50))
+def test_a_topic_that_is_deleted_meanwhile_ends_the_wait(
+    client: Open, name: str, hold_back: Callable[[], Any], per_actor: str
+) -> None:
+    with hold_back():
+        client(0).ask(create(name, (0,), timeout_ms=50, per_actor=per_actor))
         eventually(lambda: bool(client(0).ask(metadata(name)).topics[0].partitions), f"broker 0 knows {name}")
         waiting = client(0).send(produce(name, {0: batch(b"x")}, timeout_ms=60_000))
         client(1).ask(request(20, 5, topic_names=(name,), timeout=milliseconds(5_000)))
-        assert written(waiting.result())[0].error_code is ErrorCode.unknown_topic_or_partition
+        assert written(waiting.result())[0].error_code in GONE
 
 
 def test_the_first_metadata_answer_of_an_auto_created_topic_has_its_leaders(
@@ -219,12 +260,12 @@ def test_the_first_metadata_answer_of_an_auto_created_topic_has_its_leaders(
 def test_brokers_that_are_asked_for_a_topic_at_once_all_name_its_leader(
     running: InProcessCluster, client: Open, name: str, wire: Wire
 ) -> None:
-    with processes_held_back(running) as let_go:
+    with openings_held_back(running) as let_go:
         asked = [client(broker).send(metadata(name, create=True)) for broker in (0, 1, 2)]
         let_go()
         for each in asked:
             (topic,) = each.result().topics
-            assert [part.leader_epoch for part in topic.partitions] == [0]
+            assert [part.leader_id >= 0 for part in topic.partitions] == [True]
     wire.check(name)
 
 

@@ -143,4 +143,13 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "a flush has to fail once, and the cache be dropped or the power go before the next flush of that file, at the "
         "one replica that has what nobody else has",
     ),
+    "let_late_records_overtake_each_other": UnitTest(
+        "tests/replication/test_awaited.py"
+        "::test_records_for_a_partition_without_a_leader_are_appended_when_there_is_one",
+        "a producer's first batch goes alone, so one at most waits for a leader",
+    ),
+    "wait_for_a_leader_without_end": UnitTest(
+        "tests/replication/test_awaited.py::test_no_wait_is_longer_than_the_request_allows",
+        "it takes a search or a deletion at a partition that stays without a leader for seconds; records have another deadline",
+    ),
 }
