@@ -201,6 +201,16 @@ def test_a_deposed_controller_says_of_what_is_committed_that_it_was_created(trio
     assert replies[8].error == ErrorCode.not_controller
 
 
+def test_a_creation_that_timed_out_before_its_commit_is_not_answered_again_by_the_deposed(trio):
+    old = trio.active()
+    trio.cut.add(old)
+    trio.feed(old, RequestReceived(7, CreateTopics((NewTopic("lost", 1, 1),), timeout_ms=200)))
+    trio.pass_time(3_000)
+    assert trio.controllers[old].active is None
+    (reply,) = [effect.reply for effect in trio.taken(old, Reply) if effect.token == 7]
+    assert reply.topics[0].error == ErrorCode.request_timed_out
+
+
 def test_a_death_is_declared_only_with_a_majority(trio):
     old = trio.active()
     hello(trio, old, 10)
