@@ -27,7 +27,7 @@ from typing import assert_never
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata import config_decisions, effective_configs, views
+from raylog.metadata import config_decisions, creation_defaults, effective_configs, views
 from raylog.metadata.announcements import Announcements
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.creation_waits import CREATION, CreationWaits
@@ -545,8 +545,7 @@ class ActiveController:
             brokers_down=down,
             plan=self._plan,
             new_uuid=self._new_uuid,
-            num_partitions=self._config.num_partitions,
-            default_replication_factor=self._config.default_replication_factor,
+            defaults=creation_defaults.in_force(self.latest, self._config),
             failed_disks=failed,
         )
 

@@ -15,7 +15,20 @@ from dataclasses import dataclass
 from raylog.errors import ConfigError
 from raylog.metadata.refused_broker_configs import reason_for
 from raylog.metadata.throttled_replicas import FOLLOWER_RATE, LEADER_RATE
-from raylog.metadata.topic_configs import BROKER_NAMES, INT_MAX, LONG_MAX, TOPIC_CONFIGS, ConfigType, TopicConfig
+from raylog.metadata.topic_configs import (
+    BROKER_NAMES,
+    INT_MAX,
+    LONG_MAX,
+    PARTITIONS_MAX,
+    TOPIC_CONFIGS,
+    ConfigType,
+    TopicConfig,
+)
+
+PARTITIONS = "num.partitions"
+REPLICATION_FACTOR = "default.replication.factor"
+REPLICATION_FACTOR_UNSET = 3  # or as many as there are brokers, where those are fewer
+SHORT_MAX = (1 << 15) - 1
 
 BrokerConfigs = Mapping[int | None, Mapping[str, str]]
 """What was set, by broker id; None: for all brokers."""
@@ -91,6 +104,9 @@ _TABLE = (
                  "whether a topic is created when a Kafka client first asks for it", is_cluster_wide=True),
     BrokerConfig("auto.leader.rebalance.enable", ConfigType.BOOLEAN, "true",
                  "whether leaders go back to the preferred replicas by themselves", is_cluster_wide=True),
+    BrokerConfig(REPLICATION_FACTOR, ConfigType.INT, str(REPLICATION_FACTOR_UNSET),
+                 "replicas of a topic that does not say how many; unset: as many as there are brokers, at most this",
+                 1, SHORT_MAX, is_cluster_wide=True),
     BrokerConfig(FOLLOWER_RATE, ConfigType.LONG, str(LONG_MAX),
                  "bytes per second that the broker's throttled replicas copy while they are not in sync", 0),
     BrokerConfig("leader.imbalance.check.interval.seconds", ConfigType.LONG, "300",
@@ -103,6 +119,8 @@ _TABLE = (
                  "connections of Kafka clients to one broker; further ones are closed at once", 0, INT_MAX),
     BrokerConfig("max.incremental.fetch.session.cache.slots", ConfigType.INT, "1000",
                  "fetch sessions of Kafka clients that one broker keeps", 0, INT_MAX),
+    BrokerConfig(PARTITIONS, ConfigType.INT, "1", "partitions of a topic that does not say how many",
+                 1, PARTITIONS_MAX, is_cluster_wide=True),
     BrokerConfig("queued.max.request.bytes", ConfigType.LONG, "268435456",
                  "bytes of requests that one broker works on; beyond them large senders are not read", 1),
     BrokerConfig("unclean.shutdown.election.wait.ms", ConfigType.INT, "10000",
@@ -117,11 +135,9 @@ _FIXED = (
     BrokerConfig("broker.id", ConfigType.INT, "-1", "the number of this broker", -1, INT_MAX),
     BrokerConfig("broker.rack", ConfigType.STRING, "", "the rack, or zone, of this broker"),
     BrokerConfig("broker.session.timeout.ms", ConfigType.INT, "9000", "a server that is silent for so long is dead", 1),
-    BrokerConfig("default.replication.factor", ConfigType.INT, "1", "replicas of a topic that does not say how many", 1),
     BrokerConfig("delete.topic.enable", ConfigType.BOOLEAN, "true", "whether topics can be deleted"),
     BrokerConfig("log.cleaner.enable", ConfigType.BOOLEAN, "true", "whether compacted topics are compacted"),
     BrokerConfig("log.dirs", ConfigType.STRING, "", "the disks of this broker"),
-    BrokerConfig("num.partitions", ConfigType.INT, "1", "partitions of a topic that does not say how many", 1),
 )  # fmt: skip
 
 BROKER_CONFIGS: Mapping[str, BrokerConfig] = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import ConfigError, RaylogError, code_of, kafka_error
-from raylog.metadata import broker_configs, effective_configs, topic_configs
+from raylog.metadata import broker_configs, creation_defaults, effective_configs, topic_configs
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.records import BrokerConfigChanged, Record, TopicConfigChanged
 from raylog.metadata.refused_broker_configs import reason_for
@@ -121,7 +121,8 @@ def _topic_entries(image: MetadataImage, topic: Topic) -> Iterable[ConfigEntry]:
 
 def _broker_entries(image: MetadataImage, broker_id: int | None, static: Mapping[str, str]) -> Iterable[ConfigEntry]:
     for name, config in broker_configs.BROKER_CONFIGS.items():
-        synonyms = effective_configs.broker_synonyms(image, broker_id, name, default=config.default, static=static)
+        default = creation_defaults.shown_default(image, name, config.default)
+        synonyms = effective_configs.broker_synonyms(image, broker_id, name, default=default, static=static)
         yield _entry(config, synonyms, read_only=False)
     facts = dict(static)
     if broker_id is not None:

@@ -16,7 +16,7 @@ class ControllerConfig:
     unclean_shutdown_election_wait_ms: int = 10_000  # unclean.shutdown.election.wait.ms: for the logs of other members
     high_watermark_record_interval_ms: int = 3_000  # leaders' high watermarks are written down no more often
     num_partitions: int = 1  # num.partitions
-    default_replication_factor: int = 1  # default.replication.factor
+    default_replication_factor: int | None = None  # default.replication.factor; None: three, or all brokers if fewer
     delete_topic_enable: bool = True  # delete.topic.enable
     auto_leader_rebalance_enable: bool = True  # auto.leader.rebalance.enable
     leader_imbalance_check_interval_ms: int = 300_000  # leader.imbalance.check.interval.seconds
@@ -31,11 +31,11 @@ class ControllerConfig:
 
     def as_broker_configs(self) -> dict[str, str]:
         """Those of these that Kafka's brokers have, as it writes them."""
-        return {
+        factor = self.default_replication_factor
+        return ({} if factor is None else {"default.replication.factor": str(factor)}) | {
             "auto.leader.rebalance.enable": str(self.auto_leader_rebalance_enable).lower(),
             "broker.heartbeat.interval.ms": str(self.heartbeat_interval_ms),
             "broker.session.timeout.ms": str(self.session_timeout_ms),
-            "default.replication.factor": str(self.default_replication_factor),
             "delete.topic.enable": str(self.delete_topic_enable).lower(),
             "leader.imbalance.check.interval.seconds": str(self.leader_imbalance_check_interval_ms // 1_000),
             "leader.imbalance.per.broker.percentage": str(self.leader_imbalance_per_broker_percentage),

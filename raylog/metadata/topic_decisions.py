@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import RaylogError, code_of, kafka_error
-from raylog.metadata import effective_configs, reassignments, topic_configs
+from raylog.metadata import creation_defaults, effective_configs, reassignments, topic_configs
+from raylog.metadata.creation_defaults import CreationDefaults
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.node_slots import NodeSlots
 from raylog.metadata.records import (
@@ -59,6 +60,7 @@ INTERNAL_CONFIGS = {
     "compression.type": "producer",
     "segment.bytes": str(100 << 20),
 }
+NO_DEFAULTS = CreationDefaults()
 Place = tuple[int, uuid.UUID]
 
 
@@ -98,8 +100,7 @@ class TopicDecisions:
         brokers_down: Sequence[BrokerPlaces] = (),
         plan: Planner,
         new_uuid: Callable[[], uuid.UUID],
-        num_partitions: int = 1,
-        default_replication_factor: int = 1,
+        defaults: CreationDefaults = NO_DEFAULTS,
         failed_disks: Collection[uuid.UUID] = (),
     ) -> None:
         """``brokers`` take replicas; those that are down only where there are too few others, or where named by hand."""
@@ -109,8 +110,7 @@ class TopicDecisions:
         self._brokers_all = tuple(brokers) + tuple(brokers_down)
         self._plan = plan
         self._new_uuid = new_uuid
-        self._num_partitions = num_partitions
-        self._default_replication_factor = default_replication_factor
+        self._defaults = defaults
         self._slots = NodeSlots(image)
         self._replicas_on_disk: dict[uuid.UUID, int] = {}
         for topic in image.topics.values():
@@ -153,6 +153,8 @@ class TopicDecisions:
         if topic.name in INTERNAL_TOPICS:
             topic, configs = self._as_internal(topic, configs)
         places = self._manual_places(topic) if topic.assignment else self._planned_places(topic)
+        if topic.replication_factor == -1 and not topic.assignment:
+            configs |= creation_defaults.min_insync_replicas(self._image, configs, len(places[0]))
         topic_id = self._new_uuid()
         records: list[Record] = [TopicCreated(topic_id, topic.name)]
         records += [TopicConfigChanged(topic_id, name, value) for name, value in sorted(configs.items())]
@@ -183,12 +185,12 @@ class TopicDecisions:
         return topic, INTERNAL_CONFIGS | min_isr | configs
 
     def _planned_places(self, topic: NewTopic) -> Sequence[Sequence[Place]]:
-        partitions = self._num_partitions if topic.partitions == -1 else topic.partitions
-        factor = self._default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
+        partitions = self._defaults.num_partitions if topic.partitions == -1 else topic.partitions
+        factor = self._defaults.factor(self._image) if topic.replication_factor == -1 else topic.replication_factor
         if not 1 <= partitions <= topic_configs.PARTITIONS_MAX:
             raise InvalidPartitions(f"a topic has 1 to {topic_configs.PARTITIONS_MAX} partitions, not {partitions}")
         return self._plan(
-            self._brokers_for(factor),
+            self._brokers_for(factor, " (default.replication.factor)" * (topic.replication_factor == -1)),
             partitions=partitions,
             replication_factor=factor,
             first_broker=self._partitions_before,
@@ -196,12 +198,12 @@ class TopicDecisions:
             replicas_on_disk=self._replicas_on_disk,
         )
 
-    def _brokers_for(self, factor: int) -> tuple[BrokerPlaces, ...]:
+    def _brokers_for(self, factor: int, origin: str = "") -> tuple[BrokerPlaces, ...]:
         if factor < 1:
             raise InvalidReplicationFactor(f"the replication factor must be at least 1, not {factor}")
         if factor > len(self._brokers_all):
             raise InvalidReplicationFactor(
-                f"replication factor {factor} is larger than the number of brokers, {len(self._brokers_all)}"
+                f"replication factor {factor}{origin} is larger than the number of brokers, {len(self._brokers_all)}"
             )
         return self._brokers_up if factor <= len(self._brokers_up) else self._brokers_all
 

@@ -266,14 +266,14 @@ def test_another_type_of_resource_is_refused_alone(world):
 
 
 def test_what_is_fixed_is_shown_and_cannot_be_set(new_world):
-    world = new_world(num_partitions=4)
+    world = new_world(delete_topic_enable=False)
     (found,) = world.ask(DescribeConfigs((ConfigQuery(ResourceType.BROKER, "1"),))).resources
     entries = {entry.name: entry for entry in found.entries}
     assert {name for name, entry in entries.items() if entry.read_only} == set(FIXED_CONFIGS)
-    assert (entries["num.partitions"].value, entries["num.partitions"].source) == ("4", 4)
+    assert (entries["delete.topic.enable"].value, entries["delete.topic.enable"].source) == ("false", 4)
     assert (entries["broker.id"].value, entries["log.dirs"].value) == ("1", "/disks/1")
-    assert entries["delete.topic.enable"].source == 5
+    assert entries["log.cleaner.enable"].source == 5
     (for_all,) = world.ask(DescribeConfigs((ConfigQuery(ResourceType.BROKER, ""),))).resources
     assert not {"broker.id", "log.dirs"} & {entry.name for entry in for_all.entries}
-    assert configure(world, "1", "num.partitions", "5").error == ErrorCode.invalid_config
+    assert configure(world, "1", "delete.topic.enable", "true").error == ErrorCode.invalid_config
     assert configure(world, "1", "broker.id", None).error == ErrorCode.invalid_config
