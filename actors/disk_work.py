@@ -68,7 +68,8 @@ def promise(path: Path, reserved: Reservation, voters: Sequence[uuid.UUID]) -> R
     if reserved.directory_id in voters:
         MetadataLog.format(DiskFiles(), str(folder), bootstrap_snapshot(reserved.cluster_id, voters))
     known = read_reservation(path)
-    reserved = replace(reserved, listeners=known.listeners if known is not None else None)
+    if known is not None:
+        reserved = replace(reserved, listeners=known.listeners, configs=known.configs)
     write_reservation(path, reserved)
     return reserved
 

@@ -6,9 +6,10 @@ creator is this short-lived process, a job without a runtime environment. It mak
 creates the controllers that are not there, each pinned to its disk, waits until they listen, and prints one line of JSON:
 ``{"controllers": [[host, port], …]}`` or ``{"error": …}``.
 
-Input: ``{"ray_address", "disks": [folder, …], "controller_disks": [folder, …], "host", "timeout_s"}``. Or, for a cluster whose brokers are
-Ray nodes, ``{"ray_address", "steward": {"expected": disks, "controllers": 1, 3 or null}, "timeout_s"}``: then it starts the steward,
-which does all that, and prints ``{"steward": …}``, how things stand. What has not started after ``timeout_s`` seconds is an error.
+Input: ``{"ray_address", "disks": [folder, …], "controller_disks": [folder, …], "host", "timeout_s"}``. Or, for a cluster
+whose brokers are Ray nodes, ``{"ray_address", "steward": {"expected": disks, "controllers": 1, 3 or null, "configs": {…}},
+"timeout_s"}``: then it starts the steward, which does all that, and prints ``{"steward": …}``, how things stand. What has
+not started after ``timeout_s`` seconds is an error.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ blank disks only, all that are        founds a cluster: a new id and secret, a b
 expected
 a formatted disk                      knows the cluster; disks of two clusters are refused; formats what its founding promised
 disks with metadata                   starts their controllers, and writes where they listen to every disk
-a formatted disk that it has not      registers it with the active controller, which starts its Broker and replicas
-registered
+a formatted disk that it has not      sets the brokers' configs that it brings and nobody has set; registers it with the
+registered                            active controller, which starts its Broker and replicas
 a blank disk, an active controller    formats it for the cluster (the broker of its node, the one whose disk it replaces, or the next
                                       free id) and registers it
 a voter's disk that no node offers,   starts a controller on that one: the active controller admits it in the lost one's place
@@ -35,6 +35,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from raylog.actors.disk_work import FolderFound
+from raylog.actors.start_configs import agreed
 from raylog.client.address import ClusterAddress
 from raylog.errors import ClusterError, RaylogError
 from raylog.placement.disks import Disk, Reservation, encode_id, new_id
@@ -88,16 +89,25 @@ class Nodes(Protocol):
         """The voters that the active controller does not reach, and their brokers."""
         ...
 
+    def configure(self, address: ClusterAddress, configs: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+        """Set ``configs`` for all brokers, and of ``defaults`` what nobody has set."""
+        ...
+
     def register(self, address: ClusterAddress, disks: Sequence[JoinedDisk]) -> None: ...
 
 
 class Steward:
     """``round`` does what is missing now; ``status`` says how things stand. Safe to call from two threads."""
 
-    def __init__(self, nodes: Nodes, *, expected: int, controllers: int | None = None) -> None:
+    def __init__(
+        self, nodes: Nodes, *, expected: int, controllers: int | None = None, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """``configs`` are set where nobody has set them, those of ``expect`` in any case."""
         self._nodes = nodes
         self._expected = expected
         self._wanted_controllers = controllers
+        self._started_with = configs or {}
+        self._ordered: dict[str, str] = {}  # configs that are to be set, whatever was set before
         self._joined: dict[uuid.UUID, JoinedDisk] = {}
         self._successors: set[uuid.UUID] = set()  # disks that get a controller in the place of a lost one
         self._endpoints: dict[uuid.UUID, Endpoint] = {}  # of controllers, by the directory ids of their disks
@@ -110,10 +120,11 @@ class Steward:
         self._working = threading.Lock()
         self._stopped = False
 
-    def expect(self, expected: int, controllers: int | None) -> None:
-        """How many disks, and controllers, a new cluster is to have."""
+    def expect(self, expected: int, controllers: int | None, configs: Mapping[str, str] | None = None) -> None:
+        """How many disks, and controllers, a new cluster is to have; ``configs`` are set for all brokers of any."""
         self._expected = expected
         self._wanted_controllers = controllers
+        self._ordered = {**self._ordered, **(configs or {})}
 
     def stop(self, directory_ids: Collection[uuid.UUID]) -> bool:
         """If these are disks of its cluster: no further round does anything. Waits for the one that is under way."""
@@ -143,8 +154,14 @@ class Steward:
                 }
                 for each in joined
             ],
-            "missing": self._missing if self._has_looked else self._not_looked_yet(),
+            "missing": self._what_is_missing(),
         }
+
+    def _what_is_missing(self) -> str | None:
+        if not self._has_looked:
+            return self._not_looked_yet()
+        unset = f"{', '.join(sorted(self._ordered))}: not set yet" if self._ordered else None
+        return self._missing or unset
 
     def _not_looked_yet(self) -> str:
         return f"{len(self._joined)} of {self._expected} disks have joined: the nodes are being looked at"
@@ -244,6 +261,7 @@ class Steward:
             )
 
     def _found(self, joined: list[JoinedDisk]) -> str:
+        agreed((str(each.path), dict(each.reservation.configs)) for each in joined if each.reservation is not None)
         founding = found(joined, self._wanted_controllers)
         cluster_id, secret = encode_id(new_id()), secrets.token_urlsafe(32)
         orders = [
@@ -347,9 +365,25 @@ class Steward:
             for each in self._joined.values()
             if each.disk is not None and _as_registered(each) != self._registered.get(each.directory_id)
         ]
+        self._configure(address, fresh)
         if fresh:
             self._nodes.register(address, sorted(fresh, key=_broker_id))
             self._registered.update({each.directory_id: _as_registered(each) for each in fresh})
+
+    def _configure(self, address: ClusterAddress, fresh: Sequence[JoinedDisk]) -> None:
+        """Set the brokers' configs that were ordered, and those that fresh disks bring; before the disks serve."""
+        defaults = {**self._started_with} if fresh else {}
+        for each in sorted(fresh, key=_broker_id):
+            for name, value in each.disk.configs if each.disk is not None else ():
+                if defaults.setdefault(name, value) != value:
+                    logger.warning("%s=%s of %s does not count: it is %s", name, value, each.path, defaults[name])
+        ordered, self._ordered = self._ordered, {}  # more may be ordered meanwhile
+        if defaults or ordered:
+            try:
+                self._nodes.configure(address, ordered, defaults)
+            except RaylogError:
+                self._ordered = {**ordered, **self._ordered}
+                raise
 
 
 def _as_registered(joined: JoinedDisk) -> JoinedDisk:

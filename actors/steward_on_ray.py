@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from raylog.actors.disk_work import FolderFound
 from raylog.actors.launch import ensure_controller
 from raylog.actors.ray_launcher import STEWARD_NAME
 from raylog.actors.spec import OWN_ADDRESS
+from raylog.actors.start_configs import set_for_all
 from raylog.actors.steward import FormatOrder, Steward
 from raylog.client.address import ClusterAddress
 from raylog.errors import ClusterError, RaylogError
@@ -49,14 +50,14 @@ HEAD_SHARE = 0.001
 class StewardActor:
     """Runs the rounds in a thread of its own for as long as it lives."""
 
-    def __init__(self, expected: int, controllers: int | None) -> None:
+    def __init__(self, expected: int, controllers: int | None, configs: dict[str, str] | None = None) -> None:
         logging.basicConfig(
             level=logging.INFO,
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
             stream=sys.stderr,
             force=True,
         )
-        self._steward = Steward(RayNodes(), expected=expected, controllers=controllers)
+        self._steward = Steward(RayNodes(), expected=expected, controllers=controllers, configs=configs)
         threading.Thread(target=self._run, name="raylog-steward", daemon=True).start()
 
     def _run(self) -> None:
@@ -68,8 +69,8 @@ class StewardActor:
                 logger.exception("a round failed")
             time.sleep(max(0.0, ROUND_S - (time.monotonic() - started)))
 
-    def expect(self, expected: int, controllers: int | None) -> None:
-        self._steward.expect(expected, controllers)
+    def expect(self, expected: int, controllers: int | None, configs: dict[str, str] | None = None) -> None:
+        self._steward.expect(expected, controllers, configs)
 
     def status(self) -> dict[str, Any]:
         return self._steward.status()
@@ -78,7 +79,9 @@ class StewardActor:
         return self._steward.stop(directory_ids)
 
 
-def ensure_steward(expected: int, controllers: int | None, *, timeout_s: float) -> dict[str, Any]:
+def ensure_steward(
+    expected: int, controllers: int | None, configs: dict[str, str], *, timeout_s: float
+) -> dict[str, Any]:
     """Start the steward of this Ray if there is none, and tell it what is expected; its status.
 
     ClusterError if it hasn't answered after ``timeout_s`` seconds.
@@ -93,8 +96,8 @@ def ensure_steward(expected: int, controllers: int | None, *, timeout_s: float) 
         num_cpus=0,
         resources={HEAD_RESOURCE: HEAD_SHARE},
         runtime_env={"env_vars": {"RAY_worker_niceness": "0"}},
-    ).remote(expected, controllers)
-    expecting = actor.expect.remote(expected, controllers)  # an actor's calls are done in order
+    ).remote(expected, controllers, configs)
+    expecting = actor.expect.remote(expected, controllers, configs)  # an actor's calls are done in order
     try:
         status: dict[str, Any] = ray.get([expecting, actor.status.remote()], timeout=timeout_s)[1]
     except ray.exceptions.GetTimeoutError:
@@ -207,6 +210,9 @@ class RayNodes:
                 lost = [each for each in quorum["voters"] if not each["reachable"]]
                 return {decode_id(each["directory_id"]): each["broker"] for each in lost}
         return {}
+
+    def configure(self, address: ClusterAddress, configs: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+        set_for_all(address, configs, defaults, timeout_s=REQUEST_TIMEOUT_S)
 
     def register(self, address: ClusterAddress, disks: Sequence[JoinedDisk]) -> None:
         from raylog.client.sync import call

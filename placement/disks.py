@@ -19,11 +19,13 @@ Files of a formatted disk, besides the replicas' folders::
     controller.endpoint=127.0.0.1:40001    # where the controller of this very disk listened last; absent without one
     listeners=127.0.0.1:9092               # where the Broker listens for Kafka clients; absent: by default, "none": nowhere
     advertised.listeners=kafka.example:9092  # what these clients are told instead; absent: the same
+    config.num.partitions=4                # what its node wants set for all brokers where nobody has set it; one line each
 
 A folder is *blank* if it does not exist, is empty, or holds nothing but a reservation and what an interrupted formatting leaves
 behind. A Ray node advertises its disks by directory id when it starts, so a blank one is given its id before it is formatted::
 
-    reserved.properties  0644   version=1, directory.id, and where known rack, cluster.id, broker.id and listeners; formatting deletes it
+    reserved.properties  0644   version=1, directory.id, and where known rack, cluster.id, broker.id, listeners and
+                         configs; formatting deletes it
 
 Anything else without ``meta.properties`` is somebody's data and is refused. All trouble is a DiskError that names folder and
 remedy. A folder in memory (``raylog.log.mounts``) is a disk like any other.
@@ -64,6 +66,9 @@ _IN_A_BLANK_FOLDER = frozenset(
         *("lost+found", ".DS_Store"),
     }
 )
+_CONFIG_PREFIX = "config."
+Configs = tuple[tuple[str, str], ...]
+"""Brokers' configs by name, sorted."""
 _T = TypeVar("_T")
 _changing = threading.Lock()  # in memory; on a disk the folder itself is locked, as other processes change it, too
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -82,6 +87,7 @@ class Disk:
     secret: str = field(repr=False)
     controller_endpoint: Endpoint | None = None
     listeners: Listeners | None = None
+    configs: Configs = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,7 @@ class Reservation:
     cluster_id: str | None = None
     broker_id: int | None = None
     listeners: Listeners | None = None
+    configs: Configs = ()
 
 
 @dataclass(slots=True)
@@ -181,6 +188,7 @@ def format_disk(
         controllers=tuple(controllers),
         secret=secret,
         listeners=reserved.listeners,
+        configs=reserved.configs,
     )
 
     def write() -> None:
@@ -194,7 +202,9 @@ def format_disk(
     return disk
 
 
-def reserve_disk(path: Path, *, rack: str | None = None, listeners: Listeners | None = None) -> Reservation:
+def reserve_disk(
+    path: Path, *, rack: str | None = None, listeners: Listeners | None = None, configs: Configs = ()
+) -> Reservation:
     """Give a blank folder its directory id, durably; the one that it has already if it is reserved. The rest is noted, too.
 
     Raises DiskError for a folder that is missing (a disk that is not mounted?) or not blank.
@@ -205,10 +215,12 @@ def reserve_disk(path: Path, *, rack: str | None = None, listeners: Listeners | 
     if read_disk(path) is not None:
         raise DiskError(f"{path} is already formatted")
     found = read_reservation(path)
-    if found is not None and rack in (None, found.rack) and listeners in (None, found.listeners):
-        return found
     known = found or Reservation(new_id())
-    reserved = replace(known, rack=rack or known.rack, listeners=listeners or known.listeners)
+    reserved = replace(
+        known, rack=rack or known.rack, listeners=listeners or known.listeners, configs=configs or known.configs
+    )
+    if reserved == found:
+        return found
     write_reservation(path, reserved)
     return reserved
 
@@ -226,7 +238,8 @@ def write_reservation(path: Path, reserved: Reservation) -> None:
         if reserved.listeners is not None
         else None,
     }
-    text = "".join(f"{name}={value}\n" for name, value in fields.items() if value is not None)
+    lines = [f"{name}={value}" for name, value in fields.items() if value is not None]
+    text = "\n".join([*lines, *_config_lines(reserved.configs)]) + "\n"
     _reporting(path, lambda: _replace_file(path / RESERVATION_FILE, text, mode=0o644))
 
 
@@ -248,6 +261,7 @@ def read_reservation(path: Path) -> Reservation | None:
             properties.get("cluster.id"),
             int(properties["broker.id"]) if "broker.id" in properties else None,
             listeners_of(properties.get("listeners"), properties.get("advertised.listeners")),
+            _configs_of(properties),
         )
     except (KeyError, ValueError, ConfigError) as error:
         raise DiskError(f"{where} is damaged ({error}): delete it") from None
@@ -324,6 +338,11 @@ def controller_moved(disk: Disk, *, home: Path, old: Endpoint | None, new: Endpo
 def with_listeners(disk: Disk, listeners: Listeners | None) -> Disk:
     """Write down where the disk's Broker listens for Kafka clients, durably; it counts from the Broker's next start."""
     return _change(disk.path, disk.cluster_id, lambda found: replace(found, listeners=listeners))
+
+
+def with_configs(disk: Disk, configs: Configs) -> Disk:
+    """Write down what the disk's node wants set for all brokers, durably; it counts from the disk's next registration."""
+    return _change(disk.path, disk.cluster_id, lambda found: replace(found, configs=configs))
 
 
 def set_listeners(disks: Sequence[Disk], wanted: Sequence[Listeners | None]) -> list[Disk]:
@@ -429,7 +448,24 @@ def _parse(path: Path, properties: dict[str, str]) -> Disk:
         reason = getattr(error, "strerror", None) or error
         raise DiskError(f"{path / SECRET_FILE}: {reason}; copy it from another disk of this cluster") from error
     rack = properties.get("rack") or None
-    return Disk(path, cluster_id, broker_id, directory_id, rack, controllers, secret, controller_endpoint, listeners)
+    configs = _configs_of(properties)
+    return Disk(
+        path, cluster_id, broker_id, directory_id, rack, controllers, secret, controller_endpoint, listeners, configs
+    )
+
+
+def _configs_of(properties: dict[str, str]) -> Configs:
+    return tuple(
+        sorted(
+            (name.removeprefix(_CONFIG_PREFIX), value)
+            for name, value in properties.items()
+            if name.startswith(_CONFIG_PREFIX)
+        )
+    )
+
+
+def _config_lines(configs: Configs) -> list[str]:
+    return [f"{_CONFIG_PREFIX}{name}={value}" for name, value in configs]
 
 
 def _properties(text: str) -> dict[str, str]:
@@ -454,7 +490,7 @@ def _properties_of(disk: Disk) -> str:
         lines.append(f"listeners={disk.listeners}")
         if disk.listeners.advertised is not None:
             lines.append(f"advertised.listeners={disk.listeners.advertised_text}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_config_lines(disk.configs)]) + "\n"
 
 
 def _endpoint(text: str) -> Endpoint:

@@ -38,7 +38,15 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raylog.errors import ClusterError, DiskError
-from raylog.placement.disks import encode_id, open_disk, read_disk, reserve_disk, with_listeners
+from raylog.placement.disks import (
+    Configs,
+    encode_id,
+    open_disk,
+    read_disk,
+    reserve_disk,
+    with_configs,
+    with_listeners,
+)
 from raylog.placement.listeners import Listeners
 from raylog.types import SERVER_PROCESS
 
@@ -94,23 +102,25 @@ def node_resources(paths: Iterable[Path]) -> dict[str, int]:
 
 
 def advertisement(
-    paths: Iterable[Path], *, rack: str | None = None, listeners: Listeners | None = None
+    paths: Iterable[Path], *, rack: str | None = None, listeners: Listeners | None = None, configs: Configs = ()
 ) -> dict[str, int]:
     """What ``ray start --resources`` takes on a node whose disks the cluster on this Ray may use. Asks no Ray.
 
-    A blank folder is given its directory id, and ``rack``, which it keeps; ``listeners`` are noted in any. Raises DiskError for a folder
-    that is missing, or neither blank nor a disk, and for one directory id in two folders (a copied disk).
+    A blank folder is given its directory id, and ``rack``, which it keeps; ``listeners`` and ``configs`` are noted in any.
+    Raises DiskError for a folder that is missing, or neither blank nor a disk, and for one directory id in two folders (a copied disk).
     """
     resources: dict[str, int] = {}
     for path in paths:
         folder = path.resolve()
         disk = read_disk(folder)
         if disk is None:
-            directory_id = reserve_disk(folder, rack=rack, listeners=listeners).directory_id
+            directory_id = reserve_disk(folder, rack=rack, listeners=listeners, configs=configs).directory_id
         else:
             directory_id = disk.directory_id
             if listeners is not None:
                 with_listeners(disk, listeners)
+            if configs:
+                with_configs(disk, configs)
         if disk_resource(directory_id) in resources:
             raise DiskError(f"{path} has the directory id of another folder in the list: one is a copy, remove it")
         resources[disk_resource(directory_id)] = DISK_CAPACITY

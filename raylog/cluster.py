@@ -21,13 +21,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from raylog.actors.quorum_disks import CONTROLLER_COUNTS, quorum_disks
+from raylog.actors.start_configs import set_for_all
 from raylog.client.address import ClusterAddress
 from raylog.client.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
@@ -41,6 +42,7 @@ from raylog.errors import (
     RayError,
     RaylogError,
 )
+from raylog.metadata.broker_configs import for_all_brokers
 from raylog.placement.disks import (
     Disk,
     differs,
@@ -212,6 +214,7 @@ def init(
     racks: Sequence[str] | None = None,
     listeners: Sequence[str] | None = None,
     advertised_listeners: Sequence[str] | None = None,
+    configs: Mapping[str, Any] | None = None,
     name: str = DEFAULT_NAME,
     host: str = "127.0.0.1",
     ray_address: str | None = None,
@@ -226,6 +229,8 @@ def init(
     one; a cluster of one controller that is given 3 grows, running or not, and never back. ``racks`` gives each broker a rack.
     ``listeners`` is where Kafka clients reach the brokers: one ``host:port`` each, or one from which on each looks for a free port; None is
     what the disks say, port 9092 of ``host`` for new ones. ``advertised_listeners`` is what the clients are told.
+    ``configs`` are Kafka's for all brokers, such as ``{"num.partitions": 4}``: set before a new cluster serves, and on one that runs, as
+    ``admin.alter_configs(broker="all", …)`` does. They stay until they are changed.
     ``ray_address``: None takes a Ray that runs on this machine or starts one (loopback only, no dashboard, a small object store),
     "local" always starts one, anything else is Ray's address. A Ray started here prints nothing of
     its workers unless ``log_to_driver``.
@@ -236,12 +241,14 @@ def init(
     """
     home = Path(folder).expanduser().resolve()
     wanted = listeners_of_brokers(brokers, listeners, advertised_listeners)
+    brokers_configs = for_all_brokers(configs)
     with _lock:
         running = _running(home, name, brokers * disks_per_broker)
         if running is not None and any(differs(disk, wanted) for disk in _existing(home)):
             raise ClusterError("the cluster runs with other listeners: shut it down before they are changed")
         existing = _clusters.get(home)
         if running is not None and len(running.address.bootstrap) >= (controllers or 1):
+            set_for_all(running.address, brokers_configs, {}, timeout_s=timeout_s)
             return existing if existing is not None and existing.address == running.address else running
         found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), wanted)
         homes = quorum_disks(found, controllers)
@@ -258,6 +265,7 @@ def init(
         else:
             is_started_here = True
         cluster = Cluster(_address(name, found[0]), folder=home, owns_ray=owns_ray, is_started_here=is_started_here)
+        set_for_all(cluster.address, brokers_configs, {}, timeout_s=timeout_s)
         call(cluster.address, RegisterDisks(tuple(_registration(disk, host) for disk in found)), timeout_s=timeout_s)
         _await_brokers(cluster, {disk.broker_id for disk in found}, timeout_s)
         _await_voters(cluster, len(homes), timeout_s)
@@ -266,18 +274,25 @@ def init(
 
 
 def arrange(
-    disks: int, *, controllers: int | None = None, ray_address: str | None = None, timeout_s: float = 60
+    disks: int,
+    *,
+    controllers: int | None = None,
+    configs: Mapping[str, Any] | None = None,
+    ray_address: str | None = None,
+    timeout_s: float = 60,
 ) -> dict[str, Any]:
     """Have the nodes of a Ray run a cluster on the disks that they advertise, now and when more nodes join; returns at once.
 
     A new cluster is made when that many blank disks have joined, with that many controllers (1 or 3; None: three if there are three
-    nodes with disks). A cluster whose disks are there comes back. Returns how things stand: ``missing`` says what is waited for, None if
+    nodes with disks). A cluster whose disks are there comes back. ``configs`` are set for all
+    brokers, as by ``init``. Returns how things stand: ``missing`` says what is waited for, None if
     every disk serves; the rest are plain values. Idempotent. RayError for a Ray that can't be used.
     """
     if disks < 1:
         raise ClusterError(f"a cluster has at least one disk, not {disks}")
     if controllers not in (None, *CONTROLLER_COUNTS):
         raise ClusterError(f"a cluster has one controller or three, not {controllers}")
+    brokers_configs = for_all_brokers(configs)
     ray_timeout_s = min(CONNECT_TIMEOUT_S, timeout_s)
     if is_connected():
         check_connected_ray(ray_address, ray_timeout_s)
@@ -290,7 +305,7 @@ def arrange(
 
     order = {
         "ray_address": str(ray.get_runtime_context().gcs_address),
-        "steward": {"expected": disks, "controllers": controllers},
+        "steward": {"expected": disks, "controllers": controllers, "configs": brokers_configs},
         "timeout_s": timeout_s,
     }
     status: dict[str, Any] = _run_launcher(order, timeout_s)["steward"]

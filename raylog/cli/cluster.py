@@ -58,6 +58,14 @@ def up(
         list[str] | None,
         typer.Option(help="What Kafka clients are told instead, once per broker.", show_default=False),
     ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            help="NAME=VALUE of a broker's config, set for all brokers: num.partitions=4. As often as you like.",
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="The address that the servers listen on.")] = "127.0.0.1",
     disks: Annotated[
         int | None,
@@ -85,14 +93,17 @@ def up(
     --resources="$(raylog node resources FOLDER…)". Then the command returns at once and says what is missing: nodes may join before
     and after it, also later ones, which become brokers.
     """
+    from raylog.cli.configs import parse_changes
     from raylog.cluster import has_run, init
+    from raylog.metadata.broker_configs import REPLICATION_FACTOR_UNSET, for_all_brokers
 
+    configs = for_all_brokers(parse_changes(config, "--config"))
     if disks is not None:
         if folder != DEFAULT_FOLDER or rack or listeners or advertised_listeners:
             raise typer.BadParameter(
                 "with --disks folders, racks and listeners are what `raylog node resources` was given"
             )
-        _up_on_nodes(disks, controllers, address, wait, timeout, as_json)
+        _up_on_nodes(disks, controllers, configs, address, wait, timeout, as_json)
         return
     with progress_bar(quiet=as_json) as progress:
         task = progress.add_task("Ray", total=3)
@@ -108,6 +119,7 @@ def up(
             racks=rack,
             listeners=listeners,
             advertised_listeners=advertised_listeners,
+            configs=configs,
             host=host,
             ray_address=address,
             timeout_s=timeout,
@@ -127,24 +139,31 @@ def up(
         return
     servers = _bootstrap_servers(state)
     live = sum(1 for each in state["brokers"] if each["live"])
+    factor = min(REPLICATION_FACTOR_UNSET, len(state["brokers"]))
     where, option = ("", "") if folder == DEFAULT_FOLDER else (f" {folder}", f" --folder {folder}")
     print_text(
         f"Cluster {state['cluster_id']} is up: {live} brokers, data in {state['folder']}",
         *([f"Kafka: bootstrap.servers={servers}"] if servers else []),
         *([f"Logs:  {words}"] if (words := recovery_words(status["logs"])) else []),
-        f"Next:  raylog topics create events --partitions 6 --replication-factor 3{option}",
+        f"Next:  raylog topics create events --partitions 6 --replication-factor {factor}{option}",
         f"       raylog status{option}",
         f"       raylog down{where}",
     )
 
 
 def _up_on_nodes(
-    disks: int, controllers: int | None, address: str | None, wait_s: float, timeout_s: float, as_json: bool
+    disks: int,
+    controllers: int | None,
+    configs: dict[str, str],
+    address: str | None,
+    wait_s: float,
+    timeout_s: float,
+    as_json: bool,
 ) -> None:
     from raylog.cluster import arrange, arrangement
 
     deadline = time.monotonic() + wait_s
-    state = arrange(disks, controllers=controllers, ray_address=address, timeout_s=timeout_s)
+    state = arrange(disks, controllers=controllers, configs=configs, ray_address=address, timeout_s=timeout_s)
     told = None
     while state["missing"] is not None and time.monotonic() < deadline:
         if state["missing"] != told:
@@ -223,6 +242,8 @@ def status(
 
 
 def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
+    from raylog.metadata.broker_configs import REPLICATION_FACTOR_UNSET
+
     controller = state["controller"]
     print_text(
         f"Cluster {cluster_id}: controller of broker {controller['broker']} at {controller['endpoint']}, "
@@ -266,7 +287,8 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
     if topics:
         print_table(["topic", "partitions", "replicas", "out of sync", "no leader"], topics)
     else:
-        print_text("No topics yet: raylog topics create events --partitions 6 --replication-factor 3")
+        factor = min(REPLICATION_FACTOR_UNSET, len(state["brokers"]))
+        print_text(f"No topics yet: raylog topics create events --partitions 6 --replication-factor {factor}")
     if words := recovery_words(state["logs"]):
         print_text("", f"Logs: {words}")
     for broker in state["brokers"]:

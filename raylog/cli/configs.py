@@ -129,7 +129,7 @@ def _line(entry: ConfigEntry) -> str:
     return f"  {entry.name}={entry.value} sensitive={str(entry.sensitive).lower()} synonyms={{{synonyms}}}"
 
 
-def parse_changes(texts: Iterable[str] | None) -> dict[str, str]:
+def parse_changes(texts: Iterable[str] | None, option: str = "--add-config") -> dict[str, str]:
     """``["a=1,b=[2,3]"]`` as a mapping: commas inside brackets belong to the value. ConfigError for what is not NAME=VALUE."""
     changes: dict[str, str] = {}
     for text in texts or ():
@@ -137,10 +137,10 @@ def parse_changes(texts: Iterable[str] | None) -> dict[str, str]:
             name, equals, value = part.strip().partition("=")
             if not equals or not name:
                 raise ConfigError(
-                    f"--add-config {part!r} is not NAME=VALUE; put a value with commas into brackets: NAME=[A,B]"
+                    f"{option} {part!r} is not NAME=VALUE; put a value with commas into brackets: NAME=[A,B]"
                 )
             if name in changes:
-                raise ConfigError(f"--add-config {name} is given twice")
+                raise ConfigError(f"{option} {name} is given twice")
             changes[name] = value[1:-1] if value.startswith("[") and value.endswith("]") else value
     return changes
 

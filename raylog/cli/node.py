@@ -36,6 +36,14 @@ def resources(
     advertised_listeners: Annotated[
         str | None, typer.Option(help="What Kafka clients are told instead.", show_default=False)
     ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            help="NAME=VALUE of a broker's config, set for all brokers where nobody has set it; the same on all nodes.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the --resources of a Ray node from its disks' folders (always JSON).
@@ -44,10 +52,20 @@ def resources(
 
     A blank folder is given its directory id, and is formatted when the cluster takes it in.
     """
+    from raylog.cli.configs import parse_changes
+    from raylog.metadata.broker_configs import for_all_brokers
     from raylog.placement.groups import advertisement
     from raylog.placement.listeners import listeners_of
 
-    print_json(advertisement(disk_folders(folders), rack=rack, listeners=listeners_of(listeners, advertised_listeners)))
+    configs = for_all_brokers(parse_changes(config, "--config"))
+    print_json(
+        advertisement(
+            disk_folders(folders),
+            rack=rack,
+            listeners=listeners_of(listeners, advertised_listeners),
+            configs=tuple(sorted(configs.items())),
+        )
+    )
 
 
 def disk_folders(folders: list[Path]) -> list[Path]:

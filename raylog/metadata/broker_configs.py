@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from raylog.errors import ConfigError
 from raylog.metadata.refused_broker_configs import reason_for
@@ -180,6 +181,15 @@ def validated(name: str, broker_id: int | None, text: str | None) -> str:
         raise ConfigError(f"{name} needs a value")
     config.parse(text)
     return text.strip()
+
+
+def for_all_brokers(configs: Mapping[str, Any] | None) -> dict[str, str]:
+    """Configs to be set for all brokers as they are stored; a name may have ``_`` for ``.``. ConfigError names what can't be."""
+    texts = {name.replace("_", "."): value for name, value in (configs or {}).items()}
+    return {
+        name: validated(name, None, str(value).lower() if isinstance(value, bool) else str(value))
+        for name, value in texts.items()
+    }
 
 
 def found(configs: BrokerConfigs, broker_id: int | None, name: str) -> tuple[str, int | None] | None:

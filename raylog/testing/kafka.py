@@ -33,6 +33,7 @@ from raylog.errors import ClientTimeoutError, ClosedError, ClusterError, ConfigE
 from raylog.groups.context import GroupConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.log.mounts import mount, unmount
+from raylog.metadata.broker_configs import for_all_brokers
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import PartitionState
 from raylog.records.codec import encode
@@ -46,7 +47,7 @@ from raylog.types import BROKER_SLOT, TopicPartition, broker_of, node_id
 
 PATIENCE_S = 10.0
 CLUSTER_PATIENCE_S = 30.0  # with what takes milliseconds unless something is wrong, on a machine that may be busy
-REPLICATION_MAX = 3
+CLUSTERS_DEFAULT = -1  # num.partitions, default.replication.factor
 GROUPS = GroupConfig(group_initial_rebalance_delay_ms=0)
 """A group's first member waits for nobody else: Kafka's three seconds would be most of a test."""
 
@@ -75,18 +76,18 @@ class Kafka:
     def create_topic(
         self,
         name: str,
-        partitions: int = 1,
+        partitions: int = CLUSTERS_DEFAULT,
         *,
-        replication_factor: int | None = None,
+        replication_factor: int = CLUSTERS_DEFAULT,
         configs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Create a topic, and wait until all brokers serve it. Of three replicas, or as many as there are brokers, unless told otherwise.
+        """Create a topic, and wait until all brokers serve it. Unless told otherwise it has ``num.partitions`` of ``broker(configs=…)``, 1
+        if they are not set, and ``default.replication.factor``: three replicas, or as many as there are brokers.
 
         Raises TopicAlreadyExistsError, and what else Kafka refuses.
         """
-        replicas = replication_factor or min(REPLICATION_MAX, len(self._disks))
         texts = {key.replace("_", "."): _text(value) for key, value in (configs or {}).items()}
-        self._run(self._inside.create_topic(name, partitions, replicas, texts))
+        self._run(self._inside.create_topic(name, partitions, replication_factor, texts))
         self._await_served(name)
 
     def records(self, topic: str, *, count: int | None = None, timeout: float = PATIENCE_S) -> list[Record]:
@@ -222,8 +223,7 @@ class Kafka:
         if configs:
             self._run(self._inside.set_broker_configs(configs))
         for name, partitions in topics.items():
-            replicas = min(REPLICATION_MAX, len(self._disks))
-            self._run(self._inside.create_topic(name, partitions, replicas, {}))
+            self._run(self._inside.create_topic(name, partitions, CLUSTERS_DEFAULT, {}))
         self._await_served(*topics)
 
     def stop(self) -> None:
@@ -341,9 +341,9 @@ class AsyncKafka:
     async def create_topic(
         self,
         name: str,
-        partitions: int = 1,
+        partitions: int = CLUSTERS_DEFAULT,
         *,
-        replication_factor: int | None = None,
+        replication_factor: int = CLUSTERS_DEFAULT,
         configs: Mapping[str, Any] | None = None,
     ) -> None:
         await asyncio.to_thread(
@@ -372,9 +372,10 @@ class AsyncKafka:
 class broker:  # a context manager, named as what it is used for
     """``with broker(...) as kafka`` or ``async with``: Kafka in this process, ready for clients; all of it is gone at the end.
 
-    ``topics`` are made first: names, or names with numbers of partitions. ``brokers``: how many, each with a listener of its own, on a free
+    ``topics`` are made first: names, or names with numbers of partitions (else ``num.partitions``).
+    ``brokers``: how many, each with a listener of its own, on a free
     port of 127.0.0.1. ``folder``: where records and metadata go, and where a later ``broker`` finds them again; without one all of it is in
-    memory, and no file is made anywhere. ``configs``: Kafka's for all brokers, such as ``{"auto.create.topics.enable": "false"}``.
+    memory, and no file is made anywhere. ``configs``: Kafka's for all brokers, such as ``{"num.partitions": 4}``.
     """
 
     def __init__(
@@ -389,10 +390,10 @@ class broker:  # a context manager, named as what it is used for
             raise ConfigError(f'topics={topics!r}: give a list of names, or names and partitions: {{"{topics}": 3}}')
         if not 1 <= brokers <= 100:
             raise ConfigError(f"brokers={brokers}: from 1 to 100")
-        self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+        self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, CLUSTERS_DEFAULT)
         self._brokers = brokers
         self._folder = None if folder is None else Path(folder)
-        self._configs = {name.replace("_", "."): _text(value) for name, value in (configs or {}).items()}
+        self._configs = for_all_brokers(configs)
         self._kafka: Kafka | None = None
         self._mounted: Path | None = None
 

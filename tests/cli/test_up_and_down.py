@@ -46,7 +46,7 @@ def raylog(
 
 def test_a_cluster_outlives_up_comes_back_and_goes_down_with_its_ray(environment: dict[str, str]) -> None:
     folder = Path(environment["RAY_TMPDIR"]) / "data"
-    up = raylog(environment, "up", folder, "--brokers", 2, "--json")
+    up = raylog(environment, "up", folder, "--brokers", 2, "--config", "num.partitions=4", "--json")
     started: dict[str, float] = {}
     address = "nowhere"
     try:
@@ -57,11 +57,14 @@ def test_a_cluster_outlives_up_comes_back_and_goes_down_with_its_ray(environment
         state = json.loads(up.stdout)
         assert [broker["live"] for broker in state["brokers"]] == [True, True]
         environment["RAYLOG_FOLDER"] = str(folder)
+        told = raylog(environment, "configs", "describe", "--entity-type", "brokers", "--entity-default")
+        assert "num.partitions=4" in told.stdout and "default.replication.factor" not in told.stdout, told.stderr
         topic = ("events", "--partitions", 1, "--replication-factor", 2)
         assert raylog(environment, "topics", "create", *topic).returncode == 0
         assert raylog(environment, "produce", "events", stdin="one\ntwo\n").returncode == 0
         again = raylog(environment, "up", folder, "--brokers", 2)
         assert again.returncode == 0 and state["cluster_id"] in again.stdout, again.stderr
+        assert "--replication-factor 2 --folder" in again.stdout, "the hint fits the number of brokers"
         read = raylog(environment, "consume", "events", "--from-beginning", "--until-end")
         assert read.stdout == "one\ntwo\n", read.stderr
         doctor = raylog(environment, "doctor", folder, "--json")

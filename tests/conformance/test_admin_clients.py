@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import ElectionType, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AclOperation,
     AdminClient,
@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 from raw_requests import eventually
 
 from raylog.client.sync import AdminClient as Native
+from raylog.errors import ConfigError
 from raylog.testing.in_process import InProcessCluster
 
 pytestmark = pytest.mark.conformance
@@ -64,13 +65,41 @@ def test_a_brokers_config_goes_before_that_of_all_brokers(admin: AdminClient, ru
         own, other = described(admin, kind, "1")[key], described(admin, kind, "2")[key]
         assert (own.value, ConfigSource(own.source)) == ("2000000", ConfigSource.DYNAMIC_BROKER_CONFIG)
         assert (other.value, ConfigSource(other.source)) == ("1000000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-        fixed = described(admin, kind, "1")["num.partitions"]
+        fixed = described(admin, kind, "1")["delete.topic.enable"]
         assert fixed.is_read_only and not fixed.is_sensitive
     finally:
         changed(admin, kind, "1", (key, None, AlterConfigOpType.DELETE))
         with Native(running.address) as native:
             native.alter_configs(broker="all", delete=[key])
     assert described(admin, kind, "1")[key].is_default
+
+
+def test_a_topic_that_creates_itself_has_the_partitions_and_replicas_that_the_cluster_says(
+    admin: AdminClient, running: InProcessCluster
+) -> None:
+    def shape(topic: str) -> tuple[int, set[int], str | None]:
+        writer = Producer({"bootstrap.servers": running.bootstrap_servers()})
+        writer.produce(topic, b"v", partition=0)
+        assert writer.flush(PATIENCE_S) == 0
+        found = admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+        minimum = described(admin, ResourceType.TOPIC, topic)["min.insync.replicas"].value
+        return len(found), {len(each.replicas) for each in found.values()}, minimum
+
+    assert shape("by-itself-unset") == (1, {3}, "2")
+    names = ("num.partitions", "default.replication.factor")
+    unset = [described(admin, ResourceType.BROKER, "1")[name] for name in names]
+    assert [(each.value, each.is_default) for each in unset] == [("1", True), ("3", True)]
+    with Native(running.address) as native:
+        native.alter_configs(broker="all", set={"num.partitions": 4, "default.replication.factor": 2})
+        try:
+            assert shape("by-itself-set") == (4, {2}, "1")
+            found = [described(admin, ResourceType.BROKER, "1")[name] for name in names]
+            sources = {ConfigSource(each.source) for each in found}
+            assert sources == {ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG}
+            with pytest.raises(ConfigError, match=r"num\.partitions=0"):
+                native.alter_configs(broker="all", set={"num.partitions": 0})
+        finally:
+            native.alter_configs(broker="all", delete=list(names))
 
 
 def test_refused_changes_name_the_reason(admin: AdminClient, new_topic: NewTopicOf) -> None:

@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster
 from ray.util.state import get_actor, get_placement_group
 
 from raylog.errors import ClusterError, DiskError
-from raylog.placement.disks import format_disk
+from raylog.placement.disks import format_disk, open_disk, read_reservation
 from raylog.placement.groups import (
     NAMESPACE,
     actor_options,
@@ -160,3 +160,16 @@ def test_actors_live_on_their_disks_node_in_its_bundle_and_follow_the_disk(nodes
     assert ray.get(pinned.node.remote(), timeout=60) in {
         node.node_id for node in (nodes.head_node, moved, node_of[second])
     }
+
+
+def test_a_nodes_configs_are_noted_on_blank_and_on_formatted_disks(tmp_path: Path) -> None:
+    blank, formatted = tmp_path / "blank", tmp_path / "formatted"
+    blank.mkdir()
+    format_disk(formatted, cluster_id="c", broker_id=0, rack=None, controllers=[], secret="s")
+    said = (("min.insync.replicas", "2"), ("num.partitions", "4"))
+    advertisement([blank, formatted], configs=said)
+    reserved = read_reservation(blank)
+    assert reserved is not None and reserved.configs == said and open_disk(formatted).configs == said
+    advertisement([blank, formatted])
+    assert format_disk(blank, cluster_id="c", broker_id=1, rack=None, controllers=[], secret="s").configs == said
+    assert open_disk(formatted).configs == open_disk(blank).configs == said

@@ -27,6 +27,8 @@ def short_folder() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def embedded(short_folder: Path) -> Iterator[raylog.Cluster]:
     """Three brokers on a Ray of the module's own."""
-    cluster = raylog.init(short_folder / "data", ray_address="local", timeout_s=PATIENCE_S)
+    cluster = raylog.init(
+        short_folder / "data", ray_address="local", configs={"log.roll.ms": 86_400_000}, timeout_s=PATIENCE_S
+    )
     yield cluster
     cluster.shutdown()

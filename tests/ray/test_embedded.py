@@ -91,6 +91,21 @@ def test_init_again_returns_the_same_cluster(embedded: raylog.Cluster) -> None:
     assert raylog.init(embedded.folder) is embedded
 
 
+def test_init_sets_the_brokers_configs_of_a_new_cluster_and_of_one_that_runs(embedded: raylog.Cluster) -> None:
+    assert embedded.folder is not None
+    found = embedded.admin().describe_configs(broker="all", keys=["log.roll.ms", "num.partitions"])
+    assert (found["log.roll.ms"].value, found["log.roll.ms"].source.name) == ("86400000", "DYNAMIC_DEFAULT_BROKER")
+    with pytest.raises(raylog.ConfigError, match=r"num\.partitions=0"):
+        raylog.init(embedded.folder, configs={"num.partitions": 0})
+    assert raylog.init(embedded.folder, configs={"num.partitions": 2}) is embedded
+    try:
+        embedded.admin().create_topics([NewTopic("unsaid")])
+        topic = embedded.admin().describe_topics(["unsaid"])["unsaid"]
+        assert [len(each.replicas) for each in topic.partitions] == [3, 3]
+    finally:
+        embedded.admin().alter_configs(broker="all", delete=["num.partitions"])
+
+
 def test_connect_finds_the_cluster_through_ray_and_through_its_folder(embedded: raylog.Cluster) -> None:
     assert raylog.connect().status()["cluster_id"] == embedded.address.cluster_id
     assert raylog.connect(folder=embedded.folder).status()["cluster_id"] == embedded.address.cluster_id

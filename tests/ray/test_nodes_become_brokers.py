@@ -35,9 +35,9 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def resources(*folders: Path, rack: str | None = None) -> dict[str, int]:
+def resources(*folders: Path, rack: str | None = None, config: str | None = None) -> dict[str, int]:
     """What the node is started with, as its start command would get it."""
-    option = ("--rack", rack) if rack else ()
+    option = (("--rack", rack) if rack else ()) + (("--config", config) if config else ())
     told = command("node", "resources", *folders, *option)
     assert told.returncode == 0, told.stderr
     found: dict[str, int] = json.loads(told.stdout)
@@ -75,7 +75,8 @@ def test_blank_folders_of_three_nodes_become_a_cluster_by_one_command(
     up = command("up", "--disks", 3, "--address", ray_cluster.address)
     assert up.returncode == 0 and "0 of 3 disks" in up.stdout + up.stderr, up.stdout + up.stderr
     for number in range(3):
-        nodes[number] = ray_cluster.add_node(**SMALL, resources=resources(folders[number], rack=f"rack-{number}"))
+        said = resources(folders[number], rack=f"rack-{number}", config="num.partitions=2")
+        nodes[number] = ray_cluster.add_node(**SMALL, resources=said)
     up = command("up", "--disks", 3, "--address", ray_cluster.address, "--wait", PATIENCE_S, "--json")
     assert up.returncode == 0, up.stdout + up.stderr
     disks = json.loads(up.stdout)["disks"]
@@ -85,6 +86,12 @@ def test_blank_folders_of_three_nodes_become_a_cluster_by_one_command(
     assert len(cluster.address.bootstrap) == 3, "a handle knows every controller"
     eventually(lambda: sum(each["live"] for each in cluster.status()["brokers"]) == 3, "three brokers serve")
     assert [each["rack"] for each in cluster.status()["brokers"]] == ["rack-0", "rack-1", "rack-2"]
+    up = command(
+        "up", "--disks", 3, "--address", ray_cluster.address, "--config", "log.roll.ms=5000", "--wait", PATIENCE_S
+    )
+    assert up.returncode == 0, up.stdout + up.stderr
+    found = cluster.admin().describe_configs(broker="all", keys=["log.roll.ms", "num.partitions"])
+    assert {name: entry.value for name, entry in found.items()} == {"log.roll.ms": "5000", "num.partitions": "2"}
     cluster.admin().create_topics([NewTopic("t", 1, 3, configs={"min.insync.replicas": "2"})])
     with cluster.producer(acks="all") as producer:
         producer.send("t", b"kept", partition=0).result(PATIENCE_S)

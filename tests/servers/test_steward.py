@@ -19,9 +19,21 @@ from raylog.client.address import ClusterAddress
 from raylog.errors import ClusterError, DiskError, RaylogError
 from raylog.log.disk_files import DiskFiles
 from raylog.metadata.metadata_log import MetadataLog
-from raylog.placement.disks import FOUNDING_FOLDER, METADATA_FOLDER, Disk, Reservation, read_disk, reserve_disk
+from raylog.placement.disks import (
+    FOUNDING_FOLDER,
+    METADATA_FOLDER,
+    Disk,
+    Reservation,
+    read_disk,
+    reserve_disk,
+    with_configs,
+)
 from raylog.placement.founding import JoinedDisk, KnownBroker
 from raylog.types import Endpoint
+
+
+def _dotted(configs: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name.replace("_", "."), value) for name, value in configs.items()))
 
 
 class Machines:
@@ -38,13 +50,20 @@ class Machines:
         self.lost: dict[uuid.UUID, int] = {}  # voters that nobody reaches, and their brokers
         self.running: list[str] = []
         self.has_majority = True
+        self.configs: dict[str, str] = {}
         self.work: list[str] = []
 
-    def join(self, name: str, host: str, rack: str | None = None) -> Path:
+    def join(self, name: str, host: str, rack: str | None = None, **configs: str) -> Path:
         path = self.folder / name
         path.mkdir(exist_ok=True)
         disk = read_disk(path)
-        directory_id = disk.directory_id if disk is not None else reserve_disk(path, rack=rack).directory_id
+        directory_id = (
+            disk.directory_id
+            if disk is not None
+            else reserve_disk(path, rack=rack, configs=_dotted(configs)).directory_id
+        )
+        if disk is not None and configs:
+            with_configs(disk, _dotted(configs))
         self.nodes[name] = JoinedDisk(directory_id, path, f"node of {name} at {host}", host)
         return path
 
@@ -120,6 +139,11 @@ class Machines:
     def lost_voters(self, address: ClusterAddress) -> Mapping[uuid.UUID, int]:
         self._ask(address)
         return self.lost
+
+    def configure(self, address: ClusterAddress, configs: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+        self._ask(address)
+        assert configs or defaults
+        self.configs = {**defaults, **self.configs, **configs}
 
     def register(self, address: ClusterAddress, disks: Sequence[JoinedDisk]) -> None:
         self._ask(address)
@@ -350,3 +374,55 @@ def test_a_stopped_steward_leaves_everything_alone(machines: Machines) -> None:
     machines.join("m4", "10.0.0.4")
     steward.round()
     assert read_disk(machines.folder / "m4") is None
+
+
+def test_what_nodes_say_of_configs_is_set_before_a_new_cluster_serves(machines: Machines) -> None:
+    steward = three(machines)
+    for number in (1, 2, 3):
+        machines.join(f"m{number}", f"10.0.0.{number}", num_partitions="4")
+    machines.has_majority = False
+    steward.round()
+    Steward(machines, expected=3).round()  # another one, on disks that are formatted
+    assert not machines.registered
+    machines.has_majority = True
+    Steward(machines, expected=3).round()
+    assert machines.configs == {"num.partitions": "4"} and len(machines.registered) == 3
+
+
+def test_nodes_that_contradict_each_other_make_no_cluster(machines: Machines) -> None:
+    steward = three(machines)
+    machines.join("m1", "10.0.0.1", num_partitions="4")
+    machines.join("m3", "10.0.0.3", num_partitions="6")
+    steward.round()
+    missing = steward.status()["missing"]
+    assert "num.partitions is 4 for" in missing and "and 6 for" in missing and "m1" in missing and "m3" in missing
+    assert read_disk(machines.folder / "m2") is None
+
+
+def test_what_was_set_meanwhile_outlives_the_nodes_next_start(machines: Machines) -> None:
+    for number in (1, 2, 3):
+        machines.join(f"m{number}", f"10.0.0.{number}", num_partitions="4")
+    Steward(machines, expected=3).round()
+    machines.configs = {"num.partitions": "9"}
+    machines.join("m1", "10.0.0.1", num_partitions="5", default_replication_factor="2")
+    machines.registered.clear()
+    Steward(machines, expected=3).round()
+    assert machines.configs == {"num.partitions": "9", "default.replication.factor": "2"}
+    assert len(machines.registered) == 3, "a node that says something else keeps nobody from serving"
+
+
+def test_what_up_orders_is_set_whatever_was_set_before_and_missing_until_then(machines: Machines) -> None:
+    steward = three(machines)
+    steward.round()
+    machines.configs = {"num.partitions": "9"}
+    machines.has_majority = False
+    steward.expect(3, None, {"num.partitions": "6"})
+    assert steward.status()["missing"] == "num.partitions: not set yet"
+    steward.round()
+    assert machines.configs == {"num.partitions": "9"}
+    machines.has_majority = True
+    steward.round()
+    assert machines.configs == {"num.partitions": "6"} and steward.status()["missing"] is None
+    machines.configs = {"num.partitions": "7"}
+    steward.round()
+    assert machines.configs == {"num.partitions": "7"}, "an order is carried out once"

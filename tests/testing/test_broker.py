@@ -172,6 +172,30 @@ def test_configs_are_those_of_all_brokers(ask: Callable[[Any], Any]) -> None:
     assert ask(metadata("new", create=True)).topics[0].error_code is ErrorCode.none
 
 
+def test_a_topic_has_as_many_partitions_and_replicas_as_the_configs_say(ask: Callable[[Any], Any]) -> None:
+    configs = {"num.partitions": 4, "default.replication.factor": 2}
+    with raylog.testing.broker(brokers=3, topics=["first"], configs=configs) as kafka:
+        client = Client(kafka._running, 0)
+        kafka.create_topic("second")
+        kafka.create_topic("named", 1, replication_factor=3)
+        client.ask(metadata("itself", create=True))
+        kafka._await_served("itself")
+        shapes = {}
+        for name in ("first", "second", "named", "itself"):
+            (topic,) = client.ask(metadata(name)).topics
+            shapes[name] = (len(topic.partitions), {len(each.replica_nodes) for each in topic.partitions})
+        client.close()
+    assert shapes == {"first": (4, {2}), "second": (4, {2}), "named": (1, {3}), "itself": (4, {2})}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("num.partitions", 0), ("default.replication.factor", "many"), ("num.partition", 3)]
+)
+def test_a_config_that_cannot_be_is_refused_by_name_before_anything_starts(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name.replace(".", r"\.")):
+        raylog.testing.broker(configs={name: value})
+
+
 def test_create_topic_returns_when_every_broker_serves_it(three: Kafka) -> None:
     three.create_topic("made", 4, replication_factor=2, configs={"max_message_bytes": 1_000})
     for broker in range(3):
