@@ -19,7 +19,7 @@ from raylog.actors.quorum_disks import quorum_disks
 from raylog.actors.ray_launcher import RayLauncher
 from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.cluster import _launch, prepare_disks
-from raylog.errors import ClusterError
+from raylog.errors import ClusterError, ConfigError
 from raylog.placement.disks import encode_id, format_disk, with_controllers
 from raylog.placement.groups import NAMESPACE
 from raylog.types import Endpoint, node_id
@@ -95,7 +95,7 @@ def test_init_sets_the_brokers_configs_of_a_new_cluster_and_of_one_that_runs(emb
     assert embedded.folder is not None
     found = embedded.admin().describe_configs(broker="all", keys=["log.roll.ms", "num.partitions"])
     assert (found["log.roll.ms"].value, found["log.roll.ms"].source.name) == ("86400000", "DYNAMIC_DEFAULT_BROKER")
-    with pytest.raises(raylog.ConfigError, match=r"num\.partitions=0"):
+    with pytest.raises(ConfigError, match=r"num\.partitions=0"):
         raylog.init(embedded.folder, configs={"num.partitions": 0})
     assert raylog.init(embedded.folder, configs={"num.partitions": 2}) is embedded
     try:
