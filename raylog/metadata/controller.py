@@ -107,6 +107,7 @@ class Controller:
             case PeerJoined():
                 self._peers.add(event.peer)
                 self.quorum.add_observer(event.peer, now_ms)
+                self.quorum.peer_joined(now_ms)
             case PeerLeft():
                 self._peers.discard(event.peer)
                 self.quorum.remove_observer(event.peer, now_ms)

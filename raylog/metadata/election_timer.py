@@ -36,7 +36,7 @@ class ElectionTimer:
         self.restart(now_ms)
 
     def leader_lost(self, now_ms: int) -> None:
-        """The leader's process has ended."""
+        """The leader's process has ended, or there has been none since the members began."""
         self._hurry_ms = self._lost_leader_ms
         self.restart(now_ms)
 

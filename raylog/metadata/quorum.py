@@ -97,6 +97,7 @@ class Quorum:
         self.commit_index = snapshot.last_index
         self.delivered_index = snapshot.last_index
         self.term_start_index = 0  # of the entry that begins this leader's term
+        self._has_known_leader = False  # since this process began
         self._timer = ElectionTimer(config, draw_election_timeout_ms)
         self._votes: set[uuid.UUID] = set()
         self._progress: dict[uuid.UUID, Progress] = {}  # a leader's view of every other voter and observer
@@ -183,6 +184,14 @@ class Quorum:
         self._timer.paused(now_ms)
         for progress in self._progress.values():
             progress.heard_ms = now_ms
+
+    def peer_joined(self, now_ms: int) -> None:
+        """A member can be reached. Where nobody has led since this process began, all may just have: they need not wait for silence.
+
+        A leader that is there after all is not disturbed: whoever hears it refuses the vote that precedes an election.
+        """
+        if not self._has_known_leader and self.role is not Role.LEADER:
+            self._timer.leader_lost(now_ms)
 
     def peer_lost(self, peer: uuid.UUID, now_ms: int) -> None:
         """That member's process has ended, as far as can be seen: if it led, its silence is not waited for."""
@@ -475,6 +484,7 @@ class Quorum:
             self._outbox.end_term()
         self.role = role
         self.leader = leader
+        self._has_known_leader |= leader is not None
         self._votes = set()
         self._progress = {}
         self._confirmed_round = self._reported_round = self._round

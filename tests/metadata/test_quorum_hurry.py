@@ -54,3 +54,28 @@ def test_the_hurry_ends_when_a_leader_is_heard(follower: Quorum) -> None:
     follower.step(VOTERS[2], AppendRequest(2, 0, 0, (), 0, 0), 10)
     follower.ready()
     assert attempts(follower, 1_500) == [1_010]
+
+
+@pytest.fixture
+def beginner() -> Quorum:
+    """The second voter, just started."""
+    return Quorum(
+        VOTERS[1],
+        hard_state=HardState(),
+        snapshot=bootstrap_snapshot("c", VOTERS),
+        entries=[],
+        config=QuorumConfig(),
+        draw_election_timeout_ms=lambda: 1_000,
+        now_ms=0,
+    )
+
+
+def test_members_that_have_just_begun_do_not_wait_for_a_leader_that_there_never_was(beginner: Quorum) -> None:
+    assert attempts(beginner, 300) == []
+    beginner.peer_joined(300)
+    assert attempts(beginner, 500)[0] == 340
+
+
+def test_a_member_that_has_known_a_leader_waits_for_its_silence_whoever_joins(follower: Quorum) -> None:
+    follower.peer_joined(0)
+    assert attempts(follower, 2_500) == [1_000, 2_000]
