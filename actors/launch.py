@@ -4,12 +4,14 @@ Server actors must outlive the driver that asked for them and inherit nothing of
 deletes with the driver's job, nor ``uv run``'s wrapping of the interpreter. An actor inherits its creator's job, so the
 creator is this short-lived process, a job without a runtime environment. It makes the placement groups of the disks,
 creates the controllers that are not there, each pinned to its disk, waits until they listen, and prints one line of JSON:
-``{"controllers": [[host, port], …]}`` or ``{"error": …}``.
+``{"controllers": [[host, port], …]}`` or ``{"error": …}``. Before that it prints a line ``{"progress": [processes up, controllers
+that listen], "words": …}`` whenever one of these numbers rises.
 
-Input: ``{"ray_address", "disks": [folder, …], "controller_disks": [folder, …], "host", "timeout_s"}``. Or, for a cluster
-whose brokers are Ray nodes, ``{"ray_address", "steward": {"expected": disks, "controllers": 1, 3 or null, "configs": {…}},
-"timeout_s"}``: then it starts the steward, which does all that, and prints ``{"steward": …}``, how things stand. What has
-not started after ``timeout_s`` seconds is an error.
+Input: ``{"ray_address", "offers_token", "disks": [folder, …], "controller_disks": [folder, …], "host", "timeout_s"}``. Or, for
+a cluster whose brokers are Ray nodes, ``{"ray_address", "offers_token", "steward": {"expected": disks, "controllers": 1, 3 or
+null, "configs": {…}}, "timeout_s"}``: then it starts the steward, which does all that, and prints ``{"steward": …}``, how
+things stand. ``offers_token``: the Ray takes the token that this machine has. It is an error if nothing has moved for
+``timeout_s`` seconds.
 """
 
 from __future__ import annotations
@@ -35,9 +37,12 @@ from raylog.actors.spec import ServerSpec
 from raylog.errors import ClusterError, RaylogError
 from raylog.placement.disks import Disk, encode_id, open_disk
 from raylog.placement.groups import NAMESPACE, advertised_disks, ensure_group
+from raylog.placement.ray_connection import offer_token
+from raylog.starting import Patience
 from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
 
 PROCESS_ANSWER_S = 2.0
+POLL_S = 0.25
 
 
 def controller_name(disk: Disk) -> str:
@@ -47,6 +52,8 @@ def controller_name(disk: Disk) -> str:
 
 def launch(order: dict[str, Any]) -> dict[str, Any]:
     """Make what the order names exist; idempotent. Returns what is printed."""
+    if order["offers_token"]:
+        offer_token()
     ray.init(
         address=order["ray_address"],
         namespace=NAMESPACE,
@@ -68,13 +75,28 @@ def _launch_controllers(order: dict[str, Any]) -> list[Endpoint]:
         if disk.directory_id in offered:
             ensure_group(disk.directory_id)
     actors = [ensure_controller(open_disk(Path(path)), order["host"]) for path in order["controller_disks"]]
+    return _await_started(order["controller_disks"], actors, Patience(order["timeout_s"]))
+
+
+def _await_started(paths: Sequence[str], actors: Sequence[Any], patience: Patience) -> list[Endpoint]:
+    """Where they listen, once all do. Prints a line whenever another process is up or another controller listens."""
     starting = [actor.start.remote() for actor in actors]
-    _, late = ray.wait(starting, num_returns=len(starting), timeout=order["timeout_s"])
-    if late:
-        slow = [(path, actor) for path, actor, each in zip(order["controller_disks"], actors, starting) if each in late]
-        raise ClusterError(_why_not_started(slow, order["timeout_s"]))
-    endpoints: list[Endpoint] = ray.get(starting)
-    return endpoints
+    coming_up = [actor.pid.remote() for actor in actors]
+    while True:
+        ready, late = ray.wait(
+            [*starting, *coming_up], num_returns=2 * len(actors), timeout=min(POLL_S, patience.left_s)
+        )
+        listening = sum(each in ready for each in starting)
+        up = sum(each in ready for each in coming_up)
+        if patience.saw((up, listening)):
+            words = f"{up} of {len(actors)} controller processes are up, {listening} listen"
+            print(json.dumps({"progress": [up, listening], "words": words}), flush=True)
+        if listening == len(actors):
+            endpoints: list[Endpoint] = ray.get(starting)
+            return endpoints
+        if patience.has_ended:
+            slow = [(path, actor) for path, actor, each in zip(paths, actors, starting, strict=True) if each in late]
+            raise ClusterError(_why_not_started(slow, patience.still_s))
 
 
 def _why_not_started(slow: Sequence[tuple[str, Any]], timeout_s: float) -> str:
@@ -93,7 +115,7 @@ def _why_not_started(slow: Sequence[tuple[str, Any]], timeout_s: float) -> str:
             state = str(error).strip().splitlines()[-1]
         found.append(f"that on {path}: {state}")
     return (
-        f"a controller has not started within {timeout_s:g} s ({'; '.join(found)}): see `ray status` and Ray's logs of the "
+        f"nothing has moved for {timeout_s:g} s: a controller has not started ({'; '.join(found)}): see `ray status` and Ray's logs of the "
         "ControllerActor; it goes on starting, and the same call again waits for it"
     )
 

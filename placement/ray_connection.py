@@ -164,7 +164,7 @@ def connect_ray(address: str, timeout_s: float, *, log_to_driver: bool = False) 
     await_ray(target, deadline)
     try:
         if target.is_here:
-            _offer_token()
+            offer_token()
         with loopback_only() if is_loopback(target.endpoint) else nullcontext(), one_attempt():
             ray.init(address=target.endpoint, log_to_driver=log_to_driver, logging_level=logging.ERROR)
         return deadline
@@ -299,7 +299,7 @@ def _own_token() -> str | None:
     return str(raylet.AuthenticationTokenLoader.instance().get_raw_token(ignore_auth_mode=True))
 
 
-def _offer_token() -> None:
+def offer_token() -> None:
     """As ``ray.init("auto")`` does, which takes no address and so might find another Ray than the one that was asked."""
     from ray._private.authentication import authentication_token_setup
 

@@ -13,12 +13,9 @@ the same cluster, and in another process attaches to it.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
-import os
 import secrets
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -42,6 +39,7 @@ from raylog.errors import (
     RayError,
     RaylogError,
 )
+from raylog.launcher import Launcher
 from raylog.metadata.broker_configs import for_all_brokers
 from raylog.placement.disks import (
     Disk,
@@ -69,15 +67,13 @@ from raylog.placement.ray_connection import (
     ensure_ray,
     is_connected,
 )
-from raylog.placement.ray_environment import (
-    RAY_CLUSTERS,
-)
+from raylog.starting import Standing, Start
 from raylog.types import Endpoint
 from raylog.wire.private import ClusterStatus, DescribeQuorum, RegisterDisks, Shutdown
 
 DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"
-_LAUNCHER_S = 30.0  # in which the process that asks Ray for controllers has to come up, and to end
+_STATUS_S = 10.0
 _REFUSALS_S = 2.0  # for which a cluster is asked whose controllers refuse connections: one may be starting again
 
 logger = logging.getLogger("raylog")
@@ -235,10 +231,49 @@ def init(
     "local" always starts one, anything else is Ray's address. A Ray started here prints nothing of
     its workers unless ``log_to_driver``.
 
-    Raises DiskError for a folder that can't be used; RayError for a Ray that can't, or doesn't answer within ``timeout_s`` seconds, at most
-    30; ClusterError when one of the steps that follow takes longer than ``timeout_s`` seconds: the controllers start, take the disks
-    in, every broker serves, every controller votes.
+    Waits for as long as something moves: processes come up, logs are opened, bytes are recovered. How far it is goes to the logger
+    "raylog.start", at level INFO. Raises DiskError for a folder that can't be used; RayError for a Ray that can't, or doesn't answer
+    within ``timeout_s`` seconds, at most 30; ClusterError when nothing has moved for ``timeout_s`` seconds, which says what stands still.
     """
+    return start_cluster(
+        folder,
+        Start(timeout_s, logging.getLogger("raylog.start").info),
+        brokers=brokers,
+        disks_per_broker=disks_per_broker,
+        controllers=controllers,
+        racks=racks,
+        listeners=listeners,
+        advertised_listeners=advertised_listeners,
+        configs=configs,
+        name=name,
+        host=host,
+        ray_address=ray_address,
+        log_to_driver=log_to_driver,
+    )
+
+
+def start_cluster(
+    folder: str | Path,
+    start: Start,
+    *,
+    brokers: int,
+    disks_per_broker: int,
+    controllers: int | None,
+    racks: Sequence[str] | None,
+    listeners: Sequence[str] | None,
+    advertised_listeners: Sequence[str] | None,
+    configs: Mapping[str, Any] | None,
+    host: str,
+    ray_address: str | None,
+    name: str = DEFAULT_NAME,
+    log_to_driver: bool = False,
+    launcher: Launcher | None = None,
+) -> Cluster:
+    """What ``init`` does, with a patience and reports of the caller's.
+
+    With a ``launcher``, the caller has just started the Ray at ``ray_address``: this process does not connect to it.
+    """
+    timeout_s = start.patience.still_s
     home = Path(folder).expanduser().resolve()
     wanted = listeners_of_brokers(brokers, listeners, advertised_listeners)
     brokers_configs = for_all_brokers(configs)
@@ -248,27 +283,42 @@ def init(
             raise ClusterError("the cluster runs with other listeners: shut it down before they are changed")
         existing = _clusters.get(home)
         if running is not None and len(running.address.bootstrap) >= (controllers or 1):
-            set_for_all(running.address, brokers_configs, {}, timeout_s=timeout_s)
+            if brokers_configs:
+                set_for_all(running.address, brokers_configs, {}, timeout_s=timeout_s)
             return existing if existing is not None and existing.address == running.address else running
         found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), wanted)
         homes = quorum_disks(found, controllers)
-        owns_ray, gcs_address = ensure_ray(
-            _resources(found),
-            ray_address,
-            log_to_driver=log_to_driver,
-            timeout_s=min(CONNECT_TIMEOUT_S, timeout_s),
-        )
-        endpoints = _launch(gcs_address, found, homes, host, timeout_s)
+        with contextlib.ExitStack() as ends:
+            owns_ray, gcs_address, is_own_ray = False, ray_address or "", launcher is not None
+            if launcher is None:
+                launcher = ends.enter_context(Launcher(is_loopback=_expects_loopback(ray_address)))
+                with start.phase("ray"):
+                    owns_ray, gcs_address = ensure_ray(
+                        _resources(found),
+                        ray_address,
+                        log_to_driver=log_to_driver,
+                        timeout_s=min(CONNECT_TIMEOUT_S, timeout_s),
+                    )
+            if launcher.is_loopback != gcs_address.startswith("127."):
+                launcher = ends.enter_context(Launcher(is_loopback=not launcher.is_loopback))
+            with start.phase("controllers"):
+                endpoints = _launch(launcher, gcs_address, found, homes, host, start, is_own_ray=is_own_ray)
         found = [with_controllers(disk, endpoints) for disk in found]
         if running is not None:
             owns_ray, is_started_here = (existing._owns_ray, existing._is_started_here) if existing else (False, False)
         else:
             is_started_here = True
         cluster = Cluster(_address(name, found[0]), folder=home, owns_ray=owns_ray, is_started_here=is_started_here)
-        set_for_all(cluster.address, brokers_configs, {}, timeout_s=timeout_s)
-        call(cluster.address, RegisterDisks(tuple(_registration(disk, host) for disk in found)), timeout_s=timeout_s)
-        _await_brokers(cluster, {disk.broker_id for disk in found}, timeout_s)
-        _await_voters(cluster, len(homes), timeout_s)
+        with start.phase("disks"):
+            if brokers_configs:
+                set_for_all(cluster.address, brokers_configs, {}, timeout_s=timeout_s)
+            call(
+                cluster.address, RegisterDisks(tuple(_registration(disk, host) for disk in found)), timeout_s=timeout_s
+            )
+        with start.phase("brokers"):
+            _await_brokers(cluster, {disk.broker_id for disk in found}, start)
+        with start.phase("voters"):
+            _await_voters(cluster, len(homes), start)
         _clusters[home] = cluster
         return cluster
 
@@ -308,7 +358,8 @@ def arrange(
         "steward": {"expected": disks, "controllers": controllers, "configs": brokers_configs},
         "timeout_s": timeout_s,
     }
-    status: dict[str, Any] = _run_launcher(order, timeout_s)["steward"]
+    with Launcher(is_loopback=str(order["ray_address"]).startswith("127.")) as launcher:
+        status: dict[str, Any] = launcher.carry_out(order, Start(timeout_s))["steward"]
     return status
 
 
@@ -505,48 +556,34 @@ def _resources(disks: Sequence[Disk]) -> dict[str, float]:
 
 
 def _launch(
-    gcs_address: str, disks: Sequence[Disk], homes: Sequence[Disk], host: str, timeout_s: float
+    launcher: Launcher,
+    gcs_address: str,
+    disks: Sequence[Disk],
+    homes: Sequence[Disk],
+    host: str,
+    start: Start,
+    *,
+    is_own_ray: bool = False,
 ) -> list[Endpoint]:
     order = {
         "ray_address": gcs_address,
         "disks": [str(disk.path) for disk in disks],
         "controller_disks": [str(disk.path) for disk in homes],
         "host": host,
-        "timeout_s": timeout_s,
+        "timeout_s": start.patience.still_s,
     }
-    answer = _run_launcher(order, timeout_s)
+    answer = launcher.carry_out(order, start, is_own_ray=is_own_ray)
     return [Endpoint(host, port) for host, port in answer["controllers"]]
 
 
-def _run_launcher(order: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-    """What a process that inherits nothing of this one has to say of its order (``raylog.actors.launch``)."""
-    gcs_address = order["ray_address"]
-    environment = {**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "PYTHONWARNINGS": "ignore"}
-    if gcs_address.startswith("127."):
-        environment[RAY_CLUSTERS] = "0"
-    environment.pop("RAY_RUNTIME_ENV_HOOK", None)
-    environment.pop("RAY_JOB_CONFIG_JSON_ENV_VAR", None)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "raylog.actors.launch"],
-            input=json.dumps(order),
-            capture_output=True,
-            text=True,
-            timeout=timeout_s + _LAUNCHER_S,
-            env=environment,
-        )
-    except subprocess.TimeoutExpired:
-        raise ClusterError(
-            f"the controller did not start within {timeout_s:g} s: the Ray at {gcs_address} does not let a new program in; "
-            "see `ray status` and Ray's logs, or `raylog doctor`"
-        ) from None
-    lines = done.stdout.strip().splitlines()
-    answer: dict[str, Any] = (
-        json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {"error": done.stderr.strip()[-2000:]}
-    )
-    if "error" in answer:
-        raise ClusterError(f"the controller did not start: {answer['error']}")
-    return answer
+def _expects_loopback(ray_address: str | None) -> bool:
+    """Whether the Ray that ``ensure_ray`` is going to find or start listens on the loopback interface."""
+    if is_connected():
+        import ray
+
+        return str(ray.get_runtime_context().gcs_address).startswith("127.")
+    address = ray_address or running_ray()
+    return address in (None, "local") or str(address).startswith("127.")
 
 
 # ------------------------------------------------------------------ waiting
@@ -570,31 +607,45 @@ def _check_answers(cluster: Cluster, deadline: Deadline) -> None:
         ) from error
 
 
-def _await_brokers(cluster: Cluster, wanted: set[int], timeout_s: float) -> None:
-    deadline = Deadline.after(timeout_s)
-    missing = wanted
-    while not deadline.has_passed:
-        live = {broker["id"] for broker in cluster.status(deadline.left_s())["brokers"] if broker["live"]}
-        missing = wanted - live
+def _await_brokers(cluster: Cluster, wanted: set[int], start: Start) -> None:
+    """Wait until they all serve, for as long as something moves."""
+    standing, missing = None, wanted
+    while True:
+        try:
+            status = cluster.status(min(_STATUS_S, max(1.0, start.patience.left_s)))
+        except RaylogError as error:
+            logger.debug("the controllers do not answer: %s", error)
+        else:
+            missing = wanted - {broker["id"] for broker in status["brokers"] if broker["live"]}
+            standing = Standing.of(status, wanted)
+            start.saw(standing.numbers, standing.words)
         if not missing:
             return
+        if start.patience.has_ended:
+            break
         time.sleep(0.1)  # asking is work for the very processes that are waited for
     raise ClusterError(
-        f"after {timeout_s:g} s broker {', '.join(map(str, sorted(missing)))} does not serve yet: "
-        "see Ray's logs of the BrokerActor, or `raylog doctor`"
+        f"nothing has moved for {start.patience.still_s:g} s: broker {', '.join(map(str, sorted(missing)))} does not serve yet "
+        f"({standing.words if standing is not None else 'no controller answers'}); see Ray's logs of the BrokerActor, or "
+        "`raylog doctor`. It goes on starting, and the same call again waits for it"
     )
 
 
-def _await_voters(cluster: Cluster, count: int, timeout_s: float) -> None:
+def _await_voters(cluster: Cluster, count: int, start: Start) -> None:
     """Wait until all controllers that were started vote: one on a blank disk has to catch up first."""
-    deadline = Deadline.after(timeout_s)
-    quorum: dict[str, Any] = {"voters": []}
-    while not deadline.has_passed:
-        quorum = cluster.quorum(timeout_s=deadline.left_s())
-        if len(quorum["voters"]) >= count and all(voter["reachable"] for voter in quorum["voters"]):
+    quorum: dict[str, Any] = {"voters": [], "observers": []}
+    while True:
+        with contextlib.suppress(RaylogError):
+            quorum = cluster.quorum(timeout_s=_STATUS_S)
+        there = sorted(voter["broker"] for voter in quorum["voters"] if voter["reachable"])
+        if len(quorum["voters"]) >= count and len(there) == len(quorum["voters"]):
             return
+        copied = sum(max(0, each["log_end_offset"]) for each in [*quorum["voters"], *quorum["observers"]])
+        start.saw((len(there), copied), f"{len(there)} of {count} controllers vote")
+        if start.patience.has_ended:
+            break
         time.sleep(0.1)
-    there = sorted(voter["broker"] for voter in quorum["voters"] if voter["reachable"])
     raise ClusterError(
-        f"after {timeout_s:g} s {len(there)} of {count} controllers vote, those of the brokers {there}: see `raylog quorum status`"
+        f"nothing has moved for {start.patience.still_s:g} s: {len(there)} of {count} controllers vote, those of the brokers "
+        f"{there}: see `raylog quorum status`"
     )

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,12 +26,13 @@ from raylog.cli.recovery import await_recovery, recovery_words
 from raylog.errors import ClusterError, RayError
 from raylog.placement.local_ray import running_ray
 from raylog.placement.ray_environment import RAY_CLUSTERS, RAY_STARTUPS
+from raylog.starting import Start
 
 RAY_NOTE = "ray-started-by-raylog.json"
 RAY_HEAD_PORT = 6379
 END_TIMEOUT_S = 5
 RAY_START_TIMEOUT_S = 300
-RECOVERY_PATIENCE_S = 30
+REPORT_EVERY_S = 10
 RECONNECT_TIMEOUT_S = 7 * 24 * 3600
 
 
@@ -80,21 +82,24 @@ def up(
     timeout: Annotated[
         float,
         typer.Option(
-            min=0, help="Seconds in which the brokers have to serve, and at most 30 of them for Ray to answer."
+            min=0,
+            help="Give up when nothing has moved for so many seconds: no process, log, byte or broker. Ray has 30 at most to answer.",
         ),
     ] = 60,
     as_json: AsJson = False,
 ) -> None:
     """Start the cluster under FOLDER, or find it running; data that is there comes back.
 
-    Returns when every broker serves, and says what recovery did to their logs. The cluster runs on until `raylog down`.
+    Returns when every broker serves and every log is open, however long that takes while something moves, and says what recovery did
+    to the logs. The cluster runs on until `raylog down`.
 
     With --disks it is the cluster of this Ray's nodes, each of which was started with
     --resources="$(raylog node resources FOLDER…)". Then the command returns at once and says what is missing: nodes may join before
     and after it, also later ones, which become brokers.
     """
     from raylog.cli.configs import parse_changes
-    from raylog.cluster import has_run, init
+    from raylog.cluster import has_run, start_cluster
+    from raylog.launcher import Launcher
     from raylog.metadata.broker_configs import REPLICATION_FACTOR_UNSET, for_all_brokers
 
     configs = for_all_brokers(parse_changes(config, "--config"))
@@ -107,25 +112,34 @@ def up(
         return
     with progress_bar(quiet=as_json) as progress:
         task = progress.add_task("Ray", total=3)
-        address = address or running_ray() or _start_ray(folder, brokers, rack, disks_per_broker)
-        progress.update(task, advance=1, description="brokers")
-        if controllers is None and not has_run(folder):
-            controllers = 3 if brokers >= 3 else 1
-        cluster = init(
-            folder,
-            brokers=brokers,
-            disks_per_broker=disks_per_broker,
-            controllers=controllers,
-            racks=rack,
-            listeners=listeners,
-            advertised_listeners=advertised_listeners,
-            configs=configs,
-            host=host,
-            ray_address=address,
-            timeout_s=timeout,
-        )
+        start = Start(timeout, _reporter(lambda words: progress.update(task, description=words), quiet=as_json))
+        launcher = None
+        with contextlib.ExitStack() as ends:
+            address = address or running_ray()
+            if address is None:
+                launcher = ends.enter_context(Launcher(is_loopback=True))  # comes up beside Ray
+                with start.phase("ray"):
+                    address = _start_ray(folder, brokers, rack, disks_per_broker)
+            progress.update(task, advance=1, description="controllers")
+            if controllers is None and not has_run(folder):
+                controllers = 3 if brokers >= 3 else 1
+            cluster = start_cluster(
+                folder,
+                start,
+                brokers=brokers,
+                disks_per_broker=disks_per_broker,
+                controllers=controllers,
+                racks=rack,
+                listeners=listeners,
+                advertised_listeners=advertised_listeners,
+                configs=configs,
+                host=host,
+                ray_address=address,
+                launcher=launcher,
+            )
         progress.update(task, advance=1, description="logs")
-        status = await_recovery(cluster, RECOVERY_PATIENCE_S)
+        with start.phase("logs"):
+            status = await_recovery(cluster, start)
         progress.update(task, advance=1)
     state = {
         "cluster_id": cluster.address.cluster_id,
@@ -133,6 +147,7 @@ def up(
         "folder": str(Path(folder).resolve()),
         "brokers": status["brokers"],
         "logs": status["logs"],
+        "phases_s": {name: round(taken_s, 3) for name, taken_s in start.phases_s.items()},
     }
     if as_json:
         print_json(state)
@@ -149,6 +164,20 @@ def up(
         f"       raylog status{option}",
         f"       raylog down{where}",
     )
+
+
+def _reporter(draw: Callable[[str], None], *, quiet: bool) -> Callable[[str], None]:
+    """Draws how far a start is on a terminal; elsewhere says it in a line now and then."""
+    said_at = time.monotonic()
+
+    def report(words: str) -> None:
+        nonlocal said_at
+        draw(words)
+        if not quiet and not sys.stderr.isatty() and time.monotonic() > said_at + REPORT_EVERY_S:
+            said_at = time.monotonic()
+            notice(words)
+
+    return report
 
 
 def _up_on_nodes(
@@ -328,7 +357,11 @@ def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: 
     environment = (
         RAY_STARTUPS
         | os.environ
-        | {"RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S), RAY_CLUSTERS: "0"}
+        | {
+            "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S),
+            "RAY_prestart_worker_first_driver": "0",  # that is the process that starts the controllers: it runs no tasks
+            RAY_CLUSTERS: "0",
+        }
     )
     try:
         done = subprocess.run(

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from raylog.errors import RaylogError
+from raylog.starting import Standing, Start
 
 if TYPE_CHECKING:
     from raylog.cluster import Cluster
@@ -38,17 +39,18 @@ def recovery_words(logs: dict[str, Any]) -> str | None:
     return ", ".join(sentences) or None
 
 
-def await_recovery(cluster: Cluster, timeout_s: float) -> dict[str, Any]:
-    """The cluster's status once every log is open, or what it is after that time."""
-    deadline = time.monotonic() + timeout_s
+def await_recovery(cluster: Cluster, start: Start) -> dict[str, Any]:
+    """The cluster's status once every log is open, or what it is when nothing has moved for long."""
     while True:
         try:
             status = cluster.status()
         except RaylogError:
-            if time.monotonic() > deadline:
+            if start.patience.has_ended:
                 raise
         else:
-            if not status["logs"]["opening"] or time.monotonic() > deadline:
+            standing = Standing.of(status, {broker["id"] for broker in status["brokers"]})
+            start.saw(standing.numbers, standing.words)
+            if not status["logs"]["opening"] or start.patience.has_ended:
                 return status
         time.sleep(POLL_S)
 

@@ -20,8 +20,10 @@ from raylog.actors.ray_launcher import RayLauncher
 from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.cluster import _launch, prepare_disks
 from raylog.errors import ClusterError, ConfigError
-from raylog.placement.disks import encode_id, format_disk, with_controllers
+from raylog.launcher import Launcher
+from raylog.placement.disks import Disk, encode_id, format_disk, with_controllers
 from raylog.placement.groups import NAMESPACE
+from raylog.starting import Start
 from raylog.types import Endpoint, node_id
 
 pytestmark = pytest.mark.ray
@@ -248,11 +250,17 @@ def test_a_controller_that_has_not_started_in_time_is_named_with_what_ray_has_do
 ) -> None:
     disks = quorum_disks(prepare_disks(short_folder / "late", 1, None), 1)
     where = str(ray.get_runtime_context().gcs_address)
+
+    def launched(disks: list[Disk], still_s: float) -> list[Endpoint]:
+        with Launcher(is_loopback=where.startswith("127.")) as launcher:
+            return _launch(launcher, where, disks, disks, "127.0.0.1", Start(still_s))
+
     with pytest.raises(
-        ClusterError, match=r"a controller has not started within 0\.01 s \(that on .*/late/broker-0: \w+"
+        ClusterError,
+        match=r"nothing has moved for 0\.01 s: a controller has not started \(that on .*/late/broker-0: \w+",
     ):
-        _launch(where, disks, disks, "127.0.0.1", 0.01)
-    [endpoint] = _launch(where, disks, disks, "127.0.0.1", PATIENCE_S)
+        launched(disks, 0.01)
+    [endpoint] = launched(disks, PATIENCE_S)
     with_controllers(disks[0], [endpoint])
     raylog.connect(folder=short_folder / "late").shutdown()
 

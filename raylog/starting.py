@@ -1,0 +1,125 @@
+"""How long a start is waited for: as long as something moves.
+
+How long a cluster takes to come up depends on the machine and on what recovery has to read, so a bound
+on the whole would be wrong on one machine or another. A start is given up when nothing has moved for a
+while: no process came up, no log was opened, no byte was recovered, no broker began to serve. Each of
+these is a number that only grows, so a process that dies and comes back again and again is no movement.
+
+Imports nothing of raylog's: the process that starts the controllers uses it, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+Report = Callable[[str], None]
+"""Is called with words for a person whenever something has moved."""
+
+
+class Patience:
+    """Ends when no number has risen for ``still_s`` seconds."""
+
+    def __init__(self, still_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.still_s = still_s
+        self._clock = clock
+        self._best: list[int] = []
+        self._moved_at = clock()
+
+    def saw(self, numbers: Sequence[int]) -> bool:
+        """Whether one of them is higher than it ever was."""
+        best = [*self._best, *[-1] * (len(numbers) - len(self._best))]
+        has_moved = any(now > before for now, before in zip(numbers, best, strict=True))
+        if has_moved:
+            self._best = [max(pair) for pair in zip(numbers, best, strict=True)]
+            self._moved_at = self._clock()
+        return has_moved
+
+    def begin(self) -> None:
+        """Something else is waited for from now on."""
+        self._best = []
+        self._moved_at = self._clock()
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self._moved_at + self.still_s - self._clock())
+
+    @property
+    def has_ended(self) -> bool:
+        return self._clock() >= self._moved_at + self.still_s
+
+
+class Start:
+    """One start of a cluster: its patience, to whom it reports, and how long each phase took."""
+
+    def __init__(
+        self, still_s: float, report: Report | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.patience = Patience(still_s, clock)
+        self.phases_s: dict[str, float] = {}
+        self._report = report
+        self._clock = clock
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What is done meanwhile is that phase of the start; it has a patience of its own."""
+        self.patience.begin()
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self.phases_s[name] = self.phases_s.get(name, 0.0) + self._clock() - began
+
+    def saw(self, numbers: Sequence[int], words: str) -> None:
+        """How far it is now."""
+        if self.patience.saw(numbers) and self._report is not None:
+            self._report(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a cluster is whose controllers serve."""
+
+    processes: int
+    processes_known: int
+    brokers: int
+    brokers_wanted: int
+    logs_open: int
+    logs_known: int
+    recovered_bytes: int
+
+    @classmethod
+    def of(cls, status: dict[str, Any], wanted: Collection[int]) -> Standing:
+        """From what ``Cluster.status`` returns; ``wanted`` are the ids of the brokers that are waited for."""
+        logs = status["logs"]
+        is_open = sum(logs[condition] for condition in ("clean", "whole", "suspect", "missing"))
+        return cls(
+            processes=sum(actor["state"] == "live" for actor in status["actors"]),
+            processes_known=len(status["actors"]),
+            brokers=sum(broker["live"] for broker in status["brokers"] if broker["id"] in wanted),
+            brokers_wanted=len(wanted),
+            logs_open=is_open,
+            logs_known=is_open + logs["opening"],
+            recovered_bytes=logs["scanned_bytes"],
+        )
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What grows while the start goes on."""
+        return self.processes, self.brokers, self.logs_open, self.recovered_bytes
+
+    @property
+    def words(self) -> str:
+        """For a person."""
+        said = [
+            f"{self.brokers} of {self.brokers_wanted} brokers serve",
+            f"{self.processes} of {self.processes_known} processes are up",
+        ]
+        if self.logs_known:
+            said.append(f"{self.logs_open:,} of {self.logs_known:,} logs are open")
+        if self.recovered_bytes:
+            said.append(f"{self.recovered_bytes / 1e6:,.1f} MB recovered")
+        return ", ".join(said)
