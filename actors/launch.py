@@ -36,8 +36,9 @@ from raylog.actors.ray_launcher import CONTROLLER_PREFIX, pinned
 from raylog.actors.spec import ServerSpec
 from raylog.errors import ClusterError, RaylogError
 from raylog.placement.disks import Disk, encode_id, open_disk
-from raylog.placement.groups import NAMESPACE, advertised_disks, ensure_group
+from raylog.placement.groups import advertised_disks, ensure_group
 from raylog.placement.ray_connection import offer_token
+from raylog.placement.resources import NAMESPACE
 from raylog.starting import Patience
 from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
 

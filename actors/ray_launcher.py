@@ -18,14 +18,8 @@ import ray
 from raylog.actors.ray_actors import RAY_CLASSES
 from raylog.actors.spec import ServerSpec
 from raylog.placement.disks import encode_id
-from raylog.placement.groups import (
-    NAMESPACE,
-    actor_options,
-    advertised_disks,
-    ensure_group,
-    find_group,
-    remove_group,
-)
+from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group, remove_group
+from raylog.placement.resources import NAMESPACE
 from raylog.types import Endpoint
 
 STEWARD_NAME = "raylog:steward"

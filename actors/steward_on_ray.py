@@ -32,7 +32,8 @@ from raylog.client.address import ClusterAddress
 from raylog.errors import ClusterError, RaylogError
 from raylog.placement.disks import Disk, Reservation, decode_id
 from raylog.placement.founding import JoinedDisk, KnownBroker
-from raylog.placement.groups import NAMESPACE, advertised_disks, ensure_group
+from raylog.placement.groups import advertised_disks, ensure_group
+from raylog.placement.resources import NAMESPACE
 from raylog.types import Endpoint
 from raylog.wire.private import ClusterStatus, DescribeQuorum, RegisterDisks
 

@@ -24,7 +24,7 @@ from ray.cluster_utils import Cluster as RayCluster
 import raylog
 from raylog.cluster import prepare_disks
 from raylog.errors import RaylogError
-from raylog.placement.groups import node_resources
+from raylog.placement.resources import node_resources
 
 BROKERS = 3
 WAIT_S = 240.0

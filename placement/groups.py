@@ -1,7 +1,7 @@
 """Pinning actors to disks with Ray's own scheduler.
 
-A Ray node that holds a disk was started with the resource ``raylog:disk:<directory id>`` (capacity 1,000; ``node_resources``
-prints it). One detached placement group per disk reserves the whole of it, and every actor that writes to the disk is
+A Ray node that holds a disk was started with the resource ``raylog:disk:<directory id>`` (capacity 1,000; ``resources``
+says it). One detached placement group per disk reserves the whole of it, and every actor that writes to the disk is
 scheduled into that group with ``num_cpus=0`` and 1 of the resource: an actor that asked for no resource would ignore its group.
 When the folder reappears on another Ray node, Ray moves the group there and actors created later follow.
 
@@ -22,11 +22,9 @@ an actor's environment with its job's; who creates the first actor does that fro
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
 import ray
 from ray.util.placement_group import (
@@ -37,21 +35,18 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raylog.errors import ClusterError, DiskError
-from raylog.placement.disks import (
-    Configs,
-    encode_id,
-    open_disk,
-    read_disk,
-    reserve_disk,
-    with_configs,
-    with_listeners,
+from raylog.errors import ClusterError
+from raylog.placement.disks import encode_id
+from raylog.placement.resources import (
+    DISK_CAPACITY,
+    FOLDER_PREFIX,
+    NAMESPACE,
+    RESOURCE_PREFIX,
+    disk_resource,
+    read_folder,
 )
-from raylog.placement.listeners import Listeners
 from raylog.types import SERVER_PROCESS
 
-NAMESPACE = "raylog"
-DISK_CAPACITY = 1000
 ADDRESS_SHARE = 0.001
 ADDRESS_PIN_NOTICE = (
     "this Ray was started without disk resources: replicas are pinned by node address; start nodes with "
@@ -61,8 +56,6 @@ _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(8 << 20), "MALLOC_TRIM_THRESHOLD_": 
 """Buffers of a megabyte come and go with every fetch: kept by the process, they cost no page faults (7 % of a leader's CPU time)."""
 RACK_LABELS = ("raylog/rack", "ray.io/availability-zone")
 """Labels of a Ray node that name its rack, the first that is there."""
-_RESOURCE_PREFIX = "raylog:disk:"
-_FOLDER_PREFIX = "raylog:folder:"
 _GROUP_PREFIX = "raylog-disk-"
 
 
@@ -77,61 +70,9 @@ class AdvertisedDisk:
     rack: str | None = None
 
 
-def disk_resource(directory_id: uuid.UUID) -> str:
-    """The name of a disk's Ray resource."""
-    return _RESOURCE_PREFIX + str(directory_id)
-
-
 def group_name(directory_id: uuid.UUID) -> str:
     """The name of a disk's placement group."""
     return _GROUP_PREFIX + encode_id(directory_id)
-
-
-def node_resources(paths: Iterable[Path]) -> dict[str, int]:
-    """What ``ray start --resources`` takes on the node that holds these formatted folders. Asks no Ray.
-
-    Raises DiskError for a folder that is not a disk, and for one directory id in two folders (a copied disk).
-    """
-    resources: dict[str, int] = {}
-    for path in paths:
-        name = disk_resource(open_disk(path).directory_id)
-        if name in resources:
-            raise DiskError(f"{path} has the directory id of another folder in the list: one is a copy, remove it")
-        resources[name] = DISK_CAPACITY
-    return resources
-
-
-def advertisement(
-    paths: Iterable[Path], *, rack: str | None = None, listeners: Listeners | None = None, configs: Configs = ()
-) -> dict[str, int]:
-    """What ``ray start --resources`` takes on a node whose disks the cluster on this Ray may use. Asks no Ray.
-
-    A blank folder is given its directory id, and ``rack``, which it keeps; ``listeners`` and ``configs`` are noted in any.
-    Raises DiskError for a folder that is missing, or neither blank nor a disk, and for one directory id in two folders (a copied disk).
-    """
-    resources: dict[str, int] = {}
-    for path in paths:
-        folder = path.resolve()
-        disk = read_disk(folder)
-        if disk is None:
-            directory_id = reserve_disk(folder, rack=rack, listeners=listeners, configs=configs).directory_id
-        else:
-            directory_id = disk.directory_id
-            if listeners is not None:
-                with_listeners(disk, listeners)
-            if configs:
-                with_configs(disk, configs)
-        if disk_resource(directory_id) in resources:
-            raise DiskError(f"{path} has the directory id of another folder in the list: one is a copy, remove it")
-        resources[disk_resource(directory_id)] = DISK_CAPACITY
-        resources[folder_resource(directory_id, folder)] = 1
-    return resources
-
-
-def folder_resource(directory_id: uuid.UUID, path: Path) -> str:
-    """The name of the resource that says where a disk's folder is."""
-    text = quote(str(path)).replace("_group_", "%5Fgroup%5F")  # which would be a placement group's to Ray
-    return f"{_FOLDER_PREFIX}{directory_id}:{text}"
 
 
 def advertised_disks() -> dict[uuid.UUID, AdvertisedDisk]:
@@ -143,19 +84,14 @@ def advertised_disks() -> dict[uuid.UUID, AdvertisedDisk]:
             continue
         labels = node.get("Labels") or {}
         rack = next((labels[label] for label in RACK_LABELS if labels.get(label)), None)
-        paths = dict(_read_folder(name) for name in node["Resources"] if name.startswith(_FOLDER_PREFIX))
+        paths = dict(read_folder(name) for name in node["Resources"] if name.startswith(FOLDER_PREFIX))
         for name in node["Resources"]:
-            if name.startswith(_RESOURCE_PREFIX):
-                directory_id = uuid.UUID(name.removeprefix(_RESOURCE_PREFIX))
+            if name.startswith(RESOURCE_PREFIX):
+                directory_id = uuid.UUID(name.removeprefix(RESOURCE_PREFIX))
                 found[directory_id] = AdvertisedDisk(
                     directory_id, node["NodeID"], node["NodeManagerAddress"], paths.get(directory_id), rack
                 )
     return found
-
-
-def _read_folder(resource: str) -> tuple[uuid.UUID, Path]:
-    directory_id, _, path = resource.removeprefix(_FOLDER_PREFIX).partition(":")
-    return uuid.UUID(directory_id), Path(unquote(path))
 
 
 def find_group(directory_id: uuid.UUID) -> PlacementGroup | None:

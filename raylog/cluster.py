@@ -368,7 +368,7 @@ def arrangement(timeout_s: float = 10) -> dict[str, Any] | None:
     import ray
 
     from raylog.actors.ray_launcher import STEWARD_NAME
-    from raylog.placement.groups import NAMESPACE
+    from raylog.placement.resources import NAMESPACE
 
     try:
         steward: Any = ray.get_actor(STEWARD_NAME, namespace=NAMESPACE)
@@ -421,7 +421,7 @@ def find(
         deadline = connect_ray(ray_address or "auto", timeout_s)
     import ray
 
-    from raylog.placement.groups import NAMESPACE
+    from raylog.placement.resources import NAMESPACE
 
     where = f"the Ray at {ray.get_runtime_context().gcs_address}"
     names = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
@@ -442,7 +442,7 @@ def _credentials(where: str, controllers: Sequence[str], deadline: Deadline) -> 
     """What the first controller to answer says of its cluster; the others may be away, or ending."""
     import ray
 
-    from raylog.placement.groups import NAMESPACE
+    from raylog.placement.resources import NAMESPACE
 
     asked: dict[Any, str] = {}
     failures: list[str] = []
@@ -529,7 +529,7 @@ def prepare_disks(home: Path, brokers: int, racks: Sequence[str] | None, disks_e
 
 
 def _address(name: str, disk: Disk) -> ClusterAddress:
-    from raylog.placement.groups import NAMESPACE
+    from raylog.placement.resources import NAMESPACE
 
     if not disk.controllers:
         raise ClusterError(f"{disk.path} does not say where its controller is: start the cluster with raylog.init()")
@@ -550,7 +550,7 @@ def _registration(disk: Disk, host: str) -> dict[str, Any]:
 
 
 def _resources(disks: Sequence[Disk]) -> dict[str, float]:
-    from raylog.placement.groups import node_resources
+    from raylog.placement.resources import node_resources
 
     return {**node_resources(disk.path for disk in disks)}
 

@@ -341,8 +341,8 @@ def _bootstrap_servers(state: dict[str, Any]) -> str:
 def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: int) -> str:
     """Start a Ray on the loopback interface that outlives this command; its address."""
     from raylog.cluster import prepare_disks
-    from raylog.placement.groups import node_resources
     from raylog.placement.ray_connection import OBJECT_STORE_BYTES
+    from raylog.placement.resources import node_resources
 
     disks = prepare_disks(folder, brokers, racks, disks_each)
     port = _free_port(RAY_HEAD_PORT)

@@ -54,8 +54,8 @@ def resources(
     """
     from raylog.cli.configs import parse_changes
     from raylog.metadata.broker_configs import for_all_brokers
-    from raylog.placement.groups import advertisement
     from raylog.placement.listeners import listeners_of
+    from raylog.placement.resources import advertisement
 
     configs = for_all_brokers(parse_changes(config, "--config"))
     print_json(

@@ -18,17 +18,8 @@ from ray.util.state import get_actor, get_placement_group
 
 from raylog.errors import ClusterError, DiskError
 from raylog.placement.disks import format_disk, open_disk, read_reservation
-from raylog.placement.groups import (
-    NAMESPACE,
-    actor_options,
-    advertised_disks,
-    advertisement,
-    disk_resource,
-    ensure_group,
-    find_group,
-    node_resources,
-    remove_group,
-)
+from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group, remove_group
+from raylog.placement.resources import NAMESPACE, advertisement, disk_resource, node_resources
 
 
 def test_node_resources_are_read_from_the_folders(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from raylog.placement.disks import (
     set_listeners,
     with_listeners,
 )
-from raylog.placement.groups import advertisement
 from raylog.placement.listeners import Listeners, default_listeners, listeners_of, listeners_of_brokers
+from raylog.placement.resources import advertisement
 from raylog.types import Endpoint
 
 

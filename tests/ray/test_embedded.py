@@ -22,7 +22,7 @@ from raylog.cluster import _launch, prepare_disks
 from raylog.errors import ClusterError, ConfigError
 from raylog.launcher import Launcher
 from raylog.placement.disks import Disk, encode_id, format_disk, with_controllers
-from raylog.placement.groups import NAMESPACE
+from raylog.placement.resources import NAMESPACE
 from raylog.starting import Start
 from raylog.types import Endpoint, node_id
 

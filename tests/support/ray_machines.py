@@ -30,8 +30,8 @@ import psutil
 from driver_scripts import PROLOGUE, facts_of
 from ray_clusters import PATIENCE_S, eventually
 
-from raylog.placement.groups import node_resources
 from raylog.placement.ray_environment import RAY_STARTUPS
+from raylog.placement.resources import node_resources
 
 MACHINE = "RAYLOG_TEST_MACHINE"
 HEAD = "head"

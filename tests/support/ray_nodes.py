@@ -23,8 +23,8 @@ from ray_clusters import PATIENCE_S, kept_environment
 
 import raylog
 from raylog.placement.disks import encode_id, format_disk, new_id
-from raylog.placement.groups import node_resources
 from raylog.placement.ray_environment import RAY_STARTUPS
+from raylog.placement.resources import node_resources
 
 BROKERS = 3
 HOOKS = Path(__file__).parent / "server_hooks"
