@@ -32,6 +32,8 @@ RAY_NOTE = "ray-started-by-raylog.json"
 RAY_HEAD_PORT = 6379
 END_TIMEOUT_S = 5
 RAY_START_TIMEOUT_S = 300
+RAY_START_ATTEMPTS = 3
+RAY_TOOK_TOO_LONG = "The current node timed out during startup"
 REPORT_EVERY_S = 10
 RECONNECT_TIMEOUT_S = 7 * 24 * 3600
 
@@ -363,8 +365,25 @@ def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: 
             RAY_CLUSTERS: "0",
         }
     )
+    for attempt in range(RAY_START_ATTEMPTS):
+        done = _ran(command, environment)
+        if done.returncode != 0:
+            _end_with_children(_named_processes(f"127.0.0.1:{port}"))  # what had come up before it failed
+        if RAY_TOOK_TOO_LONG not in done.stderr:
+            break
+        if attempt + 1 < RAY_START_ATTEMPTS:
+            notice("Ray gave its own node up, which has 30 s to come up: the machine is busy; once more")
+    if done.returncode != 0:
+        reason = (done.stderr or done.stdout).strip().splitlines()
+        raise RayError(f"Ray did not start: {reason[-1] if reason else 'no reason given'}; see `raylog doctor`")
+    address = f"127.0.0.1:{port}"
+    (folder / RAY_NOTE).write_text(json.dumps({"address": address, "processes": _ray_processes(address)}) + "\n")
+    return address
+
+
+def _ran(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -373,14 +392,7 @@ def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: 
             timeout=RAY_START_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        done = subprocess.CompletedProcess(command, 1, "", f"`ray start` did not return within {RAY_START_TIMEOUT_S} s")
-    if done.returncode != 0:
-        _end_with_children(_named_processes(f"127.0.0.1:{port}"))  # what had come up before it failed
-        reason = (done.stderr or done.stdout).strip().splitlines()
-        raise RayError(f"Ray did not start: {reason[-1] if reason else 'no reason given'}; see `raylog doctor`")
-    address = f"127.0.0.1:{port}"
-    (folder / RAY_NOTE).write_text(json.dumps({"address": address, "processes": _ray_processes(address)}) + "\n")
-    return address
+        return subprocess.CompletedProcess(command, 1, "", f"`ray start` did not return within {RAY_START_TIMEOUT_S} s")
 
 
 def _end_ray(folder: Path) -> bool:
