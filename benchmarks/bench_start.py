@@ -197,13 +197,29 @@ def main() -> int:
         print(
             f"round {number}: bare {bare[-1]:.1f} s, new {new[UP][-1]:.1f} s, killed {killed[UP][-1]:.1f} s", flush=True
         )
+        record(bench, bare, new, killed, lost, loads)
+        bench.write()  # a round may be the last that there is time for
+    return bench.finish()
+
+
+def record(
+    bench: Benchmark,
+    bare: list[float],
+    new: dict[str, list[float]],
+    killed: dict[str, list[float]],
+    lost: int,
+    loads: list[float],
+) -> None:
+    """All rounds so far."""
+    bench.cases, bench.targets, bench.notes = {}, [], []
     for case, figures, bound_s in ((NEW, new, TARGET_NEW_S), (KILLED, killed, TARGET_KILLED_S)):
         bench.record(case, BARE, bare, unit="s")
-        bench.record(case, UP, figures.pop(UP), unit="s")
+        bench.record(case, UP, figures[UP], unit="s")
         beyond = [taken - own for taken, own in zip(bench.cases[case][UP].values, bare, strict=True)]
         bench.record(case, BEYOND, beyond, unit="s", load_at_start_of_rounds=loads)
         for name, values in figures.items():
-            bench.record(case, name, values, unit="CPU s" if name.startswith("CPU") else "s")
+            if name != UP:
+                bench.record(case, name, values, unit="CPU s" if name.startswith("CPU") else "s")
         bench.target(f"{case}: s beyond Ray's own start", statistics.median(beyond), at_most=bound_s)
     bench.target("acknowledged records lost", lost, at_most=0)
     bench.note(
@@ -211,7 +227,6 @@ def main() -> int:
         "higher than the number of cores, every phase waits for a share of them. The CPU seconds of the server processes do not depend "
         "on that: a start can't be faster than these divided by the cores."
     )
-    return bench.finish()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.events import (
     CloseSession,
     Persist,
+    PeerJoined,
     Persisted,
     QuorumMessage,
     Reply,
@@ -127,6 +128,16 @@ def hello(trio, voter, session_id):
     node = next(iter(trio.controllers[voter].image.assigned))
     trio.feed(voter, SessionHello(session_id, Hello(ActorIdentity("c", node, DISK, 5), Endpoint("h", 1), "boot")))
     trio.deliver()
+
+
+def test_controllers_that_reach_each_other_at_the_start_elect_one_at_once():
+    trio = Trio()
+    for voter in VOTERS:
+        for peer in VOTERS:
+            if peer != voter:
+                trio.feed(voter, PeerJoined(peer))
+    trio.pass_time(200)
+    assert trio.active() in VOTERS
 
 
 def test_one_controller_is_active_and_its_epoch_is_the_term(trio):
