@@ -1,7 +1,8 @@
 """Apache Kafka from Maven Central, as a peer to measure against and as an oracle for formats.
 
-``libs()`` fetches the jars of one pinned version once, into ``benchmarks/.cache`` (ignored by git; set
-``RAYLOG_KAFKA_LIBS`` to a folder of jars to use that instead). ``tool(...)`` runs one of Kafka's own tools.
+Two versions are pinned: ``VERSION``, the default, and ``LATEST``, the newest at the time of writing. ``libs()`` fetches
+the jars of one of them once, into ``benchmarks/.cache`` (ignored by git; set ``RAYLOG_KAFKA_LIBS`` to a folder of jars to
+use that for ``VERSION``). ``tool(...)`` runs one of Kafka's own tools.
 ``ApacheKafka`` runs one or more KRaft brokers on loopback with their data in a folder of its own and ends exactly the
 processes that it started::
 
@@ -33,35 +34,51 @@ from maven import PeerError, copy_jars
 from raylog.placement.disks import encode_id, new_id
 
 VERSION = "3.9.1"
+LATEST = "4.3.0"
 HEAP = "-Xmx1G"
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 JVM_OPTIONS = ("-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-Djava.awt.headless=true")
 
 _CACHE = Path(__file__).resolve().parent / ".cache"
-_JARS = (
-    ("org.apache.kafka", "kafka_2.13", VERSION),
-    ("org.apache.kafka", "kafka-tools", VERSION),
-    ("org.slf4j", "slf4j-reload4j", "1.7.36"),
-)
-_LOG4J = """\
+_LOGGING = {  # what each version's slf4j logs through, and the option that names the file beside the jars
+    VERSION: (("org.slf4j", "slf4j-reload4j", "1.7.36"), "log4j.properties", "-Dlog4j.configuration=file:{}"),
+    LATEST: (
+        ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
+        "log4j2.properties",
+        "-Dlog4j2.configurationFile={}",
+    ),
+}
+_LOGGING_FILES = {
+    "log4j.properties": """\
 log4j.rootLogger=WARN, stderr
 log4j.appender.stderr=org.apache.log4j.ConsoleAppender
 log4j.appender.stderr.Target=System.err
 log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
 log4j.appender.stderr.layout.ConversionPattern=%d %p %m (%c)%n
-"""
+""",
+    "log4j2.properties": """\
+rootLogger.level=warn
+rootLogger.appenderRef.stderr.ref=stderr
+appender.stderr.type=Console
+appender.stderr.name=stderr
+appender.stderr.target=SYSTEM_ERR
+appender.stderr.layout.type=PatternLayout
+appender.stderr.layout.pattern=%d %p %m (%c)%n
+""",
+}
 
 
 # ------------------------------------------------------------------ jars and tools
 
 
-def libs() -> Path:
+def libs(version: str = VERSION) -> Path:
     """The folder of jars, fetched on first use (about 56 MB). Several processes may ask at once."""
+    assert version in _LOGGING, f"Apache Kafka {version}: only {', '.join(_LOGGING)} are known here"
     given = os.environ.get("RAYLOG_KAFKA_LIBS")
-    if given:
+    if given and version == VERSION:
         return Path(given)
-    folder = _CACHE / f"apache-kafka-{VERSION}"
+    folder = _CACHE / f"apache-kafka-{version}"
     if folder.is_dir():
         return folder
     _CACHE.mkdir(exist_ok=True)
@@ -69,14 +86,16 @@ def libs() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.is_dir():
             return folder
+        binding, file, _ = _LOGGING[version]
+        kafka = [("org.apache.kafka", name, version) for name in ("kafka_2.13", "kafka-tools")]
         with tempfile.TemporaryDirectory(dir=_CACHE) as scratch:
             made = Path(scratch) / "libs"
             made.mkdir()
             try:
-                copy_jars(made, _JARS)
+                copy_jars(made, [*kafka, binding])
             except PeerError as error:
                 raise PeerError(f"{error}, or set RAYLOG_KAFKA_LIBS to a folder with Kafka's jars") from None
-            (made / "log4j.properties").write_text(_LOG4J)
+            (made / file).write_text(_LOGGING_FILES[file])
             made.rename(folder)
     return folder
 
@@ -99,22 +118,31 @@ def class_archive() -> Path:
 
 
 def java_command(
-    main_class: str, *arguments: str, heap: str = "-Xmx256M", jvm_options: Sequence[str] = ()
+    main_class: str,
+    *arguments: str,
+    heap: str = "-Xmx256M",
+    jvm_options: Sequence[str] = (),
+    version: str = VERSION,
 ) -> list[str]:
-    """The command line of one of Kafka's classes."""
+    """The command line of one of Kafka's classes; or of a ``.java`` file, which the JVM compiles and runs with Kafka's classes."""
     java = shutil.which("java")
     if java is None:
         raise PeerError("Java is missing: apt-get install openjdk-17-jre-headless")
-    folder = libs()
-    log4j = folder / "log4j.properties"
-    logging = [f"-Dlog4j.configuration=file:{log4j}"] if log4j.exists() else []
+    folder = libs(version)
+    _, file, option = _LOGGING[version]
+    logging = [option.format(folder / file)] if (folder / file).exists() else []
     return [java, heap, *JVM_OPTIONS, *jvm_options, *logging, "-cp", f"{folder}/*", main_class, *arguments]
 
 
-def tool(main_class: str, *arguments: str, timeout_s: float = 120, heap: str = "-Xmx256M") -> str:
+def tool(
+    main_class: str, *arguments: str, timeout_s: float = 120, heap: str = "-Xmx256M", version: str = VERSION
+) -> str:
     """Runs a tool to its end and gives back what it printed. Raises PeerError if it fails."""
     done = subprocess.run(
-        java_command(main_class, *arguments, heap=heap), capture_output=True, text=True, timeout=timeout_s
+        java_command(main_class, *arguments, heap=heap, version=version),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
     )
     if done.returncode:
         raise PeerError(f"{main_class} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -141,8 +169,10 @@ class ApacheKafka:
         properties: Mapping[str, str] | None = None,
         heap: str = HEAP,
         jvm_options: Sequence[str] = (),
+        version: str = VERSION,
     ) -> None:
         assert brokers in (1, 3), f"{brokers} brokers: a quorum here has one or three"
+        self.version = version
         self.broker_ids = tuple(range(1, brokers + 1))
         self._properties = dict(properties or {})
         self._heap = heap
@@ -189,7 +219,13 @@ class ApacheKafka:
         """Starts one broker (again). Returns before it serves."""
         if broker in self.pids:
             return
-        command = java_command("kafka.Kafka", str(self._config(broker)), heap=self._heap, jvm_options=self._jvm_options)
+        command = java_command(
+            "kafka.Kafka",
+            str(self._config(broker)),
+            heap=self._heap,
+            jvm_options=self._jvm_options,
+            version=self.version,
+        )
         with self.log_of(broker).open("ab") as log:
             self._processes[broker] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
 
@@ -305,7 +341,8 @@ class ApacheKafka:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._config(broker).write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         if not (self.data_folder(broker) / "meta.properties").exists():
-            tool("kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(self._config(broker)))
+            settings = ("-t", self._cluster_id, "-c", str(self._config(broker)))
+            tool("kafka.tools.StorageTool", "format", *settings, version=self.version)
 
     def _await_members(self) -> None:
         from confluent_kafka import KafkaException
@@ -342,7 +379,8 @@ def listens(port: int) -> bool:
 
 
 if __name__ == "__main__":
-    start = time.monotonic()
-    with ApacheKafka() as running:
-        running.create_topic("check")
-        print(f"Apache Kafka {VERSION} served at {running.bootstrap} after {time.monotonic() - start:.1f} s")
+    for pinned in (VERSION, LATEST):
+        start = time.monotonic()
+        with ApacheKafka(version=pinned) as running:
+            running.create_topic("check")
+            print(f"Apache Kafka {pinned} served at {running.bootstrap} after {time.monotonic() - start:.1f} s")

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
-from harness import Benchmark, arguments
+from harness import Benchmark, arguments, cpu_ns
 from producers import SETTINGS, RaylogProducer, random_values, written_bytes
 from replica_processes import ReplicaProcesses, replica_processes
 
@@ -22,12 +21,6 @@ RECORDS = {10: 4_000_000, 100: 2_000_000, 1000: 400_000}
 JUDGED = (100, 1000)  # records of 10 B are there to show what the worst is like
 WITH, WITHOUT = "records are checked", "records are not checked"
 _record_faults = record_validation.record_faults
-
-
-def cpu_ns(*pids: int) -> int:
-    """CPU time of all threads of those processes so far. ``/proc/PID/stat`` counts in steps of 10 ms, too coarse for this."""
-    threads = [thread for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir()]
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads)
 
 
 class SwitchedReplica(ReplicaServer):

@@ -6,6 +6,7 @@ what benchmarks ask about processes: who leads a partition, and under which proc
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -16,9 +17,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import raylog
+from raylog.actors.ray_actors import RAY_CLASSES
 from raylog.client.admin import NewTopic
 
 WAIT_S = 60.0
+SERVER_CLASSES = {each.__ray_metadata__.class_name for each in RAY_CLASSES.values()}
 
 
 class EmbeddedCluster:
@@ -103,6 +106,25 @@ class EmbeddedCluster:
     def replica_pids(self) -> list[int]:
         """The processes that hold replicas."""
         return [int(each["pid"]) for each in self.cluster.status()["actors"] if each["kind"] == "replicas"]
+
+    def processes(self) -> dict[int, str]:
+        """Every process of raylog's on this script's Ray, controllers among them: process id → name of its actor's class."""
+        parents: dict[int, int] = {}
+        names: dict[int, str] = {}
+        for process in Path("/proc").iterdir():
+            if not process.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                title = (process / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+                names[int(process.name)] = title.removeprefix("ray::").partition(".")[0].partition(":")[0]
+
+        def is_ours(pid: int) -> bool:
+            while pid in parents and pid != os.getpid():
+                pid = parents[pid]
+            return pid == os.getpid()
+
+        return {pid: name for pid, name in sorted(names.items()) if name in SERVER_CLASSES and is_ours(pid)}
 
     def server_pids(self) -> list[int]:
         """The processes of all servers but the controllers."""
