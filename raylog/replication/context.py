@@ -68,6 +68,7 @@ class HostContext:
         "copying_out",
         "effects",
         "failed",
+        "high_watermarks_moved",
         "identity",
         "incarnation",
         "request_ids",
@@ -86,6 +87,7 @@ class HostContext:
         self.woken: dict[ParkedFetch, None] = {}
         self.failed: list[Replica] = []
         self.changed: dict[TopicIdPartition, None] = {}  # their assignment, role or health
+        self.high_watermarks_moved = False
         self.suspected: list[tuple[Replica, int]] = []  # reading at that offset met damaged bytes
         self.copying_out = Throttle()  # as a leader
         self.copying_in = Throttle()  # as a follower

@@ -125,6 +125,7 @@ class Follower:
         high_watermark = min(log.log_end_offset, result.high_watermark)
         if high_watermark > log.high_watermark:
             log.high_watermark = high_watermark
+            self.replica.context.high_watermarks_moved = True
             self.replica.watchers.high_watermark_rose(high_watermark)
         start = min(result.log_start_offset, log.high_watermark)
         if start > log.log_start_offset:

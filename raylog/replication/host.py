@@ -199,6 +199,9 @@ class ReplicaHost:
             for replica in context.failed:
                 self._streams.drop(replica.id)
             context.failed.clear()
+        if context.high_watermarks_moved:
+            context.high_watermarks_moved = False
+            self._checkpoints.wake(now_ms)
         return effects
 
     def holds(self, token: Token) -> bool:
@@ -528,6 +531,7 @@ class ReplicaHost:
             self.context.changed[assignment.id] = None
             self._folders.open(replica)
         elif replica.assign(assignment, now_ms):
+            self._checkpoints.wake(now_ms)  # in a new epoch there is something to report
             self._streams.update(replica, now_ms)
             self._configured(replica, now_ms)
 
@@ -552,6 +556,7 @@ class ReplicaHost:
         self._streams.update(replica, now_ms)
         arm_housekeeping(self.context, replica, now_ms)
         self._checkpoints.begin(now_ms)
+        self._checkpoints.wake(now_ms)
         self._configured(replica, now_ms)
 
     def _configured(self, replica: Replica, now_ms: int) -> None:
@@ -568,7 +573,7 @@ class ReplicaHost:
 
     def _session_changed(self, connected: bool, now_ms: int) -> None:
         self.context.connected = connected
-        self._checkpoints.session_changed()
+        self._checkpoints.session_changed(now_ms)
         for replica in self.replicas.values():
             if replica.leader is not None:
                 replica.leader.session_changed(now_ms)

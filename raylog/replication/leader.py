@@ -197,6 +197,7 @@ class Leader:
                 end = progress.log_end_offset
         if end > self.log.high_watermark:
             self.log.high_watermark = end
+            self.replica.context.high_watermarks_moved = True
             self.replica.watchers.high_watermark_rose(end)
 
     # -------------------------------------------------------------- followers

@@ -339,6 +339,30 @@ def test_checkpoints_of_many_replicas_are_spread_over_the_interval() -> None:
         hosts.housekept.clear()
 
 
+def test_replicas_of_which_nothing_moves_wake_nobody_for_their_checkpoints() -> None:
+    hosts = Hosts((1,))
+    partitions = [TopicIdPartition(P0.topic_id, number) for number in range(20)]
+    for id in partitions:
+        hosts.assign(1, (1,), id=id)
+    hosts.advance(20_000)
+
+    def ticks_within(ms: int) -> int:
+        end_ms, count = hosts.now_ms + ms, 0
+        while (due_ms := hosts.host(1).next_deadline_ms()) is not None and due_ms <= end_ms:
+            hosts.advance(due_ms - hosts.now_ms)
+            count += 1
+        hosts.advance(end_ms - hosts.now_ms)
+        return count
+
+    assert ticks_within(60_000) <= 10, "the timing wheel's own, of retention and scrubbing"
+    hosts.housekept.clear()
+    hosts.produce(1, b"x", id=partitions[15])
+    ticks_within(5_000)
+    assert [order.id for order in hosts.housekept] == [partitions[15]]
+    ticks_within(10_000)
+    assert ticks_within(60_000) <= 10
+
+
 def reports(hosts: Hosts, broker: int) -> list[list[tuple[TopicIdPartition, tuple[int, int]]]]:
     """What each report of that broker says."""
     frames = [frame for frame in hosts.told[broker] if isinstance(frame, HighWatermarks)]
@@ -376,6 +400,23 @@ def test_a_new_session_and_a_new_epoch_are_told_the_high_watermark_again() -> No
     hosts.assign(1, (1,), epoch=1)
     hosts.advance(10_000)
     assert reports(hosts, 1)[2:] == [[(P0, (1, 1))]]
+
+
+def test_a_log_that_is_opened_while_nothing_else_moves_is_reported() -> None:
+    hosts = Hosts((1,))
+    quiet, later = (TopicIdPartition(P0.topic_id, number) for number in range(2))
+    hosts.assign(1, (1,), id=later)
+    hosts.produce(1, b"x", id=later)
+    for effect in hosts.host(1).close():
+        assert isinstance(effect, CloseLog)
+        effect.log.close(clean=True)
+    hosts.processes[1].alive = False
+    hosts.start(1)
+    hosts.assign(1, (1,), id=quiet)
+    hosts.advance(20_000)
+    hosts.assign(1, (1,), id=later, epoch=1)
+    hosts.advance(10_000)
+    assert reports(hosts, 1) == [[(later, (1, 1))]]
 
 
 def test_a_changed_configuration_reaches_the_log() -> None:
