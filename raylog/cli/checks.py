@@ -8,7 +8,7 @@ will matter under load or for one feature, ok is ok. Nothing here reads the mach
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 GIB = 1024**3
@@ -93,6 +93,8 @@ class Facts:
     """Each damaged log of the cluster that runs from the folders, by name; None where no such cluster answers."""
     recovering_controllers: tuple[str, ...] | None = None
     """The brokers whose controllers' disks have lost metadata and have not got them back; None where nobody answers."""
+    replicas: int = 0
+    """How many replicas the folders hold now."""
 
 
 def recommended_open_files(workload: Workload) -> int:
@@ -101,7 +103,13 @@ def recommended_open_files(workload: Workload) -> int:
     return workload.partitions * (segments + 3)
 
 
+def _held(facts: Facts, workload: Workload) -> Workload:
+    """What the machine is meant to hold, and at least as many replicas as its folders hold already."""
+    return replace(workload, partitions=max(workload.partitions, facts.replicas))
+
+
 def check_open_files(facts: Facts, workload: Workload) -> Finding:
+    workload = _held(facts, workload)
     wanted = recommended_open_files(workload) + OWN_OPEN_FILES
     found = f"{facts.open_files_soft} may be open, {wanted} recommended for {workload.partitions} partitions"
     if facts.open_files_soft >= wanted:
@@ -115,6 +123,7 @@ def check_open_files(facts: Facts, workload: Workload) -> Finding:
 
 
 def check_map_count(facts: Facts, workload: Workload) -> Finding:
+    workload = _held(facts, workload)
     segments = -(-workload.partition_bytes // workload.segment_bytes)
     wanted = max(MAP_COUNT_MIN, 2 * workload.partitions * segments)
     found = f"vm.max_map_count is {facts.map_count}, {wanted} recommended"

@@ -19,7 +19,9 @@ def doctor(
     folders: Annotated[
         list[Path] | None, typer.Argument(help="Disks, or the folder of an embedded cluster.", show_default=False)
     ] = None,
-    partitions: Annotated[int, typer.Option(min=1, help="Replicas that this machine shall hold.")] = 100,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="Replicas that this machine shall hold, if not more are there.")
+    ] = 100,
     partition_bytes: Annotated[int, typer.Option(min=1, help="Bytes that each of them retains.")] = 10 * 1024**3,
     segment_bytes: Annotated[int, typer.Option(min=1, help="Their segment.bytes.")] = 1024**3,
     as_json: AsJson = False,

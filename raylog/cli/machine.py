@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from raylog.cluster import Cluster
 
 STATUS_TIMEOUT_S = 5.0
-SERVER_ACTORS = ("PartitionReplicaActor", "ControllerActor", "BrokerActor")
+SERVER_ACTORS = ("PartitionReplicaActor", "CoordinatorActor", "ControllerActor", "BrokerActor")
 
 
 def look(folders: Sequence[Path]) -> Facts:
@@ -51,6 +51,7 @@ def look(folders: Sequence[Path]) -> Facts:
         oom_scores=_oom_scores(),
         damaged_logs=_damaged_logs(folders),
         recovering_controllers=_recovering_controllers(folders),
+        replicas=sum(map(count_replicas, folders)),
     )
 
 
@@ -105,6 +106,11 @@ def look_at_disk(folder: Path) -> DiskFacts:
         problem = str(error)
     usage = shutil.disk_usage(existing)
     return DiskFacts(str(folder), usage.free, usage.total, problem)
+
+
+def count_replicas(folder: Path) -> int:
+    """The replicas in a disk's folder, or in those of an embedded cluster."""
+    return sum(1 for disk in (folder, *folder.glob("broker-*")) for _ in disk.glob("*-*/partition.metadata"))
 
 
 def _unlimited(limit: int) -> int:

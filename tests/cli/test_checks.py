@@ -20,7 +20,7 @@ from raylog.cli.checks import (
     judge,
     recommended_open_files,
 )
-from raylog.cli.machine import damaged_logs, look, look_at_disk, recovering_controllers
+from raylog.cli.machine import SERVER_ACTORS, count_replicas, damaged_logs, look, look_at_disk, recovering_controllers
 
 HEALTHY = Facts(
     open_files_soft=65536,
@@ -155,6 +155,31 @@ def test_a_wider_workload_needs_more_files_and_maps() -> None:
     findings = findings_of(HEALTHY, Workload(partitions=50_000, partition_bytes=10 * GIB, segment_bytes=GIB))
     assert "650256 recommended" in findings["open files"].found
     assert "vm.max_map_count=1000000" in findings["memory maps"].remedy
+
+
+def test_replicas_that_are_there_count_where_they_are_more_than_planned() -> None:
+    finding = findings_of(replace(HEALTHY, replicas=50_000), Workload(partitions=100))["open files"]
+    assert finding.level is Level.WARNING and "for 50000 partitions" in finding.found
+    assert "vm.max_map_count=1000000" in findings_of(replace(HEALTHY, replicas=50_000))["memory maps"].remedy
+
+
+def test_replicas_are_counted_in_a_disk_and_in_an_embedded_cluster(tmp_path: Path) -> None:
+    for folder in ("broker-0/flights-0", "broker-0/flights-1", "broker-1/flights-0", "broker-1/flights-1.deleted"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("broker-0/flights-0", "broker-0/flights-1", "broker-1/flights-0"):
+        (tmp_path / folder / "partition.metadata").touch()
+    assert (count_replicas(tmp_path), count_replicas(tmp_path / "broker-0"), count_replicas(tmp_path / "x")) == (
+        3,
+        2,
+        0,
+    )
+
+
+@pytest.mark.core
+def test_the_processes_of_every_kind_of_server_are_looked_at() -> None:
+    from raylog.actors.ray_actors import RAY_CLASSES
+
+    assert {each.__ray_metadata__.class_name for each in RAY_CLASSES.values()} == set(SERVER_ACTORS)
 
 
 @pytest.mark.core
