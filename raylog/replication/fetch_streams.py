@@ -7,6 +7,11 @@ back, too. A follower answers nobody until its first fetch, and acks=all waits f
 that is newly followed does not wait for the fetch in flight: that one is given up (its answer will be dropped by its
 id) and another leaves at once. Assignments come in bursts, hence one millisecond to collect them.
 
+The leader answers as soon as there is news of any partition, so how long a fetch may wait only says how often a quiet stream asks in
+vain, each time for all that it follows. The wait doubles with each answer that brings nothing, up to eight times
+``replica.fetch.wait.max.ms``, and stays well below what makes a follower lag; with the first news, a new assignment or a failure it
+is the short one again.
+
 A stream whose fetch failed pauses, longer each time up to ``replica.fetch.backoff.ms``; a new assignment ends the
 pause.
 
@@ -24,6 +29,8 @@ from raylog.replication.throttle import UNLIMITED
 from raylog.types import Endpoint, TopicIdPartition
 
 COLLECT_MS = 1
+LONGER_WAITS_MAX = 3  # doublings
+WAITS_PER_LAG = 6  # so many fit into replica.lag.time.max.ms
 HELD_BACK_WAIT_MS = 5
 
 
@@ -39,6 +46,7 @@ class FetchStream:
         "in_flight",
         "incarnation",
         "node",
+        "nothing_new",
         "paused_until_ms",
         "renewing",
         "streams",
@@ -56,6 +64,7 @@ class FetchStream:
         self.in_flight: dict[TopicIdPartition, FetchPartition] | None = None
         self.fetch_id = 0
         self.failures = 0
+        self.nothing_new = 0  # answers that brought nothing, since the last that did
         self.paused_until_ms = 0
         self.wants_all = True  # an answer may have been missed: the next fetch says so
         self.renewing = False  # a fetch was given up; the timer sends the next
@@ -68,6 +77,7 @@ class FetchStream:
     def renew(self, now_ms: int) -> None:
         """Something new to ask for: end any pause; ask at once, or where a fetch is in flight, give it up and ask in a moment."""
         self.failures = 0
+        self.nothing_new = 0
         self.paused_until_ms = 0
         if self.in_flight is None:
             if not self.renewing:
@@ -86,7 +96,7 @@ class FetchStream:
             self._arm(self.paused_until_ms)
             return
         config = self.context.config
-        max_wait_ms = config.replica_fetch_wait_max_ms
+        max_wait_ms = self._wait_max_ms()
         requests: dict[TopicIdPartition, FetchPartition] = {}
         wake_ms: int | None = None
         throttled_bytes_max = self._throttled_bytes_max()
@@ -131,6 +141,12 @@ class FetchStream:
         )
         self.wants_all = False
 
+    def _wait_max_ms(self) -> int:
+        config = self.context.config
+        wait_ms = config.replica_fetch_wait_max_ms
+        longest_ms = max(wait_ms, config.replica_lag_time_max_ms // WAITS_PER_LAG)
+        return min(wait_ms << min(self.nothing_new, LONGER_WAITS_MAX), longest_ms)
+
     def _throttled_bytes_max(self) -> int:
         """What each throttled partition may ask for now: each the same part, so that one without news leaves the others theirs."""
         allowance = self.context.copying_in.allowance
@@ -144,6 +160,7 @@ class FetchStream:
         asked, self.in_flight = self.in_flight, None
         assert asked is not None
         self.failures = 0
+        self.nothing_new = 0 if results else self.nothing_new + 1
         for result in results:
             replica = self.followed.get(result.id)
             request = asked.get(result.id)
@@ -176,6 +193,7 @@ class FetchStream:
         config = self.context.config
         self.in_flight = None
         self.wants_all = True
+        self.nothing_new = 0
         pause_ms = min(config.replica_fetch_backoff_first_ms << min(self.failures, 16), config.replica_fetch_backoff_ms)
         self.failures += 1
         self.paused_until_ms = now_ms + pause_ms

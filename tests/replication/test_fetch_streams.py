@@ -59,6 +59,37 @@ def test_the_first_fetch_leaves_with_the_assignment_and_the_next_after_the_appen
     assert second.fetch_id != first.fetch_id
 
 
+def test_a_stream_that_hears_nothing_asks_ever_more_rarely_until_there_is_news() -> None:
+    hosts = one_follower()
+    waits = []
+    for _ in range(6):
+        (fetch,) = sent(hosts)
+        waits.append(fetch.max_wait_ms)
+        answer(hosts, fetch)
+    assert waits == [500, 1_000, 2_000, 4_000, 4_000, 4_000]
+    (fetch,) = sent(hosts)
+    answer(hosts, fetch, FetchPartitionResult(P0, 0, 0, 0, 0, None, batch(b"news")))
+    (fetch,) = sent(hosts)
+    assert fetch.max_wait_ms == 500
+    answer(hosts, fetch)
+    (fetch,) = sent(hosts)
+    assert fetch.max_wait_ms == 1_000
+    fail(hosts, fetch)
+    hosts.cut = {1, 2}
+    hosts.advance(5)
+    (fetch,) = sent(hosts)
+    assert fetch.max_wait_ms == 500, "the leader may be another process"
+
+
+def test_a_quiet_stream_asks_often_enough_not_to_lag() -> None:
+    hosts = Hosts((1, 2), HostConfig(replica_lag_time_max_ms=6_000))
+    hosts.assign(1, (1, 2), to=(2,), run=False)
+    for _ in range(4):
+        (fetch,) = sent(hosts)
+        answer(hosts, fetch)
+    assert sent(hosts)[0].max_wait_ms == 1_000
+
+
 def test_partitions_that_come_while_a_fetch_is_in_flight_do_not_wait_for_it() -> None:
     hosts = one_follower(P0, P1)
     first, *rest = sent(hosts)
@@ -107,7 +138,7 @@ def test_a_partition_that_is_refused_pauses_alone_and_the_others_do_not_make_it_
     hosts.advance(5)
     answer(hosts, rest)
     (again,) = sent(hosts)
-    assert [part.id for part in again.partitions] == [P0, P1] and again.max_wait_ms == 500
+    assert [part.id for part in again.partitions] == [P0, P1] and again.max_wait_ms == 1_000, "no news since"
 
 
 def test_damaged_records_are_not_appended_but_fetched_again() -> None:
