@@ -12,8 +12,8 @@ from raylog.metadata.controller import Controller, image_of
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.events import (
     CloseSession,
-    Persist,
     PeerJoined,
+    Persist,
     Persisted,
     QuorumMessage,
     Reply,
