@@ -189,10 +189,12 @@ class Administration:
         number = zlib.crc32(f"{self.simulation.seed} creates {self._created} {self.scheduler.now_us}".encode())
         return (None, 0, 300, 1_500, 1_500, 1_500)[number % 6]
 
-    def _have_created(self, request: CreateTopics | CreatePartitions, grown: uuid.UUID | None = None) -> None:
+    def _have_created(
+        self, request: CreateTopics | CreatePartitions, grown: uuid.UUID | None = None, first: int = 0
+    ) -> None:
         """Send it. Now and then clients set out before it is answered, and ask those who will lead.
 
-        ``grown`` is the topic that gets more partitions.
+        ``grown`` is the topic that gets more partitions, ``first`` the number of the first new one.
         """
         depositions = self.simulation.counts["controllers deposed"]
 
@@ -203,7 +205,7 @@ class Administration:
                     self.simulation.counts["creations timed out"] += each.error == REQUEST_TIMED_OUT
                     topic_id = each.topic_id if isinstance(each, TopicCreation) else grown
                     if not each.error and topic_id is not None:
-                        self.simulation.observer.check_created(topic_id)
+                        self.simulation.observer.check_created(topic_id, first)
             self._describe()
 
         self.administrator.request(request, answered)
@@ -342,7 +344,7 @@ class Administration:
             if count <= PARTITIONS_MAX:
                 growth = PartitionGrowth(name, count)
                 request = CreatePartitions((growth,), timeout_ms=self._creation_timeout_ms())
-                self._have_created(request, self.topics[name].topic_id)
+                self._have_created(request, self.topics[name].topic_id, count - 1)
 
     def _configure_some(self) -> None:
         if not self.topics:
