@@ -5,7 +5,7 @@ deletes with the driver's job, nor ``uv run``'s wrapping of the interpreter. An 
 creator is this short-lived process, a job without a runtime environment. It makes the placement groups of the disks,
 creates the controllers that are not there, each pinned to its disk, waits until they listen, and prints one line of JSON:
 ``{"controllers": [[host, port], …]}`` or ``{"error": …}``. Before that it prints a line ``{"progress": [processes up, controllers
-that listen], "words": …}`` whenever one of these numbers rises.
+that listen, how far the processes are], "words": …}`` whenever one of these numbers rises.
 
 Input: ``{"ray_address", "offers_token", "disks": [folder, …], "controller_disks": [folder, …], "host", "timeout_s"}``. Or, for
 a cluster whose brokers are Ray nodes, ``{"ray_address", "offers_token", "steward": {"expected": disks, "controllers": 1, 3 or
@@ -25,7 +25,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,10 @@ from raylog.actors.spec import ServerSpec
 from raylog.errors import ClusterError, RaylogError
 from raylog.placement.disks import Disk, encode_id, open_disk
 from raylog.placement.groups import advertised_disks, ensure_group
+from raylog.placement.local_ray import coming_up
 from raylog.placement.ray_connection import offer_token
 from raylog.placement.resources import NAMESPACE
-from raylog.starting import Patience
+from raylog.starting import Effort, Patience
 from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
 
 PROCESS_ANSWER_S = 2.0
@@ -76,11 +77,14 @@ def _launch_controllers(order: dict[str, Any]) -> list[Endpoint]:
         if disk.directory_id in offered:
             ensure_group(disk.directory_id)
     actors = [ensure_controller(open_disk(Path(path)), order["host"]) for path in order["controller_disks"]]
-    return _await_started(order["controller_disks"], actors, Patience(order["timeout_s"]))
+    effort = Effort(lambda: coming_up(order["ray_address"]))
+    return _await_started(order["controller_disks"], actors, Patience(order["timeout_s"]), effort)
 
 
-def _await_started(paths: Sequence[str], actors: Sequence[Any], patience: Patience) -> list[Endpoint]:
-    """Where they listen, once all do. Prints a line whenever another process is up or another controller listens."""
+def _await_started(
+    paths: Sequence[str], actors: Sequence[Any], patience: Patience, effort: Callable[[], int]
+) -> list[Endpoint]:
+    """Where they listen, once all do. Prints a line whenever something has moved."""
     starting = [actor.start.remote() for actor in actors]
     coming_up = [actor.pid.remote() for actor in actors]
     while True:
@@ -89,9 +93,10 @@ def _await_started(paths: Sequence[str], actors: Sequence[Any], patience: Patien
         )
         listening = sum(each in ready for each in starting)
         up = sum(each in ready for each in coming_up)
-        if patience.saw((up, listening)):
+        moved = up, listening, effort()
+        if patience.saw(moved):
             words = f"{up} of {len(actors)} controller processes are up, {listening} listen"
-            print(json.dumps({"progress": [up, listening], "words": words}), flush=True)
+            print(json.dumps({"progress": moved, "words": words}), flush=True)
         if listening == len(actors):
             endpoints: list[Endpoint] = ray.get(starting)
             return endpoints

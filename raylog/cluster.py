@@ -55,6 +55,7 @@ from raylog.placement.disks import (
 )
 from raylog.placement.listeners import listeners_of_brokers
 from raylog.placement.local_ray import (
+    coming_up,
     is_child_of_raylet,
     running_ray,
 )
@@ -301,6 +302,7 @@ def start_cluster(
                     )
             if launcher.is_loopback != gcs_address.startswith("127."):
                 launcher = ends.enter_context(Launcher(is_loopback=not launcher.is_loopback))
+            start.watch(lambda: coming_up(gcs_address))
             with start.phase("controllers"):
                 endpoints = _launch(launcher, gcs_address, found, homes, host, start, is_own_ray=is_own_ray)
         found = [with_controllers(disk, endpoints) for disk in found]

@@ -2,8 +2,9 @@
 
 How long a cluster takes to come up depends on the machine and on what recovery has to read, so a bound
 on the whole would be wrong on one machine or another. A start is given up when nothing has moved for a
-while: no process came up, no log was opened, no byte was recovered, no broker began to serve. Each of
-these is a number that only grows, so a process that dies and comes back again and again is no movement.
+while: no process came up or worked on it, no log was opened, no byte was recovered, no broker began to
+serve. Each of these is a number that only grows, so a process that dies and comes back again and again is
+no movement.
 
 Imports nothing of raylog's: the process that starts the controllers uses it, too.
 """
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+EFFORT_EVERY_S = 2.0
 Report = Callable[[str], None]
 """Is called with words for a person whenever something has moved."""
 
@@ -52,6 +54,22 @@ class Patience:
         return self._clock() >= self._moved_at + self.still_s
 
 
+class Effort:
+    """A number that takes a while to find out, looked up now and then: how far processes are that do not answer yet."""
+
+    def __init__(self, count: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
+        self._count = count
+        self._clock = clock
+        self._looked_at: float | None = None
+        self._found = 0
+
+    def __call__(self) -> int:
+        now = self._clock()
+        if self._looked_at is None or now >= self._looked_at + EFFORT_EVERY_S:
+            self._looked_at, self._found = now, self._count()
+        return self._found
+
+
 class Start:
     """One start of a cluster: its patience, to whom it reports, and how long each phase took."""
 
@@ -62,6 +80,11 @@ class Start:
         self.phases_s: dict[str, float] = {}
         self._report = report
         self._clock = clock
+        self._effort: Callable[[], int] = int
+
+    def watch(self, count: Callable[[], int]) -> None:
+        """From now on that number counts as movement, too."""
+        self._effort = Effort(count, self._clock)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -75,7 +98,7 @@ class Start:
 
     def saw(self, numbers: Sequence[int], words: str) -> None:
         """How far it is now."""
-        if self.patience.saw(numbers) and self._report is not None:
+        if self.patience.saw((*numbers, self._effort())) and self._report is not None:
             self._report(words)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from raylog.cli.recovery import await_recovery
 from raylog.cluster import _await_brokers
 from raylog.errors import ClientTimeoutError, ClusterError
 from raylog.launcher import Launcher
+from raylog.placement import local_ray
 from raylog.starting import Patience, Standing, Start
 
 pytestmark = pytest.mark.core
@@ -119,6 +121,30 @@ def test_phases_are_timed(clock: Clock) -> None:
         with start.phase(name):
             clock.now += taken_s
     assert start.phases_s == {"ray": 6, "brokers": 2}
+
+
+def test_processes_that_work_on_coming_up_are_movement_though_none_answers(clock: Clock) -> None:
+    start = Start(STILL_S, None, clock)
+    start.watch(lambda: min(int(clock.now), 600))
+    with pytest.raises(ClusterError, match="nothing has moved for 60 s"):
+        _await_brokers(Played(clock, status(0)), {0}, start)  # type: ignore[arg-type]
+    assert 660 <= clock.now < 660 + 2 * STILL_S, "it was waited for until they stood still"
+
+
+def test_only_what_a_process_of_that_ray_uses_to_come_up_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Process:
+        def __init__(self, pid: int, ppid: int, name: str, used_s: float, *cmdline: str) -> None:
+            self.pid = pid
+            times = SimpleNamespace(user=used_s, system=0.0)
+            self.info = {"ppid": ppid, "name": name, "cmdline": list(cmdline), "cpu_times": times}
+
+    seen = [
+        Process(9, 10, "python", 1.55),  # before its parent in the list
+        *(Process(10, 1, "raylet", 50, "--gcs-address=127.0.0.1:1"), Process(11, 10, "python", 40)),
+        *(Process(20, 1, "raylet", 50, "--gcs-address=127.0.0.1:2"), Process(21, 20, "python", 2)),
+    ]
+    monkeypatch.setattr(local_ray.psutil, "process_iter", lambda _: iter(seen))
+    assert local_ray.coming_up("127.0.0.1:1") == 15 + 30
 
 
 def test_a_standing_without_logs_says_nothing_of_them() -> None:
