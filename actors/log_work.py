@@ -37,6 +37,7 @@ from raylog.replication.events import (
     FolderRemoved,
     Load,
     Loaded,
+    LogClosed,
     LogFailed,
     LogOpened,
     RecordsChecked,
@@ -104,11 +105,11 @@ def remove(files: Files, disk: str, removal: Removal) -> FolderRemoved:
     return FolderRemoved(id)
 
 
-def close(effect: CloseLog) -> FolderRemoved | None:
+def close(effect: CloseLog) -> FolderRemoved | LogClosed | None:
     """Close a log, and delete it if that is wanted."""
     if not effect.delete:
         close_log(effect.log, clean=effect.clean)
-        return None
+        return LogClosed(effect.id) if effect.reports else None
     try:
         effect.log.delete()
     except OSError as error:

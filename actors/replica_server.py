@@ -45,6 +45,7 @@ from raylog.metadata.session import (
     Exit,
     FromController,
     Hello,
+    Release,
     Removal,
     Welcome,
 )
@@ -70,6 +71,7 @@ from raylog.replication.events import (
     OwnAppend,
     ProducePartition,
     ProducePartitionResult,
+    Released,
     Removed,
     RemoveFolder,
     Reply,
@@ -241,7 +243,15 @@ class ReplicaServer:
         self._host = ReplicaHost(self._identity, broker_of(self._spec.node_id), HostConfig())
 
     def _hello(self) -> Hello:
-        return Hello(self._identity, self._endpoint, self._boot_id, self._host.status(), self._disk.rack, os.getpid())
+        return Hello(
+            self._identity,
+            self._endpoint,
+            self._boot_id,
+            self._host.status(),
+            self._disk.rack,
+            os.getpid(),
+            unopened=self._host.unopened(),
+        )
 
     # ------------------------------------------------------------------ the machine
 
@@ -429,6 +439,8 @@ class ReplicaServer:
                 self._handle(Assigned(frame))
             case Removal():
                 self._handle(Removed(frame))
+            case Release():
+                self._handle(Released(frame))
             case AlterPartitionAnswer():
                 self._handle(AlterPartitionAnswered(frame))
             case Welcome() | CopyRatesChanged():

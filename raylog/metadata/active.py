@@ -55,9 +55,10 @@ from raylog.metadata.high_watermark_record import HIGH_WATERMARKS, HighWatermark
 from raylog.metadata.image import MetadataImage, RemovalKey
 from raylog.metadata.leader_waits import AWAIT, LeaderWaits
 from raylog.metadata.leadership import IMBALANCE, Leadership
-from raylog.metadata.ledger import Created, Decision, Greet, Held, Ledger
+from raylog.metadata.ledger import Created, Decision, Greet, Held, Ledger, LetGo
 from raylog.metadata.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.liveness import Liveness
+from raylog.metadata.move_decisions import Moves
 from raylog.metadata.partition_decisions import WAITS, PartitionDecisions
 from raylog.metadata.producer_ids import ProducerIds
 from raylog.metadata.reassignment_decisions import Reassignments
@@ -89,6 +90,7 @@ from raylog.metadata.requests import (
     ElectLeaders,
     InitProducerId,
     ListReassignments,
+    MoveReplicas,
     PartitionsCreated,
     RegisterDisk,
     TopicsCreated,
@@ -108,6 +110,7 @@ from raylog.metadata.session import (
     ReplicaFailed,
     ReplicaMended,
     ReplicaOpened,
+    ReplicaReleased,
     ReplicaRemoved,
     Welcome,
 )
@@ -180,6 +183,7 @@ class ActiveController:
         )
         self._leadership = Leadership(self._ledger, self._partitions, self._timers, config)
         self._reassignments = Reassignments(self._ledger, self._partitions, self._disks)
+        self._moves = Moves(self._ledger, self._sessions, self._partitions, self._disks)
 
     # -------------------------------------------------------------- the outside
 
@@ -284,11 +288,15 @@ class ActiveController:
             if isinstance(effect, Created):
                 self._effects += self._creations.committed(effect.token)
                 continue
-            if not isinstance(effect, Greet):
+            if not isinstance(effect, Greet | LetGo):
                 self._effects.append(effect)
                 continue
             session = self._sessions.current(effect.session_id)
-            if session is not None:
+            if session is None:
+                continue
+            if isinstance(effect, LetGo):
+                self._effects += self._announcements.release(session, effect.id)
+            else:
                 self._effects += self._announcements.to_session(session, already_sent=already_sent)
                 for id in self.committed.partitions_on(session.node_id):
                     self._wake_waiting(id)
@@ -352,6 +360,8 @@ class ActiveController:
                 self._partitions.judge(session, session.opened[id])
             elif admission.came_back and self._leads(session, id):
                 session.failed[id] = "its process dropped it"
+        held = [status.id for status in hello.replicas] + [TopicIdPartition(*each) for each in hello.unopened]
+        session.releasing.update(id for id in held if id not in assigned and not self._is_to_delete(session, id))
 
     def _leads(self, session: Session, id: TopicIdPartition) -> bool:
         state = self.latest.partition(id)
@@ -378,6 +388,9 @@ class ActiveController:
                     self._partitions.opened(session, frame.status, now_ms)
                     if had_failed:  # it was told nothing since
                         self._effects += self._announcements.one(session, frame.status.id)
+                elif not self._is_to_delete(session, frame.status.id):
+                    session.releasing.add(frame.status.id)
+                    self._ledger.hold(LetGo(session.session_id, frame.status.id))
             case ReplicaFailed():
                 id = TopicIdPartition(frame.topic_id, frame.partition)
                 if self._holds(session, id):
@@ -399,6 +412,8 @@ class ActiveController:
                 key = (frame.topic_id, frame.partition, session.node_id)
                 if key in self.latest.removals:
                     self._ledger.add(RemovalConfirmed(*key))
+            case ReplicaReleased():
+                self._departures.released(session, TopicIdPartition(frame.topic_id, frame.partition))
             case Hello():
                 self._effects.append(SendFrame(event.session_id, Exit(self._epoch, "two hellos in one session")))
                 self._effects.append(CloseSession(event.session_id))
@@ -412,6 +427,9 @@ class ActiveController:
 
     def _holds(self, session: Session, id: TopicIdPartition) -> bool:
         return id in self.latest.assigned.get(session.node_id, ())
+
+    def _is_to_delete(self, session: Session, id: TopicIdPartition) -> bool:
+        return (id.topic_id, id.partition, session.node_id) in self.latest.removals
 
     def _alter_partition(self, session: Session, frame: AlterPartition, now_ms: int) -> None:
         error = self._partitions.alter(session, frame, now_ms)
@@ -500,6 +518,10 @@ class ActiveController:
                 self._answer(token, self._reassignments.list(request))
             case DrainBroker():
                 self._ledger.hold(Reply(token, self._leadership.drain(request, now_ms)))
+            case MoveReplicas():
+                moved, former = self._moves.move(request, now_ms)
+                self._departures.moved_away(former)
+                self._ledger.hold(Reply(token, moved))
             case UnregisterBroker():
                 self._departures.unregister(token, request, voters=self._voters())
             case RegisterDisk():

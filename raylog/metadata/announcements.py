@@ -1,4 +1,4 @@
-"""What committed metadata means for each connected actor: its Assignments and Removals.
+"""What committed metadata means for each connected actor: its Assignments, Removals and Releases.
 
 Owns the translation of the committed image into session frames. It decides nothing and keeps nothing but a cache of logs'
 effective configs (a broker may have some of its own). An Assignment goes to every actor that holds a replica, whenever anything in it
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
@@ -40,6 +41,7 @@ from raylog.metadata.session import (
     CopyRates,
     CopyRatesChanged,
     ImageChanged,
+    Release,
     Removal,
     TopicsNamed,
 )
@@ -142,6 +144,7 @@ class Announcements:
             if id not in sent
         ]
         frames += [self._removal(session, key) for key in self._committed.removals_on(session.node_id)]
+        frames += [frame for id in sorted(session.releasing) for frame in self.release(session, id)]
         if slot_of(session.node_id) == BROKER_SLOT:
             frames += self.disks_of(broker_of(session.node_id))
             frames += self._whole_image(session)
@@ -234,6 +237,21 @@ class Announcements:
         """The Removal of one replica that has moved away, if its actor is connected and has not confirmed it yet."""
         session = self._listening(key.node_id)
         return [self._removal(session, key)] if session is not None and key in self._committed.removals else []
+
+    def release(self, session: Session, id: TopicIdPartition) -> list[SendFrame]:
+        """The Release of a replica that this process holds, unless it is committed that it shall hold it, or delete it."""
+        key = RemovalKey(id.topic_id, id.partition, session.node_id)
+        if id in self._committed.assigned.get(session.node_id, ()) or key in self._committed.removals:
+            return []
+        frame = Release(self._controller_epoch, id.topic_id, id.partition)
+        state = self._committed.partition(id)
+        slot = state.slot(state.leader) if state is not None else None
+        if state is not None and slot is not None:
+            leader = self._replica(slot)
+            frame = replace(
+                frame, leader_node=slot.node_id, leader_epoch=state.leader_epoch, leader_endpoint=leader.endpoint
+            )
+        return [SendFrame(session.session_id, frame)]
 
     def _listening(self, node_id: int) -> Session | None:
         """The node's session, if its process is the committed one (else it is greeted when that commits)."""

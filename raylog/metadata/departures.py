@@ -85,10 +85,27 @@ class Departures:
         nodes = sorted({record.node_id for record in records if isinstance(record, RemovalConfirmed)})
         for node_id in nodes:
             session = self._sessions.of_node(node_id)
-            if session is not None and self.is_idle(node_id) and not session.exiting:
-                session.exiting = True
-                self._emit(SendFrame(session.session_id, Exit(self._epoch, "nothing is assigned to it")))
-                self._emit(CloseSession(session.session_id))
+            if session is not None:
+                self._dismiss_if_idle(session)
+
+    def released(self, session: Session, id: TopicIdPartition) -> None:
+        """A process has let go of a replica that another one holds now."""
+        session.releasing.discard(id)
+        self._dismiss_if_idle(session)
+
+    def moved_away(self, node_ids: Iterable[int]) -> None:
+        """Replicas of these actors are others' now. A dead one that is left with nothing is removed; one that lives lets go first."""
+        for node_id in sorted(set(node_ids)):
+            actor = self._latest.actors.get(node_id)
+            if actor is not None and not actor.alive and self.is_idle(node_id):
+                self._starts.forget(node_id)
+                self._ledger.add(ActorRemoved(node_id))
+
+    def _dismiss_if_idle(self, session: Session) -> None:
+        if self.is_idle(session.node_id) and not session.releasing and not session.exiting:
+            session.exiting = True
+            self._emit(SendFrame(session.session_id, Exit(self._epoch, "nothing is assigned to it")))
+            self._emit(CloseSession(session.session_id))
 
     def register_disk(self, token: int, request: RegisterDisk, now_ms: int, *, plans_hosts: bool) -> None:
         """Of a disk that another one has replaced the processes, whatever they do, are over."""

@@ -231,6 +231,16 @@ def preferred(state: PartitionState, candidates: Candidates, *, min_isr: int) ->
     return led_by(state, first, candidates, _survivors(state, candidates), min_isr)
 
 
+def handed_over(state: PartitionState, candidates: Candidates, *, min_isr: int) -> PartitionState:
+    """The state without its leader: with another LIVE, proven, undamaged member of the ISR at its place that is not being drained,
+    or with nobody."""
+    able = (broker for broker in state.brokers if broker in state.isr and broker != state.leader)
+    successor = next((broker for broker in able if may_take_over(candidates[broker])), None)
+    if successor is None:
+        return _leaderless(state)
+    return led_by(state, successor, candidates, _survivors(state, candidates), min_isr)
+
+
 def opened(state: PartitionState, broker_id: int, incarnation: int, status: ReplicaStatus) -> PartitionState:
     """The state after a process has said in what condition it found its log; ``settled`` has to follow.
 

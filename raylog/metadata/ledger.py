@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from raylog.metadata.events import CloseSession, Reply, SendFrame
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import Record
+from raylog.types import TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,15 @@ class Created:
     token: int
 
 
-Held = Reply | SendFrame | CloseSession | Greet | Created
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Held until the move is committed: tell the session's process that another one holds the replica."""
+
+    session_id: int
+    id: TopicIdPartition
+
+
+Held = Reply | SendFrame | CloseSession | Greet | LetGo | Created
 
 
 @dataclass(frozen=True, slots=True)

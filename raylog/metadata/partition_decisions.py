@@ -7,6 +7,9 @@ The standing of a replica is that of its log in its process: LIVE when its node'
 process was declared dead, when the log failed in this process, when its disk is offline, or when its first process could not be
 created; else ABSENT.
 
+**Moves.** A replica that led, was its partition's preferred one and was moved to another actor of its disk leads again as soon as it is in
+sync. A new controller does not know of that; then the leaders' balance brings the leadership back (``leadership``).
+
 **Waiting.** Two elections may wait: the first one of a partition for its preferred leader, and one after an unclean stop for the
 logs of those who may still come up (``elections``). Each wait has a timer by the partition, which ends it.
 """
@@ -18,12 +21,12 @@ from collections.abc import Callable, Iterable
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata import broker_configs, effective_configs, elections, reassignments, topic_configs
+from raylog.metadata import broker_configs, effective_configs, elections, moves, reassignments, topic_configs
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.elections import Candidate, Candidates, Standing
 from raylog.metadata.events import Notice
 from raylog.metadata.image import Topic, may_hold_folder
-from raylog.metadata.ledger import Ledger
+from raylog.metadata.ledger import Ledger, LetGo
 from raylog.metadata.records import PartitionChanged, PartitionState, RemovalPending, ReplicaSlot
 from raylog.metadata.requests import ElectionType
 from raylog.metadata.session import AlterPartition, Condition, ReplicaStatus
@@ -38,7 +41,7 @@ WAITS = (FIRST_LEADER, AWAITED_LOGS)
 
 
 class PartitionDecisions:
-    __slots__ = ("_config", "_has_failed", "_ledger", "_notice", "_sessions", "_timers", "_unstartable")
+    __slots__ = ("_config", "_has_failed", "_ledger", "_notice", "_returning", "_sessions", "_timers", "_unstartable")
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class PartitionDecisions:
         self._config = config
         self._notice = notice
         self._unstartable = unstartable
+        self._returning: dict[TopicIdPartition, int] = {}  # the broker that led before it was moved, and is preferred
 
     def min_isr(self, topic: Topic, state: PartitionState) -> int:
         return elections.effective_min_isr(state, self._min_insync_replicas(topic))
@@ -134,6 +138,7 @@ class PartitionDecisions:
             topic = self._ledger.latest.topics.get(id.topic_id)
             state = topic.partitions.get(id.partition) if topic is not None else None
             if topic is None or state is None:
+                self._returning.pop(id, None)
                 continue
             candidates = self._candidates(id, state)
             state = self._drop_short_logs(topic, id, state, candidates)
@@ -152,6 +157,8 @@ class PartitionDecisions:
                 candidates,
                 min_insync_replicas=self._min_insync_replicas(topic),
             )
+            if id in self._returning:
+                after = self._returned(topic, id, after, candidates)
             self._change(topic, id, state, after)
             if after.leader_epoch < 0 and any(each.standing is Standing.LIVE for each in candidates.values()):
                 if (FIRST_LEADER, id) not in self._timers and not waited_for_preferred:
@@ -162,6 +169,16 @@ class PartitionDecisions:
                 self._timers.cancel((AWAITED_LOGS, id))
             elif (AWAITED_LOGS, id) not in self._timers:
                 self._await_logs(topic, id, after, candidates, now_ms)
+
+    def _returned(
+        self, topic: Topic, id: TopicIdPartition, state: PartitionState, candidates: Candidates
+    ) -> PartitionState:
+        """The state led by its preferred replica, if that has been moved and is in sync again."""
+        if state.brokers[0] == self._returning[id]:
+            state = elections.preferred(state, candidates, min_isr=self.min_isr(topic, state))
+        if state.leader == self._returning[id] or state.brokers[0] != self._returning[id]:
+            del self._returning[id]
+        return state
 
     def _drop_short_logs(
         self, topic: Topic, id: TopicIdPartition, state: PartitionState, candidates: Candidates
@@ -287,6 +304,29 @@ class PartitionDecisions:
         topic = self._ledger.latest.topics[id.topic_id]
         self._change(topic, id, topic.partitions[id.partition], after)
 
+    def move(self, id: TopicIdPartition, slot: ReplicaSlot, node_id: int, now_ms: int) -> None:
+        """Another actor of the same disk holds the replica in that slot from now on (``moves``)."""
+        latest = self._ledger.latest
+        topic = latest.topics[id.topic_id]
+        state = topic.partitions[id.partition]
+        after = moves.moved(
+            state,
+            slot.broker_id,
+            node_id,
+            self._candidates(id, state),
+            has_run=slot.node_id in latest.actors,
+            min_isr=self.min_isr(topic, state),
+        )
+        if state.leader == slot.broker_id == state.brokers[0]:
+            self._returning[id] = slot.broker_id
+        self._notice(
+            Notice(
+                f"{topic.name}-{id.partition}: broker {slot.broker_id} moves it from actor {slot.node_id} to {node_id}"
+            )
+        )
+        self._change(topic, id, state, after)
+        self.settle([id], now_ms)
+
     def _change(self, topic: Topic, id: TopicIdPartition, before: PartitionState, after: PartitionState) -> None:
         if after is before:
             return
@@ -310,15 +350,28 @@ class PartitionDecisions:
         kept = {slot.node_id for slot in after.replicas}
         for slot in before.replicas:
             if slot.node_id not in kept:
-                self._dismiss(topic, id, slot)
+                stays = after.slot(slot.broker_id)
+                if stays is None:
+                    self._dismiss(topic, id, slot)
+                else:
+                    assert stays.directory_id == slot.directory_id, (
+                        f"{slot} became {stays}: its folder would be left behind"
+                    )
+                    self._let_go(id, slot)
+
+    def _let_go(self, id: TopicIdPartition, slot: ReplicaSlot) -> None:
+        """Another actor holds the replica now: its process closes the log and leaves the folder."""
+        session = self._sessions.of_node(slot.node_id)
+        if session is not None:
+            session.forget(id)
+            session.releasing.add(id)
+            self._ledger.hold(LetGo(session.session_id, id))
 
     def _dismiss(self, topic: Topic, id: TopicIdPartition, slot: ReplicaSlot) -> None:
         """A replica has moved away: its folder is to be deleted, and if it ever comes back to that process it has to open anew."""
         session = self._sessions.of_node(slot.node_id)
         if session is not None:
-            session.opened.pop(id, None)
-            session.failed.pop(id, None)
-            session.damaged.pop(id, None)
+            session.forget(id)
         if may_hold_folder(self._ledger.latest, slot):
             self._ledger.add(RemovalPending(id.topic_id, id.partition, slot.node_id, slot.directory_id, topic.name))
 

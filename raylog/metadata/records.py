@@ -25,6 +25,8 @@ from raylog.metadata.high_watermarks import TopicHighWatermarks
 from raylog.metadata.packing import Packing, unpack_plain
 from raylog.types import NO_LEADER, Endpoint, TopicIdPartition
 
+ADMITTED_ELSEWHERE = -1
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSlot:
@@ -33,6 +35,7 @@ class ReplicaSlot:
     ``admitted`` is the incarnation whose log was last judged fit to be (or to come back) in sync, or a former one that may
     have opened it unheard; 0: no process has opened this replica yet. A suspect or missing log of another incarnation than
     this one costs the replica its ISR and ELR seats; of this one it has already been judged (``elections.opened``).
+    ``ADMITTED_ELSEWHERE``: it was a process of the actor that held the replica before a move (``moves``).
     """
 
     broker_id: int

@@ -438,6 +438,30 @@ class BrokerDrained:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaMove:
+    """A replica, by the broker that has it, and the server actor of the same disk that shall hold it."""
+
+    topic: str
+    partition: int
+    broker_id: int
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveReplicas:
+    """→ ReplicasMoved. Other actors of the same disks hold these replicas from now on. Nothing is copied."""
+
+    moves: tuple[ReplicaMove, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasMoved:
+    """One outcome for each move, in their order. A replica that the actor holds already has been moved."""
+
+    partitions: tuple[PartitionOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class UnregisterBroker:
     """→ BrokerUnregistration. Forgets a broker that holds no replica: its server actors end, its disks are no longer the cluster's."""
 
@@ -534,13 +558,13 @@ class Refused:
 Request = (
     CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | DescribeConfigs | DescribeTopics
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
-    | ListReassignments | DrainBroker | UnregisterBroker | InitProducerId
+    | ListReassignments | DrainBroker | MoveReplicas | UnregisterBroker | InitProducerId
     | AllocateProducerIds | RegisterDisk
 )  # fmt: skip
 
 ControllerReply = (
     TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered | ConfigsDescribed | TopicsDescribed
     | ClusterDescribed | LeaderFound | ClusterStatusReport | LeadersElected | ReassignmentsAltered
-    | ReassignmentsListed | BrokerDrained | BrokerUnregistration | ProducerIdAssigned
+    | ReassignmentsListed | BrokerDrained | ReplicasMoved | BrokerUnregistration | ProducerIdAssigned
     | ProducerIdBlock | DiskOutcome | Refused
 )  # fmt: skip

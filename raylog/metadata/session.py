@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from raylog.metadata.high_watermarks import TopicHighWatermarks
-from raylog.types import Endpoint, TopicIdPartition
+from raylog.types import NO_LEADER, Endpoint, TopicIdPartition
 
 
 class Condition(Enum):
@@ -76,7 +76,8 @@ class FailedDisk:
 class Hello:
     """Opens a session. ``replicas`` are those that are open; ``failed_disks`` are what a Broker has found of its disks.
 
-    ``listener`` is where clients outside the cluster reach a Broker, None if it has no outside listener.
+    ``listener`` is where clients outside the cluster reach a Broker, None if it has no outside listener. ``unopened`` are the
+    replicas, topic id and partition, that the process was assigned earlier and whose logs it has not open: it may still be at it.
     """
 
     identity: ActorIdentity
@@ -87,6 +88,7 @@ class Hello:
     pid: int = 0  # of the process, for people and for tests that kill it
     failed_disks: tuple[FailedDisk, ...] = ()
     listener: Endpoint | None = None
+    unopened: tuple[tuple[uuid.UUID, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,14 @@ class ReplicaMended:
 @dataclass(frozen=True, slots=True)
 class ReplicaRemoved:
     """Answers a Removal: the replica is closed and its folder is gone (or was not there)."""
+
+    topic_id: uuid.UUID
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReleased:
+    """Answers a Release: the log is closed and its folder unlocked (or the process did not have it)."""
 
     topic_id: uuid.UUID
     partition: int
@@ -279,6 +289,23 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """Another actor of the same disk holds the replica from now on: close the log cleanly, unlock its folder and leave it there.
+
+    ``ReplicaReleased`` follows. The controller sends this to each process that holds, or is opening, what is not assigned to it
+    and what it was not told to delete; so it is repeated in each new session until the process has let go. The rest says who
+    leads, for those whose requests are refused; −1: nobody.
+    """
+
+    controller_epoch: int
+    topic_id: uuid.UUID
+    partition: int
+    leader_node: int = NO_LEADER
+    leader_epoch: int = -1
+    leader_endpoint: Endpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TopicsNamed:
     """To a process that holds partitions of ``__consumer_offsets``: committed topics, name and id; those that ``gone`` names
     were deleted.
@@ -325,6 +352,7 @@ FromActor = (
     | ReplicaDamaged
     | ReplicaMended
     | ReplicaRemoved
+    | ReplicaReleased
     | NodeLeaving
     | DisksChecked
     | AlterPartition
@@ -337,6 +365,7 @@ FromController = (
     | ImageChanged
     | Assignment
     | Removal
+    | Release
     | TopicsNamed
     | AlterPartitionAnswer
     | Exit

@@ -28,7 +28,16 @@ class Session:
     rates: CopyRates = field(default_factory=CopyRates)  # as it was told last
     follows_image: bool = False  # a Broker that was sent the whole image, and is sent what changes
     follows_topics: bool = False  # it coordinates groups, was sent the names of all topics, and is sent what changes
+    releasing: set[TopicIdPartition] = field(
+        default_factory=set
+    )  # others hold them now; it has not said that it let go
     exiting: bool = False  # told to exit because nothing is assigned to it any more
+
+    def forget(self, id: TopicIdPartition) -> None:
+        """What it said of a replica that is its own no longer: if that comes back to it, it has to open anew."""
+        self.opened.pop(id, None)
+        self.failed.pop(id, None)
+        self.damaged.pop(id, None)
 
 
 class Sessions:

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kio.schema.errors import ErrorCode
+
 from raylog.log.record_validation import WALKED_BYTES_MAX
 from raylog.metadata.session import ActorIdentity
-from raylog.replication.events import Effect
+from raylog.replication.events import Effect, LeaderHint
 from raylog.replication.throttle import Throttle
 from raylog.replication.timing_wheel import Timer, TimingWheel
 from raylog.types import TopicIdPartition
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from raylog.replication.parked import ParkedFetch
     from raylog.replication.replica import Replica
 
+UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
+NOT_LEADER_OR_FOLLOWER = ErrorCode.not_leader_or_follower.value
 Expire = Callable[[int, int], None]  # (now_ms, wall_ms)
 Deadline = Timer[Expire]
 
@@ -71,6 +75,7 @@ class HostContext:
         "high_watermarks_moved",
         "identity",
         "incarnation",
+        "released",
         "request_ids",
         "suspected",
         "wheel",
@@ -91,8 +96,16 @@ class HostContext:
         self.suspected: list[tuple[Replica, int]] = []  # reading at that offset met damaged bytes
         self.copying_out = Throttle()  # as a leader
         self.copying_in = Throttle()  # as a follower
+        self.released: dict[
+            TopicIdPartition, LeaderHint
+        ] = {}  # held by another process of the disk now; who leads, as told then
         self.connected = True
         self.request_ids = 0
+
+    def absence(self, id: TopicIdPartition) -> tuple[int, LeaderHint | None]:
+        """The error of a request for a replica that is not here, and who leads it if this process once had it."""
+        hint = self.released.get(id)
+        return (UNKNOWN_TOPIC_OR_PARTITION, None) if hint is None else (NOT_LEADER_OR_FOLLOWER, hint)
 
     def next_request_id(self) -> int:
         """For AlterPartition: unique within the process, so an answer to a forgotten request is recognised."""

@@ -18,11 +18,13 @@ from raylog.metadata.session import (
     Assignment,
     CopyRates,
     HighWatermarks,
+    Release,
     Removal,
     ReplicaDamaged,
     ReplicaFailed,
     ReplicaMended,
     ReplicaOpened,
+    ReplicaReleased,
     ReplicaRemoved,
 )
 from raylog.types import Endpoint, TopicIdPartition
@@ -248,6 +250,11 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class Released:
+    release: Release
+
+
+@dataclass(frozen=True, slots=True)
 class LogOpened:
     """The answer to OpenLog. Exactly one of ``log`` and ``reason`` is set. What failed is tried again, later and later.
 
@@ -341,6 +348,13 @@ class FolderRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class LogClosed:
+    """The end of a CloseLog that ``reports``: the folder is unlocked, and stays."""
+
+    id: TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """The end of a Load: the bytes are in memory, for now, or the file is gone; or ``error`` says why the disk has failed."""
 
@@ -406,10 +420,10 @@ class Ticked:
 
 
 Event = (
-    Assigned | Removed | LogOpened | ProduceReceived | OwnAppend | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived
-    | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered | ControlSessionChanged | CopyRatesGiven
-    | Cancelled | RecordsChecked
-    | FlushCompleted | FolderRemoved | Loaded | LogFailed | CleaningEnded | ScrubEnded | DamageReported | DamageSuspected | Ticked
+    Assigned | Removed | Released | LogOpened | ProduceReceived | OwnAppend | FetchReceived | ListOffsetsReceived
+    | OffsetForLeaderEpochReceived | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered
+    | ControlSessionChanged | CopyRatesGiven | Cancelled | RecordsChecked | FlushCompleted | FolderRemoved | LogClosed | Loaded
+    | LogFailed | CleaningEnded | ScrubEnded | DamageReported | DamageSuspected | Ticked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects
@@ -434,6 +448,8 @@ class OpenLog:
 class CloseLog:
     """Close in a thread; with ``delete`` its folder goes too, and FolderRemoved reports what became of it.
 
+    With ``reports`` the folder stays, and LogClosed says when it is unlocked, whatever happened.
+
     Without ``clean`` the next opening recovers it: after an IO error nobody vouches for what is on the disk.
     """
 
@@ -441,6 +457,7 @@ class CloseLog:
     log: Log
     delete: bool
     clean: bool = False
+    reports: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,6 +530,7 @@ class Tell:
         | ReplicaDamaged
         | ReplicaMended
         | ReplicaRemoved
+        | ReplicaReleased
     )
 
 

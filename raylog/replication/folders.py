@@ -9,7 +9,10 @@ because one of them could not be opened. Once a log is open, an IO error is fina
 not known here at all, may have a folder all the same (``RemoveFolder``). Either way the controller hears of it when the
 folder is gone, and a deletion that fails, or meets a lock, is tried again. An Assignment of the same replica ends that.
 
-Invariants (``check``): a removal that waits for an opening has a replica that is being opened; otherwise the replica of a
+*Letting go.* A replica that another process of the disk holds from now on is closed cleanly, and its folder stays. The controller hears of
+it when the folder is unlocked. An opening that is under way is waited for; an Assignment that comes meanwhile keeps the replica.
+
+Invariants (``check``): a removal or a release that waits for an opening has a replica that is being opened; otherwise the replica of a
 removal is not in the table.
 """
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylog.metadata.session import Removal, ReplicaRemoved
+from raylog.metadata.session import Removal, ReplicaReleased, ReplicaRemoved
 from raylog.replication.context import HostContext
 from raylog.replication.events import CloseLog, FolderRemoved, LogOpened, OpenLog, RemoveFolder, Tell
 from raylog.types import TopicIdPartition
@@ -37,18 +40,22 @@ class _Pending:
 
 
 class Folders:
-    __slots__ = ("_context", "_removals", "_replicas")
+    __slots__ = ("_closing", "_context", "_releasing", "_removals", "_replicas")
 
     def __init__(self, context: HostContext, replicas: dict[TopicIdPartition, Replica]) -> None:
         self._context = context
         self._replicas = replicas
         self._removals: dict[TopicIdPartition, _Pending] = {}
+        self._releasing: set[TopicIdPartition] = set()  # as soon as the opening that is under way ends
+        self._closing: dict[TopicIdPartition, int] = {}  # logs that are being closed to let go of them; how many
 
     # -------------------------------------------------------------- opening
 
     def assigned(self, id: TopicIdPartition) -> None:
         """It is this process's again, or still: what was ordered to be deleted stays, if it is there yet."""
         self._removals.pop(id, None)
+        self._releasing.discard(id)
+        self._context.released.pop(id, None)
 
     def open(self, replica: Replica) -> None:
         replica.is_opening = True
@@ -66,6 +73,16 @@ class Folders:
             else:
                 self._context.effects.append(RemoveFolder(pending.removal))
             return False
+        if event.id in self._releasing:
+            self._releasing.remove(event.id)
+            del self._replicas[event.id]
+            replica.let_go()
+            if event.log is not None:
+                self._closing[event.id] = self._closing.get(event.id, 0) + 1
+                self._context.effects.append(CloseLog(event.id, event.log, delete=False, clean=True, reports=True))
+            else:
+                self._tell_released(event.id)
+            return False
         if event.log is not None:
             return True
         config = self._context.config
@@ -82,6 +99,33 @@ class Folders:
         if self._replicas.get(replica.id) is replica:
             self.open(replica)
 
+    # -------------------------------------------------------------- letting go
+
+    def release(self, id: TopicIdPartition) -> None:
+        """Idempotent: the controller repeats it in each session until it has heard of the end."""
+        if id in self._removals:
+            return  # somebody has decided that the folder goes
+        replica = self._replicas.get(id)
+        if replica is not None and replica.is_opening:
+            self._releasing.add(id)
+            return
+        if replica is not None:
+            del self._replicas[id]
+            self._closing[id] = self._closing.get(id, 0) + (replica.log is not None)
+            replica.let_go()
+        if not self._closing.get(id):
+            self._tell_released(id)
+
+    def closed(self, id: TopicIdPartition) -> None:
+        """The end of a CloseLog that reports."""
+        self._closing[id] -= 1
+        if not self._closing[id]:
+            self._tell_released(id)
+
+    def _tell_released(self, id: TopicIdPartition) -> None:
+        self._closing.pop(id, None)
+        self._context.effects.append(Tell(ReplicaReleased(*id)))
+
     # -------------------------------------------------------------- deleting
 
     def remove(self, removal: Removal) -> None:
@@ -90,6 +134,7 @@ class Folders:
         if id in self._removals:
             return
         pending = self._removals[id] = _Pending(removal)
+        self._releasing.discard(id)
         replica = self._replicas.get(id)
         if replica is not None and replica.is_opening:
             return  # its thread is at work: LogOpened ends it
@@ -123,6 +168,11 @@ class Folders:
 
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken."""
+        for id in self._releasing:
+            opening = self._replicas.get(id)
+            assert opening is not None and opening.is_opening, (
+                f"{id} is to be released when it is open, and nobody opens it"
+            )
         for id in self._removals:
             replica = self._replicas.get(id)
             assert replica is None or replica.is_opening, f"{id} is to be removed, and is {replica.role.value}"

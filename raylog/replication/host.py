@@ -37,7 +37,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
-from raylog.metadata.session import ActorIdentity, Assignment, Removal, ReplicaStatus
+from raylog.metadata.session import ActorIdentity, Assignment, Release, Removal, ReplicaStatus
 from raylog.replication.awaited import Awaited, Deferrable, Deferred, LateAppend, Waiter
 from raylog.replication.checkpoint_rounds import CheckpointRounds, arm_housekeeping
 from raylog.replication.cleaning_rounds import CleaningRounds
@@ -66,10 +66,12 @@ from raylog.replication.events import (
     FetchReply,
     FlushCompleted,
     FolderRemoved,
+    LeaderHint,
     ListOffsetsPartitionResult,
     ListOffsetsReceived,
     ListOffsetsReply,
     Loaded,
+    LogClosed,
     LogFailed,
     LogOpened,
     OffsetForLeaderEpochReceived,
@@ -78,6 +80,7 @@ from raylog.replication.events import (
     ProduceReceived,
     ProduceReply,
     RecordsChecked,
+    Released,
     Removed,
     Reply,
     ScrubEnded,
@@ -89,7 +92,7 @@ from raylog.replication.folders import Folders
 from raylog.replication.leader import FollowerProgress
 from raylog.replication.loads import Lacking, Loads, is_patient
 from raylog.replication.parked import Parked, ParkedFetch, ParkedListOffsets, ParkedProduce
-from raylog.replication.produce_requests import UNKNOWN_TOPIC_OR_PARTITION, ProduceRequests
+from raylog.replication.produce_requests import ProduceRequests
 from raylog.replication.replica import UNKNOWN_LEADER_EPOCH, Replica
 from raylog.replication.scrubbing import ScrubRounds
 from raylog.types import TopicIdPartition
@@ -155,8 +158,12 @@ class ReplicaHost:
                 self._assign(event.assignment, now_ms)
             case Removed():
                 self._remove(event.removal)
+            case Released():
+                self._release(event.release)
             case LogOpened():
                 self._log_opened(event, now_ms)
+            case LogClosed():
+                self._folders.closed(event.id)
             case FolderRemoved():
                 self._folders.removed(event, now_ms)
             case AlterPartitionAnswered():
@@ -223,6 +230,10 @@ class ReplicaHost:
     def status(self) -> tuple[ReplicaStatus, ...]:
         """The replicas whose logs are open, for ``hello``."""
         return tuple(replica.status() for replica in self.replicas.values() if replica.log is not None)
+
+    def unopened(self) -> tuple[TopicIdPartition, ...]:
+        """The replicas whose logs are not open: they are being opened, or that has failed. For ``hello``."""
+        return tuple(id for id, replica in self.replicas.items() if replica.log is None)
 
     def admit_controller(self, controller_epoch: int) -> bool:
         """Whether a frame of that controller epoch may be obeyed; a higher one is remembered."""
@@ -344,7 +355,8 @@ class ReplicaHost:
         for part in event.partitions:
             replica = self.replicas.get(part.id)
             if replica is None:
-                results.append(FetchPartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
+                error, hint = self.context.absence(part.id)
+                results.append(FetchPartitionResult(part.id, error, hint=hint))
                 news = True
                 continue
             if replica.log is None and not follower and replica.may_lead_soon:
@@ -479,7 +491,7 @@ class ReplicaHost:
         for part in event.partitions:
             replica = self.replicas.get(part.id)
             if replica is None:
-                results.append(ListOffsetsPartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
+                results.append(ListOffsetsPartitionResult(part.id, self.context.absence(part.id)[0]))
             else:
                 try:
                     results.append(replica.list_offset(part, event, in_memory=in_memory))
@@ -492,7 +504,7 @@ class ReplicaHost:
         for part in event.partitions:
             replica = self.replicas.get(part.id)
             if replica is None:
-                results.append(EpochEndPartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
+                results.append(EpochEndPartitionResult(part.id, self.context.absence(part.id)[0]))
             else:
                 results.append(replica.epoch_end(part))
         self.context.effects.append(Reply(event.token, OffsetForLeaderEpochReply(tuple(results))))
@@ -503,7 +515,7 @@ class ReplicaHost:
         for index, part in enumerate(event.partitions):
             replica = self.replicas.get(part.id)
             if replica is None:
-                results.append(DeleteRecordsPartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION))
+                results.append(DeleteRecordsPartitionResult(part.id, self.context.absence(part.id)[0]))
             elif replica.leader is None:
                 results.append(DeleteRecordsPartitionResult(part.id, replica.refusal()))
             else:
@@ -539,8 +551,19 @@ class ReplicaHost:
         if not self.admit_controller(removal.controller_epoch):
             return
         id = TopicIdPartition(removal.topic_id, removal.partition)
+        self.context.released.pop(id, None)
         self._streams.drop(id)
         self._folders.remove(removal)
+        self._awaited.removed(id)
+        self.context.changed[id] = None
+
+    def _release(self, release: Release) -> None:
+        if not self.admit_controller(release.controller_epoch):
+            return
+        id = TopicIdPartition(release.topic_id, release.partition)
+        self._streams.drop(id)
+        self.context.released[id] = LeaderHint(release.leader_node, release.leader_epoch, release.leader_endpoint)
+        self._folders.release(id)
         self._awaited.removed(id)
         self.context.changed[id] = None
 

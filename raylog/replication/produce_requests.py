@@ -43,7 +43,6 @@ from raylog.replication.parked import Parked, ParkedProduce
 from raylog.replication.replica import Replica
 from raylog.types import INTERNAL_TOPICS, TopicIdPartition
 
-UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
 INVALID_REQUIRED_ACKS = ErrorCode.invalid_required_acks.value
 INVALID_RECORD = ErrorCode.invalid_record.value
@@ -158,9 +157,11 @@ class ProduceRequests:
         """The time of its request is up: it is refused, and not appended."""
         self._awaited.forget(late)
         replica = self._replicas.get(late.part.id)
-        if replica is None or replica.leader is not None:
-            error = UNKNOWN_TOPIC_OR_PARTITION if replica is None else REQUEST_TIMED_OUT
-            late.produce.was_late(late, ProducePartitionResult(late.part.id, error))
+        if replica is None:
+            error, hint = self._context.absence(late.part.id)
+            late.produce.was_late(late, ProducePartitionResult(late.part.id, error, hint=hint))
+        elif replica.leader is not None:
+            late.produce.was_late(late, ProducePartitionResult(late.part.id, REQUEST_TIMED_OUT))
         else:
             late.produce.was_late(late, replica.refused_produce())
 
@@ -200,7 +201,8 @@ class ProduceRequests:
         """The result, and the offset at which the append is complete (−1 after an error)."""
         replica = self._replicas.get(part.id)
         if replica is None:
-            return ProducePartitionResult(part.id, UNKNOWN_TOPIC_OR_PARTITION), -1
+            error, hint = self._context.absence(part.id)
+            return ProducePartitionResult(part.id, error, hint=hint), -1
         if replica.leader is None:
             return replica.refused_produce(), -1
         return replica.leader.append(part.records, acks, now_ms, wall_ms, checked)

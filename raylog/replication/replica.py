@@ -328,7 +328,14 @@ class Replica:
         self.watchers.wake_all()
         self.close(delete=True)
 
-    def close(self, *, delete: bool, clean: bool = False) -> None:
+    def let_go(self) -> None:
+        """Another process of the disk holds it now: end what waits, close the log cleanly and leave the folder."""
+        self._leave_role()
+        self.watchers.refuse_all(NOT_LEADER_OR_FOLLOWER, hint=self.context.released[self.id])
+        self.watchers.wake_all()
+        self.close(delete=False, clean=True, reports=True)
+
+    def close(self, *, delete: bool, clean: bool = False, reports: bool = False) -> None:
         """Stop the timers and order the log closed."""
         self.context.changed[self.id] = None
         if self.housekeeping is not None:
@@ -336,7 +343,7 @@ class Replica:
             self.housekeeping = None
         if self.log is not None:
             self.flushing.close()
-            self.context.effects.append(CloseLog(self.id, self.log, delete, clean))
+            self.context.effects.append(CloseLog(self.id, self.log, delete, clean, reports))
             self.log = None
 
     def _configure(self) -> None:

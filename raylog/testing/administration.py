@@ -32,11 +32,14 @@ from raylog.metadata.requests import (
     ElectionType,
     ElectLeaders,
     ListReassignments,
+    MoveReplicas,
     NewTopic,
     PartitionGrowth,
     PartitionsCreated,
     PartitionTarget,
     RegisterDisk,
+    ReplicaMove,
+    ReplicasMoved,
     ResourceChanges,
     ResourceType,
     TopicCreation,
@@ -124,6 +127,7 @@ class Administration:
             if not self.is_quiet:
                 self._later()
                 self._move_later()
+            self._relocate_later()
 
     def _question_later(self) -> None:
         self.simulation.rhythm.later(self.scheduler.after_us, 250_000, self._question, "question")
@@ -148,6 +152,50 @@ class Administration:
         if not self._stopped:
             self._reassign()
             self._move_later()
+
+    def _relocate_later(self) -> None:
+        self.simulation.rhythm.later(self.scheduler.after_us, 300_000, self._relocate, "move between actors")
+
+    def _relocate(self) -> None:
+        """A replica goes to another actor of its disk; often a process dies or a controller sleeps just then."""
+        if self._stopped:
+            return
+        self._relocate_later()
+        simulation, rng = self.simulation, self.scheduler.rng
+        if not self.topics:
+            return
+        name = rng.choice(sorted(self.topics))
+        topic = self.topics[name]
+        assert topic.topic_id is not None
+        partition = rng.choice(topic.partitions).partition
+        state = simulation.state_of(TopicIdPartition(topic.topic_id, partition))
+        if state is None:
+            return
+        slot = rng.choice(state.replicas)
+        on_disk = [
+            process
+            for process in simulation.replica_processes()
+            if process.spec.directory_id == slot.directory_id and process.spec.node_id != slot.node_id
+        ]
+        if not on_disk:
+            return
+        target = rng.choice(on_disk)
+        holders = [each for each in simulation.replica_processes() if each.spec.node_id == slot.node_id]
+        self.administrator.request(
+            MoveReplicas((ReplicaMove(name, partition, slot.broker_id, target.spec.node_id),)),
+            lambda reply: self._relocated(name, reply),
+        )
+        if self.scheduler.chance(0.3):
+            victim = rng.choice((target, *holders))
+            delay_us = self.scheduler.skewed_us(rng.choice((3_000, 30_000)))
+            simulation.counts["processes killed amid a move"] += 1
+            self.scheduler.after_us(delay_us, lambda: None if self._stopped else victim.kill(), "die amid a move")
+
+    def _relocated(self, name: str, reply: object) -> None:
+        assert isinstance(reply, ReplicasMoved), reply
+        for outcome in reply.partitions:
+            self.simulation.counts["moves refused"] += bool(outcome.error)
+            self.simulation.trace(f"move of {name}-{outcome.partition}: {outcome.error} {outcome.message}")
 
     def _change(self) -> None:
         if self._stopped:

@@ -51,10 +51,19 @@ class Observer:
         if log.condition is Condition.SUSPECT:
             self.counts["suspect replicas"] += 1
         self.simulation.trace(f"{process.name} opened {log.where}: {log.condition.value}, end {log.log_end_offset}")
+        for other in self.simulation.replica_processes():
+            replica = other.host.replicas.get(assignment.id) if other.machine is process.machine else None
+            if replica is not None and replica.log is not None:
+                raise Violation(f"{process.name} opened {log.where}, which {other.name} has open")
 
     def log_deleted(self, process: ReplicaProcess, id: TopicIdPartition) -> None:
         """The replica was removed: if it comes back to this process it is a new one, with nothing to remember."""
         self._memories.pop((process.spec.incarnation, id), None)
+
+    def log_released(self, process: ReplicaProcess, id: TopicIdPartition) -> None:
+        """Another process of the disk holds it now: what that one does to the log is not this one's to remember."""
+        self._memories.pop((process.spec.incarnation, id), None)
+        self.counts["replicas released"] += 1
 
     def check_host(self, process: ReplicaProcess) -> None:
         if not (self.simulation.rhythm.is_night and self.simulation.scheduler.steps % SPARED):
@@ -198,7 +207,10 @@ class Observer:
 
     def _count_reassignment(self, known: PartitionState, state: PartitionState) -> None:
         was, is_now = is_under_way(known), is_under_way(state)
-        gone = [slot for slot in known.replicas if slot.node_id not in {each.node_id for each in state.replicas}]
+        gone = [slot for slot in known.replicas if state.slot(slot.broker_id) is None]
+        moved = [slot for slot in known.replicas if state.node_of(slot.broker_id) not in (slot.node_id, -1)]
+        self.counts["moves between actors"] += len(moved)
+        self.counts["moves of leaders"] += any(slot.broker_id == known.leader for slot in moved)
         self.counts["reassignments"] += is_now and not was
         if was and {slot.broker_id for slot in gone} & set(known.adding):
             self.counts["cancelled reassignments"] += 1

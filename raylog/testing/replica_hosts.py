@@ -45,6 +45,7 @@ from raylog.replication.events import (
     ListOffsetsReply,
     Load,
     Loaded,
+    LogClosed,
     LogOpened,
     OpenLog,
     ProducePartition,
@@ -249,12 +250,14 @@ class Hosts:
                 self.openings.append((process, assignment))
                 if not self.holds_openings:
                     self.finish_openings()
-            case CloseLog(_, log, delete, clean):
+            case CloseLog(id, log, delete, clean, reports):
                 self.closed.append(effect)
-                if not delete:
-                    log.close(clean=clean)
-                else:
+                if delete:
                     self.handle(broker, _deleted(effect))
+                else:
+                    log.close(clean=clean)
+                    if reports:
+                        self.handle(broker, LogClosed(id))
             case RemoveFolder(removal):
                 self._remove_folder(process, removal)
             case Flush():

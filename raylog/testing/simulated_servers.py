@@ -29,6 +29,7 @@ from raylog.metadata.session import (
     Heartbeat,
     Hello,
     ImageChanged,
+    Release,
     Removal,
     ReplicaStatus,
     TopicsNamed,
@@ -59,12 +60,14 @@ from raylog.replication.events import (
     ListOffsetsReceived,
     Load,
     Loaded,
+    LogClosed,
     LogFailed,
     LogOpened,
     OffsetForLeaderEpochReceived,
     OpenLog,
     ProduceReceived,
     RecordsChecked,
+    Released,
     Removed,
     RemoveFolder,
     Reply,
@@ -107,7 +110,15 @@ class ActorSpec:
 
 
 _Said = (
-    Welcome | CopyRatesChanged | BrokerDisks | ImageChanged | Assignment | Removal | TopicsNamed | AlterPartitionAnswer
+    Welcome
+    | CopyRatesChanged
+    | BrokerDisks
+    | ImageChanged
+    | Assignment
+    | Removal
+    | Release
+    | TopicsNamed
+    | AlterPartitionAnswer
 )
 
 
@@ -132,6 +143,9 @@ class ServerProcess(Process):
     # ---------------------------------------------------------------- for subclasses
 
     def statuses(self) -> tuple[ReplicaStatus, ...]:
+        return ()
+
+    def unopened(self) -> tuple[TopicIdPartition, ...]:
         return ()
 
     def session_changed(self, connected: bool) -> None:
@@ -161,7 +175,15 @@ class ServerProcess(Process):
         self.later(patience_us, lambda: self._lose(link) if not self.is_welcome else None, f"{self.name} waits no more")
 
     def opened(self, link: Link) -> None:
-        hello = Hello(self.identity, self.endpoint, self.machine.boot_id, self.statuses(), None, self.spec.incarnation)
+        hello = Hello(
+            self.identity,
+            self.endpoint,
+            self.machine.boot_id,
+            self.statuses(),
+            None,
+            self.spec.incarnation,
+            unopened=self.unopened(),
+        )
         link.send(self, hello)
         self.has_said_hello = True
 
@@ -256,6 +278,9 @@ class ReplicaProcess(ServerProcess):
     def statuses(self) -> tuple[ReplicaStatus, ...]:
         return self.host.status()
 
+    def unopened(self) -> tuple[TopicIdPartition, ...]:
+        return self.host.unopened()
+
     def session_changed(self, connected: bool) -> None:
         self.handle(ControlSessionChanged(connected))
 
@@ -265,6 +290,8 @@ class ReplicaProcess(ServerProcess):
                 self.handle(Assigned(frame))
             case Removal():
                 self.handle(Removed(frame))
+            case Release():
+                self.handle(Released(frame))
             case AlterPartitionAnswer():
                 self.handle(AlterPartitionAnswered(frame))
             case Welcome() | CopyRatesChanged():
@@ -455,6 +482,9 @@ class ReplicaProcess(ServerProcess):
             failure = str(error)
         if effect.delete:
             self.handle(FolderRemoved(effect.id, failure))
+        elif effect.reports:
+            self.simulation.observer.log_released(self, effect.id)
+            self.handle(LogClosed(effect.id))
 
     def _remove_folder(self, removal: Removal) -> None:
         id = TopicIdPartition(removal.topic_id, removal.partition)

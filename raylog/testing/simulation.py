@@ -377,6 +377,9 @@ class Simulation:
         if reason is not None:
             return reason
         for id, topic, state in self.partitions():
+            holders = sorted(process.spec.node_id for process, _ in self._replicas_of(id))
+            if holders != sorted(slot.node_id for slot in state.replicas):
+                return f"{topic}-{id.partition} is open at {holders}, assigned to {state.replicas}"
             logs = [replica.open_log() for _, replica in self._replicas_of(id)]
             if len(logs) != len(state.replicas):
                 return f"{topic}-{id.partition}: {len(logs)} of {len(state.replicas)} replicas are open"

@@ -56,9 +56,11 @@ from raylog.metadata.session import (
     Heartbeat,
     Hello,
     HighWatermarks,
+    Release,
     Removal,
     ReplicaFailed,
     ReplicaOpened,
+    ReplicaReleased,
     ReplicaRemoved,
     ReplicaStatus,
 )
@@ -87,6 +89,8 @@ class Process:
         self.runs = True
         self.mute = False
         self.opens = True
+        self.keeps = False  # what it is to let go, until ``let_go``
+        self.unopened: tuple[tuple[uuid.UUID, int], ...] = ()
         self.heard: list[object] = []
         self.held: dict[TopicIdPartition, ReplicaStatus] = {}
         self.conditions: dict[TopicIdPartition, Condition] = {}
@@ -109,6 +113,7 @@ class Process:
             "boot",
             tuple(status for _, status in sorted(self.held.items())),
             pid=self.incarnation,
+            unopened=self.unopened,
         )
         self.world.feed(SessionHello(self.session, from_actor(to_frame(hello))))
 
@@ -132,9 +137,18 @@ class Process:
                 self.held.pop(id, None)
                 self.told.pop(id, None)
                 self.world.later(lambda: self.say(ReplicaRemoved(*id)))
+            case Release():
+                if not self.keeps:
+                    self.let_go(TopicIdPartition(frame.topic_id, frame.partition))
             case Exit():
                 self.exited = True
                 self.runs = False
+
+    def let_go(self, id: TopicIdPartition) -> None:
+        self.held.pop(id, None)
+        self.told.pop(id, None)
+        self.world.later(lambda: self.say(ReplicaReleased(*id)))
+        self.world.run_later()
 
     def open(self, id: TopicIdPartition) -> None:
         known = id in self.world.disks.setdefault(self.broker, set())

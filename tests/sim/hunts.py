@@ -30,6 +30,7 @@ from disk_mutations import DISK_MUTATIONS
 from group_mutations import GROUP_MUTATIONS
 from leadership_mutations import LEADERSHIP_MUTATIONS
 from log_mutations import LOG_MUTATIONS
+from move_mutations import MOVE_MUTATIONS
 from mutations import MUTATIONS
 from producer_mutations import PRODUCER_MUTATIONS
 from queue_mutations import QUEUE_MUTATIONS
@@ -49,6 +50,7 @@ ALL = {
     **DISK_MUTATIONS,
     **DAMAGE_MUTATIONS,
     **LOG_MUTATIONS,
+    **MOVE_MUTATIONS,
     **PRODUCER_MUTATIONS,
     **QUEUE_MUTATIONS,
     **GROUP_MUTATIONS,
