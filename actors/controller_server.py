@@ -29,6 +29,7 @@ from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
+from raylog.actors import host_requests
 from raylog.actors.apis import admin, configs, operations, quorum
 from raylog.actors.apis.api import Api
 from raylog.actors.controller_status import cluster_status, quorum_status
@@ -140,6 +141,7 @@ class ControllerServer:
                 private.REGISTER_DISKS: self._register_disks,
                 private.SHUTDOWN: self._shutdown,
                 private.DRAIN_BROKER: self._drain_broker,
+                **host_requests.handlers(self._ask, self._parked),
                 private.QUORUM: self._links.accept,
                 private.DESCRIBE_QUORUM: lambda request: request.reply(private.QuorumDescription(self._quorum())),
                 private.FIND_CONTROLLER: self._find_controller,

@@ -17,8 +17,9 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from raylog.actors.process_usage import ProcessUsage
 from raylog.errors import DisconnectedError, RaylogError
-from raylog.metadata.session import ActorIdentity, FromActor, FromController, Heartbeat, Hello, Welcome
+from raylog.metadata.session import ActorIdentity, FromActor, FromController, Hello, Welcome
 from raylog.metadata.session_frames import ControllerEpochGuard
 from raylog.placement.disks import Disk, open_disk
 from raylog.types import Endpoint, broker_of
@@ -68,6 +69,7 @@ class SessionClient:
         self._attempt: asyncio.Task[bool] | None = None
         self._task: asyncio.Task[None] | None = None
         self._heart: asyncio.TimerHandle | None = None
+        self._usage = ProcessUsage()
 
     def start(self) -> None:
         """Begin to look for the controller."""
@@ -224,7 +226,7 @@ class SessionClient:
 
     def _beat(self, session: Session, interval_s: float) -> None:
         if session is self._session and session.is_open:
-            session.send(Heartbeat())
+            session.send(self._usage.heartbeat())
             self._heart = asyncio.get_running_loop().call_later(interval_s, self._beat, session, interval_s)
 
     def _closed(self, session: Session, reason: Exception | None) -> None:

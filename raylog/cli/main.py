@@ -17,6 +17,7 @@ import typer
 
 import raylog
 from raylog.cli import (
+    actors,
     brokers,
     cluster,
     configs,
@@ -70,6 +71,7 @@ app.command("status")(cluster.status)
 app.command("doctor")(doctor.doctor)
 app.add_typer(topics.app, name="topics")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(actors.app, name="actors")
 app.add_typer(configs.app, name="configs")
 app.add_typer(groups.app, name="groups")
 app.add_typer(reassign.app, name="reassign")

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from kio.schema.errors import ErrorCode
 
 from raylog.client import reassignment_throttles, requests
+from raylog.client.actor_admin import AsyncActorCalls
 from raylog.client.address import ClusterAddress
 from raylog.client.config import AdminConfig
 from raylog.client.config_entries import ConfigEntry as ConfigEntry
@@ -121,7 +122,7 @@ class OffsetInfo:
     leader_epoch: int
 
 
-class AsyncAdminClient(AsyncGroupCalls):
+class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
     """The admin client for coroutines; ``AdminClient`` is the same with blocking calls."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from raylog.client import background as background_module
+from raylog.client.actor_admin import ActorCalls
 from raylog.client.address import ClusterAddress
 from raylog.client.admin import (
     AnyBroker,
@@ -270,7 +271,7 @@ class Producer:
             raise core.no_room(size)
 
 
-class AdminClient(GroupCalls):
+class AdminClient(GroupCalls, ActorCalls):
     """Topics, configs, offsets; see ``AsyncAdminClient`` for what each call promises."""
 
     def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:

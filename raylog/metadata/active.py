@@ -52,6 +52,7 @@ from raylog.metadata.events import (
 )
 from raylog.metadata.hellos import Admission, admit
 from raylog.metadata.high_watermark_record import HIGH_WATERMARKS, HighWatermarkRecord
+from raylog.metadata.host_decisions import Hosts
 from raylog.metadata.image import MetadataImage, RemovalKey
 from raylog.metadata.leader_waits import AWAIT, LeaderWaits
 from raylog.metadata.leadership import IMBALANCE, Leadership
@@ -92,7 +93,9 @@ from raylog.metadata.requests import (
     ListReassignments,
     MoveReplicas,
     PartitionsCreated,
+    PlanHost,
     RegisterDisk,
+    RetireHost,
     TopicsCreated,
     UnregisterBroker,
 )
@@ -183,6 +186,7 @@ class ActiveController:
         )
         self._leadership = Leadership(self._ledger, self._partitions, self._timers, config)
         self._reassignments = Reassignments(self._ledger, self._partitions, self._disks)
+        self._hosts = Hosts(self._ledger, self._sessions, self._partitions, self._disks)
         self._moves = Moves(self._ledger, self._sessions, self._partitions, self._disks)
 
     # -------------------------------------------------------------- the outside
@@ -377,7 +381,7 @@ class ActiveController:
         frame = event.frame
         match frame:
             case Heartbeat():
-                pass
+                session.usage = frame
             case AlterPartition():
                 self._alter_partition(session, frame, now_ms)
             case HighWatermarks():
@@ -522,6 +526,12 @@ class ActiveController:
                 moved, former = self._moves.move(request, now_ms)
                 self._departures.moved_away(former)
                 self._ledger.hold(Reply(token, moved))
+            case PlanHost():
+                self._ledger.hold(Reply(token, self._hosts.plan(request)))
+            case RetireHost():
+                retired, former = self._hosts.retire(request, now_ms)
+                self._departures.moved_away(former)
+                self._ledger.hold(Reply(token, retired))
             case UnregisterBroker():
                 self._departures.unregister(token, request, voters=self._voters())
             case RegisterDisk():

@@ -14,7 +14,7 @@ from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.liveness import Liveness
 from raylog.metadata.partition_decisions import PartitionDecisions
-from raylog.metadata.records import ActorDied, ActorRemoved, DiskRegistered, Record, RemovalConfirmed
+from raylog.metadata.records import ActorDied, ActorRemoved, DiskRegistered, HostRetired, Record, RemovalConfirmed
 from raylog.metadata.registrations import decide_register_disk, decide_unregister_broker
 from raylog.metadata.requests import RegisterDisk, UnregisterBroker
 from raylog.metadata.session import Exit
@@ -82,8 +82,8 @@ class Departures:
 
     def dismiss_idle(self, records: Iterable[Record]) -> None:
         """Actors that these records have left with nothing are told to exit, once the commit stands."""
-        nodes = sorted({record.node_id for record in records if isinstance(record, RemovalConfirmed)})
-        for node_id in nodes:
+        nodes = {record.node_id for record in records if isinstance(record, RemovalConfirmed | HostRetired)}
+        for node_id in sorted(nodes):
             session = self._sessions.of_node(node_id)
             if session is not None:
                 self._dismiss_if_idle(session)

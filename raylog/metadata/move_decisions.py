@@ -13,8 +13,9 @@ from raylog.metadata import reassignments
 from raylog.metadata.disk_health import DiskHealth
 from raylog.metadata.image import MetadataImage, RemovalKey
 from raylog.metadata.ledger import Ledger
+from raylog.metadata.node_slots import host_kind
 from raylog.metadata.partition_decisions import PartitionDecisions
-from raylog.metadata.records import PartitionState, ReplicaSlot
+from raylog.metadata.records import HostKind, PartitionState, ReplicaSlot
 from raylog.metadata.requests import MoveReplicas, PartitionOutcome, ReplicaMove, ReplicasMoved
 from raylog.metadata.sessions import Sessions
 from raylog.types import FIRST_REPLICA_SLOT, TopicIdPartition, broker_of, slot_of
@@ -93,6 +94,10 @@ class Moves:
                 f"{name}: server actor {node} is on the disk {disks[actor.directory_id].path}, the replica on "
                 f"{disks[slot.directory_id].path}; a move never leaves a disk"
             )
+        host = self._latest.hosts.get(node)
+        if host is not None and host.kind is not host_kind(wanted.topic):
+            holds = "users' topics" if host.kind is HostKind.REPLICAS else "internal topics"
+            raise InvalidRequest(f"{name}: server actor {node} holds replicas of {holds} only")
         if session.exiting:
             raise ReplicaNotAvailable(f"{name}: server actor {node} is ending")
         if self._disks.has_failed(slot.directory_id):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from raylog.metadata.opened_logs import OpenedLogs
+from raylog.metadata.records import HostKind
 from raylog.types import Endpoint
 
 # ------------------------------------------------------------------ topics
@@ -354,6 +355,11 @@ class ActorStatus:
     ] = ()  # the last damage of each that was cut off, and copied from the leader
     kind: str = "replicas"  # or "broker", "coordinator"
     removals: int = 0  # folders that it has yet to delete
+    path: str = ""  # of its disk
+    host: HostKind | None = None  # what it is planned to hold; None: it was started for its replicas alone
+    leaders: int = 0
+    cpu_per_mille: int = -1  # of one core, lately; −1: it has not said
+    memory_bytes: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,6 +468,44 @@ class ReplicasMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanHost:
+    """→ HostAnswer. One more actor on a disk of that broker: the one at ``path``, or the one with the fewest. It holds nothing yet."""
+
+    broker_id: int
+    path: str = ""
+    kind: HostKind = HostKind.REPLICAS
+
+
+@dataclass(frozen=True, slots=True)
+class HostAnswer:
+    """``message`` beside no error is something to be said: the broker has more actors than its machine has cores."""
+
+    error: int = 0
+    message: str | None = None
+    node_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RetireHost:
+    """→ HostRetirement. The actor's replicas move to the other hosts of its disk and kind, and it ends when it has let go of all.
+
+    Idempotent: ask again for what remains.
+    """
+
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostRetirement:
+    """``moved`` are partitions that this request took away; ``remaining`` those that cannot move now, and why."""
+
+    error: int = 0
+    message: str | None = None
+    moved: tuple[tuple[str, int], ...] = ()
+    remaining: tuple[tuple[str, int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class UnregisterBroker:
     """→ BrokerUnregistration. Forgets a broker that holds no replica: its server actors end, its disks are no longer the cluster's."""
 
@@ -558,13 +602,13 @@ class Refused:
 Request = (
     CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | DescribeConfigs | DescribeTopics
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
-    | ListReassignments | DrainBroker | MoveReplicas | UnregisterBroker | InitProducerId
+    | ListReassignments | DrainBroker | MoveReplicas | PlanHost | RetireHost | UnregisterBroker | InitProducerId
     | AllocateProducerIds | RegisterDisk
 )  # fmt: skip
 
 ControllerReply = (
     TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered | ConfigsDescribed | TopicsDescribed
     | ClusterDescribed | LeaderFound | ClusterStatusReport | LeadersElected | ReassignmentsAltered
-    | ReassignmentsListed | BrokerDrained | ReplicasMoved | BrokerUnregistration | ProducerIdAssigned
+    | ReassignmentsListed | BrokerDrained | ReplicasMoved | HostAnswer | HostRetirement | BrokerUnregistration | ProducerIdAssigned
     | ProducerIdBlock | DiskOutcome | Refused
 )  # fmt: skip

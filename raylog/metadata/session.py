@@ -93,7 +93,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    pass
+    """What the process has used since the last one: of one core, in thousandths; and its memory. −1: not measured.
+
+    ``cores`` are those of its machine that it may use.
+    """
+
+    cpu_per_mille: int = -1
+    memory_bytes: int = -1
+    cores: int = 0
 
 
 @dataclass(frozen=True, slots=True)

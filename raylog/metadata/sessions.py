@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raylog.metadata.session import CopyRates, ReplicaStatus
+from raylog.metadata.session import CopyRates, Heartbeat, ReplicaStatus
 from raylog.types import TopicIdPartition
 
 
@@ -25,6 +25,7 @@ class Session:
         default_factory=dict
     )  # in which epoch it said so, and what
     mended: dict[TopicIdPartition, str] = field(default_factory=dict)  # the last damage that was dropped
+    usage: Heartbeat = field(default_factory=Heartbeat)  # the last one
     rates: CopyRates = field(default_factory=CopyRates)  # as it was told last
     follows_image: bool = False  # a Broker that was sent the whole image, and is sent what changes
     follows_topics: bool = False  # it coordinates groups, was sent the names of all topics, and is sent what changes

@@ -8,6 +8,7 @@ from raylog.metadata.image import MetadataImage
 from raylog.metadata.liveness import Liveness
 from raylog.metadata.opened_logs import damaged_on, failures_of, mended_on, opened_logs
 from raylog.metadata.requests import ClusterStatusReport
+from raylog.metadata.session import Heartbeat
 from raylog.metadata.sessions import Sessions
 from raylog.metadata.starts import Starts
 
@@ -31,6 +32,10 @@ def status_report(
             return "silent"
         return "starting" if starts.is_starting(node_id) else "dead"
 
+    def usage_of(node_id: int) -> Heartbeat:
+        session = sessions.of_node(node_id)
+        return session.usage if session is not None else Heartbeat()
+
     return views.cluster_status(
         image,
         controller_node=controller_node,
@@ -39,6 +44,7 @@ def status_report(
         failures_of=lambda node_id: failures_of(image, sessions, node_id),
         damaged_on=lambda node_id: damaged_on(image, sessions, node_id),
         mended_on=lambda node_id: mended_on(image, sessions, node_id),
+        usage_of=usage_of,
         logs=opened_logs(image, sessions),
         failed_disks=disks.reasons(),
     )

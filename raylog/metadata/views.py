@@ -7,6 +7,7 @@ leader −1 and LEADER_NOT_AVAILABLE. A partition that nobody has led yet has th
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
@@ -26,6 +27,7 @@ from raylog.metadata.requests import (
     TopicsDescribed,
     TopicView,
 )
+from raylog.metadata.session import Heartbeat
 from raylog.metadata.topic_decisions import INTERNAL_TOPICS
 from raylog.types import BROKER_SLOT, NO_LEADER, broker_of, node_id, slot_of
 
@@ -86,17 +88,20 @@ def cluster_status(
     failures_of: Callable[[int], NamedLogs],
     damaged_on: Callable[[int], NamedLogs],
     mended_on: Callable[[int], NamedLogs],
+    usage_of: Callable[[int], Heartbeat],
     logs: OpenedLogs,
     failed_disks: Mapping[uuid.UUID, str],
 ) -> ClusterStatusReport:
     """``failed_disks`` tells what only the active controller knows of disks, the other arguments what it knows of processes."""
     leaderless, under_replicated, under_min_isr = [], [], []
+    leaders: Counter[int] = Counter()
     partitions = unclean = 0
     for name, topic in _by_name(image):
         minimum = effective_configs.integer(image, topic, "min.insync.replicas")
         for partition, state in sorted(topic.partitions.items()):
             partitions += 1
             unclean += state.unclean_elections
+            leaders[state.node_of(state.leader)] += 1
             if state.leader == NO_LEADER:
                 leaderless.append((name, partition))
             if len(state.isr) < len(reassignments.origin(state)):
@@ -130,9 +135,15 @@ def cluster_status(
                 mended=mended_on(node),
                 kind=_kind(image, node),
                 removals=len(image.removals_of.get(node, ())),
+                path=image.disks[directory_id].path if directory_id in image.disks else "",
+                host=image.hosts[node].kind if node in image.hosts else None,
+                leaders=leaders[node],
+                cpu_per_mille=usage.cpu_per_mille,
+                memory_bytes=usage.memory_bytes,
             )
             for node in nodes
-            for actor in [image.actors.get(node)]
+            for actor, usage in [(image.actors.get(node), usage_of(node))]
+            for directory_id in [actor.directory_id if actor is not None else image.directory_of(node)]
         ),
         logs=logs,
     )

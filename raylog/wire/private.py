@@ -33,6 +33,9 @@ DRAIN_BROKER: Final = 20_010
 CANCEL: Final = 20_011
 LOCATE_RECORDS: Final = 20_012
 REPAIR_REPLICA: Final = 20_013
+MOVE_REPLICAS: Final = 20_014
+PLAN_HOST: Final = 20_015
+RETIRE_HOST: Final = 20_016
 
 _T = TypeVar("_T")
 _requests: dict[int, type[Any]] = {}
@@ -216,6 +219,67 @@ class DrainBroker:
 @dataclass(frozen=True, slots=True)
 class BrokerDrained:
     """Partitions as ``[topic, partition]``: those that this request took away, and those that nobody else can lead yet."""
+
+    API_KEY: ClassVar[int]
+    moved: tuple[Any, ...] = ()
+    remaining: tuple[Any, ...] = ()
+
+
+@request_of(MOVE_REPLICAS)
+@dataclass(frozen=True, slots=True)
+class MoveReplicas:
+    """Asks for replicas to be held by other server actors of their disks. ``moves`` are ``[topic, partition, broker, node id]``."""
+
+    API_KEY: ClassVar[int]
+    moves: tuple[Any, ...] = ()
+
+
+@reply_to(MOVE_REPLICAS)
+@dataclass(frozen=True, slots=True)
+class ReplicasMoved:
+    """One ``[error, message]`` for each move, in their order; 0 and nil: done."""
+
+    API_KEY: ClassVar[int]
+    outcomes: tuple[Any, ...] = ()
+
+
+@request_of(PLAN_HOST)
+@dataclass(frozen=True, slots=True)
+class PlanHost:
+    """Asks for one more server actor on a disk of a broker: the one at ``path``, or where there are fewest.
+
+    ``kind`` is ``replicas`` or ``coordinator``.
+    """
+
+    API_KEY: ClassVar[int]
+    broker_id: int
+    path: str = ""
+    kind: str = "replicas"
+
+
+@reply_to(PLAN_HOST)
+@dataclass(frozen=True, slots=True)
+class HostPlanned:
+    """``notice``: something that whoever asked should know."""
+
+    API_KEY: ClassVar[int]
+    node_id: int = -1
+    notice: str = ""
+
+
+@request_of(RETIRE_HOST)
+@dataclass(frozen=True, slots=True)
+class RetireHost:
+    """Asks to move a server actor's replicas to the others of its disk, and to end it then. Idempotent."""
+
+    API_KEY: ClassVar[int]
+    node_id: int
+
+
+@reply_to(RETIRE_HOST)
+@dataclass(frozen=True, slots=True)
+class HostRetired:
+    """``[topic, partition]`` that this request took away, and ``[topic, partition, reason]`` that cannot move now."""
 
     API_KEY: ClassVar[int]
     moved: tuple[Any, ...] = ()

@@ -1,0 +1,116 @@
+"""Hosts by hand: one more on a disk, and one less."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from raylog.metadata.records import HostKind
+from raylog.metadata.requests import ClusterStatus, MoveReplicas, PlanHost, ReplicaMove, RetireHost
+from raylog.metadata.session import Condition, Heartbeat
+from raylog.types import TopicIdPartition, node_id
+
+
+@pytest.fixture
+def hosted(new_world):
+    """One broker whose disk has its two hosts, and a topic of three partitions on the one for replicas."""
+    world = new_world(1, plans_hosts=True)
+    topic_id = world.create("a", (0,), (0,), (0,), replicas_per_actor=None)
+    return world, [TopicIdPartition(topic_id, partition) for partition in range(3)]
+
+
+def nodes(world, ids):
+    return [world.state(id).node_of(0) for id in ids]
+
+
+def test_a_new_host_starts_empty_and_takes_what_comes_and_what_is_moved(hosted):
+    world, ids = hosted
+    first = nodes(world, ids)[0]
+    answer = world.ask(PlanHost(0))
+    assert answer.error == 0 and answer.message is None
+    added = world.processes[answer.node_id]
+    assert added.runs and not added.held
+    for id in ids[:1]:
+        added.conditions[id] = Condition.CLEAN
+    outcome = world.ask(MoveReplicas((ReplicaMove("a", 0, 0, added.node),))).partitions[0]
+    assert outcome.error == 0 and nodes(world, ids) == [added.node, first, first]
+    topic_id = world.create("b", (0,), replicas_per_actor=None)
+    assert world.state(TopicIdPartition(topic_id, 0)).node_of(0) == added.node, "it holds the fewest"
+
+
+def test_a_retired_host_gives_everything_away_and_ends(hosted):
+    world, ids = hosted
+    first = nodes(world, ids)[0]
+    added = world.ask(PlanHost(0)).node_id
+    retired = world.ask(RetireHost(first))
+    assert sorted(retired.moved) == [("a", 0), ("a", 1), ("a", 2)] and not retired.remaining
+    assert nodes(world, ids) == [added] * 3 and all(world.state(id).leader == 0 for id in ids)
+    assert world.processes[first].exited and first not in world.image.actors and first not in world.image.hosts
+    again = world.ask(RetireHost(first))
+    assert again.error == ErrorCode.invalid_request.value, "there is no such actor any more"
+
+
+def test_the_last_host_of_its_kind_stays(hosted):
+    world, ids = hosted
+    (first,) = set(nodes(world, ids))
+    coordinator = next(node for node, host in world.image.hosts.items() if host.kind is HostKind.COORDINATOR)
+    for node in (first, coordinator):
+        answer = world.ask(RetireHost(node))
+        assert answer.error == ErrorCode.invalid_request.value and "only host of its kind" in answer.message
+    assert set(nodes(world, ids)) == {first}
+
+
+def test_nothing_is_retired_to_hosts_that_do_not_run(hosted):
+    world, ids = hosted
+    (first,) = set(nodes(world, ids))
+    world.starts_at_once = False
+    world.ask(PlanHost(0))
+    answer = world.ask(RetireHost(first))
+    assert answer.error == ErrorCode.replica_not_available.value and first in world.image.hosts
+
+
+def test_an_empty_host_ends_at_once(hosted):
+    world, _ = hosted
+    added = world.ask(PlanHost(0)).node_id
+    assert world.ask(RetireHost(added)).error == 0
+    assert world.processes[added].exited and added not in world.image.actors
+
+
+def test_users_replicas_and_internal_ones_stay_apart(hosted):
+    world, _ = hosted
+    coordinator = next(node for node, host in world.image.hosts.items() if host.kind is HostKind.COORDINATOR)
+    outcome = world.ask(MoveReplicas((ReplicaMove("a", 0, 0, coordinator),))).partitions[0]
+    assert outcome.error == ErrorCode.invalid_request.value and "internal topics only" in outcome.message
+    assert world.ask(PlanHost(0, kind=HostKind.COORDINATOR)).error == 0
+
+
+def test_what_is_refused_by_name(hosted):
+    world, _ = hosted
+    for request, code, words in (
+        (PlanHost(7), ErrorCode.broker_id_not_registered, "broker 7 is not registered"),
+        (PlanHost(0, "/elsewhere"), ErrorCode.invalid_request, "its disks: /disks/0"),
+        (RetireHost(node_id(0, 0)), ErrorCode.invalid_request, "no server actor"),
+        (RetireHost(node_id(5, 5)), ErrorCode.invalid_request, "no server actor"),
+    ):
+        answer = world.ask(request)
+        assert answer.error == code.value and words in answer.message, answer
+
+
+def test_more_hosts_than_cores_are_planned_and_said(hosted):
+    world, _ = hosted
+    for process in world.processes.values():
+        process.say(Heartbeat(cpu_per_mille=250, memory_bytes=1 << 20, cores=2))
+    assert world.ask(PlanHost(0)).message is None
+    answer = world.ask(PlanHost(0))
+    assert answer.error == 0 and "3 hosts for replicas now, and its machine 2 cores" in answer.message
+
+
+def test_the_status_says_what_each_actor_holds_and_uses(hosted):
+    world, ids = hosted
+    (first,) = set(nodes(world, ids))
+    world.processes[first].say(Heartbeat(cpu_per_mille=730, memory_bytes=5 << 20, cores=2))
+    status = next(each for each in world.ask(ClusterStatus()).actors if each.node_id == first)
+    assert (status.replicas, status.leaders, status.host, status.path) == (3, 3, HostKind.REPLICAS, "/disks/0")
+    assert (status.cpu_per_mille, status.memory_bytes) == (730, 5 << 20)
+    others = [each for each in world.ask(ClusterStatus()).actors if each.node_id != first]
+    assert others and all(each.cpu_per_mille == -1 for each in others)
