@@ -46,16 +46,18 @@ def list_(
             ]
         )
         return
-    rows = [
-        [
-            *(each.actor, each.broker, each.disk, each.host or "-", each.state, each.pid or "-"),
-            *(each.replicas, each.leaders),
-            f"{each.cpu * 100:.1f} %" if each.cpu is not None else "-",
-            f"{each.memory_bytes / (1 << 20):.0f} MiB" if each.memory_bytes is not None else "-",
+    for broker, disk in sorted({(each.broker, each.disk) for each in found}):
+        rows = [
+            [
+                *(str(each.actor), each.host or "-", each.state, str(each.pid or "-"), each.replicas, each.leaders),
+                f"{each.cpu * 100:.1f} %" if each.cpu is not None else "-",
+                f"{each.memory_bytes / (1 << 20):.0f} MiB" if each.memory_bytes is not None else "-",
+            ]
+            for each in found
+            if (each.broker, each.disk) == (broker, disk)
         ]
-        for each in found
-    ]
-    print_table(["actor", "broker", "disk", "host of", "state", "pid", "replicas", "leaders", "CPU", "memory"], rows)
+        columns = ["actor", "host", "state", "pid", "replicas", "leaders", "CPU", "memory"]
+        print_table(columns, rows, title=f"broker {broker}, {disk}")
 
 
 @app.command("add")

@@ -58,6 +58,10 @@ class Observer:
 
     def log_deleted(self, process: ReplicaProcess, id: TopicIdPartition) -> None:
         """The replica was removed: if it comes back to this process it is a new one, with nothing to remember."""
+        state = self.states.get(id)
+        slots = state.replicas if state is not None and not self.simulation.is_deleted(id) else ()
+        if any(slot.directory_id == process.spec.directory_id for slot in slots):
+            raise Violation(f"{process.name} deleted the folder of {id}, which is assigned to its disk: {slots}")
         self._memories.pop((process.spec.incarnation, id), None)
 
     def log_released(self, process: ReplicaProcess, id: TopicIdPartition) -> None:

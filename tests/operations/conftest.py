@@ -31,7 +31,7 @@ def operator(running: InProcessCluster) -> Iterator[Operator]:
 @pytest.fixture
 def raylog(running: InProcessCluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, Any]]:
     """``raylog("reassign", …)``: its exit code, and what it printed (parsed if ``--json`` is among the arguments)."""
-    from raylog.cli import brokers, configs, groups, leader_election, reassign
+    from raylog.cli import actors, brokers, configs, groups, leader_election, reassign
     from raylog.cli.main import app
 
     class Connected:
@@ -44,7 +44,7 @@ def raylog(running: InProcessCluster, monkeypatch: pytest.MonkeyPatch) -> Callab
         def admin(self) -> AdminClient:
             return AdminClient(running.address)
 
-    for module in (brokers, configs, groups, leader_election, reassign):
+    for module in (actors, brokers, configs, groups, leader_election, reassign):
         monkeypatch.setattr(module, "find_cluster", lambda folder, address, timeout_s: Connected())
 
     def run(*arguments: str) -> tuple[int, Any]:

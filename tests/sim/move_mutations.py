@@ -13,6 +13,7 @@ from raylog.metadata.active import ActiveController
 from raylog.metadata.announcements import Announcements
 from raylog.metadata.departures import Departures
 from raylog.metadata.ledger import LetGo
+from raylog.metadata.partition_decisions import PartitionDecisions
 from raylog.metadata.records import PartitionState
 from raylog.replication.folders import Folders
 from raylog.replication.replica import Replica
@@ -61,19 +62,26 @@ def dismiss_an_actor_before_it_has_let_go(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Departures, "moved_away", moved_away)
 
 
-def move_a_leader_without_another_taking_over(patch: pytest.MonkeyPatch) -> None:
-    """It leads on, in its old epoch, by its new process, whose log nobody has seen."""
-    move = moves.moved
+def move_a_leader_without_another_epoch(patch: pytest.MonkeyPatch) -> None:
+    """The new process leads on in the epoch of the old one."""
+    move = PartitionDecisions.move
 
-    def moved(state: PartitionState, broker_id: int, node_id: int, candidates: Any, **settings: Any) -> PartitionState:
-        if state.leader != broker_id:
-            return move(state, broker_id, node_id, candidates, **settings)
+    def moved(self: PartitionDecisions, id: Any, slot: Any, node_id: int, now_ms: int) -> None:
+        latest = self._ledger.latest
+        state = latest.partition(id)
+        if state is None or state.leader != slot.broker_id:
+            move(self, id, slot, node_id, now_ms)
+            return
+        incarnation = latest.actors[node_id].incarnation
         slots = tuple(
-            replace(each, node_id=node_id) if each.broker_id == broker_id else each for each in state.replicas
+            replace(each, node_id=node_id, admitted=incarnation) if each == slot else each for each in state.replicas
         )
-        return replace(state, replicas=slots, partition_epoch=state.partition_epoch + 1)
+        after = replace(
+            state, replicas=slots, leader_incarnation=incarnation, partition_epoch=state.partition_epoch + 1
+        )
+        self._change(latest.topics[id.topic_id], id, state, after)
 
-    patch.setattr(moves, "moved", moved)
+    patch.setattr(PartitionDecisions, "move", moved)
 
 
 def trust_whatever_a_moved_replica_finds(patch: pytest.MonkeyPatch) -> None:
@@ -122,7 +130,7 @@ MOVE_MUTATIONS: dict[str, Mutation] = {
         never_release_what_is_moved,
         forget_the_openings_of_a_former_holder,
         dismiss_an_actor_before_it_has_let_go,
-        move_a_leader_without_another_taking_over,
+        move_a_leader_without_another_epoch,
         trust_whatever_a_moved_replica_finds,
         keep_the_epoch_of_a_replica_that_moves,
         delete_the_folder_of_what_is_released,
