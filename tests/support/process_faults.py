@@ -16,6 +16,7 @@ import errno
 import os
 import random
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -331,6 +332,92 @@ def _has_memory_to_spare() -> bool:
     return bool(psutil.virtual_memory().available > 4 * MEMORY_HEADROOM_BYTES)
 
 
+# ------------------------------------------------------------------ moves between actors
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A replica on its way from one actor of a disk to another."""
+
+    partition: int
+    broker: int
+    source: int
+    to: int
+    source_pid: int
+    to_pid: int
+    controller_pid: int
+
+
+def begin_move(target: Target, topic: str, *, of_leader: bool) -> Moved:
+    """Ask for the move of a random replica. A disk with one actor gets a second one first."""
+
+    def asked() -> Moved | None:
+        status = target.status()
+        parts = [part for each in status["topics"] if each["name"] == topic for part in each["partitions"]]
+        part = target.dice.choice(parts)
+        nodes = [node for node in part["replica_nodes"] if (node == part["leader_node"]) == of_leader]
+        if not nodes:
+            return None
+        node = target.dice.choice(nodes)
+        with target.nodes.cluster.admin() as admin:
+            others = _others_of_its_disk(status, node)
+            if not others:
+                admin.add_actor(broker_of(node))
+                eventually(lambda: _others_of_its_disk(target.status(), node), "a second actor of the disk")
+                return None
+            to, pids = target.dice.choice(others), {actor["node_id"]: actor["pid"] for actor in status["actors"]}
+            controller_pid = status["controller"]["pid"]
+            move = Moved(part["partition"], broker_of(node), node, to, pids[node], pids[to], controller_pid)
+            (refused,) = admin.move_replicas([(topic, move.partition, move.broker, move.to)]).values()
+        return move if refused is None else None
+
+    moved: Moved = eventually(asked, "a move that is not refused")
+    return moved
+
+
+def _others_of_its_disk(status: dict[str, Any], node: int) -> list[int]:
+    disk = next((actor["disk"] for actor in status["actors"] if actor["node_id"] == node), None)
+    return [
+        actor["node_id"]
+        for actor in status["actors"]
+        if actor["disk"] == disk
+        and actor["host"] == "replicas"
+        and actor["state"] == "live"
+        and actor["node_id"] != node
+    ]
+
+
+def is_moved(target: Target, topic: str, moved: Moved) -> bool:
+    """Whether the replica is at its new actor, or at yet another one, and in sync."""
+    parts = [part for each in target.status()["topics"] if each["name"] == topic for part in each["partitions"]]
+    part = parts[moved.partition]
+    return moved.source not in part["replica_nodes"] and moved.broker in part["isr"] and part["leader"] >= 0
+
+
+def move_leader(target: Target, hold: Hold) -> None:
+    """A leader's replica goes to another actor of its disk."""
+    moved = begin_move(target, target.topic, of_leader=True)
+    hold(lambda: is_moved(target, target.topic, moved))
+
+
+def move_follower(target: Target, hold: Hold) -> None:
+    """A follower's replica goes to another actor of its disk."""
+    moved = begin_move(target, target.topic, of_leader=False)
+    hold(lambda: is_moved(target, target.topic, moved))
+
+
+def kill_amid_move(target: Target, topic: str, victim: str) -> Moved:
+    """SIGKILL a process at a random moment of a move: the former holder (``source``), the new one (``to``), the ``controller`` or
+    ``nobody``."""
+    moved = begin_move(target, topic, of_leader=target.dice.random() < 0.7 or topic != target.topic)
+    threading.Event().wait(target.dice.choice((0.0, 0.0, 0.005, 0.02, 0.05)))
+    pid = {"source": moved.source_pid, "to": moved.to_pid, "controller": moved.controller_pid}.get(victim, 0)
+    if pid:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return moved
+
+
 KINDS: dict[str, Fault] = {
     kind.__name__.replace("_", " "): kind
     for kind in (
@@ -350,5 +437,7 @@ KINDS: dict[str, Fault] = {
         network_cut,
         network_cut_of_controller,
         memory_eaten,
+        move_leader,
+        move_follower,
     )
 }
