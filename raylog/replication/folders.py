@@ -80,7 +80,7 @@ class Folders:
             if event.log is not None:
                 self._closing[event.id] = self._closing.get(event.id, 0) + 1
                 self._context.effects.append(CloseLog(event.id, event.log, delete=False, clean=True, reports=True))
-            else:
+            elif not self._closing.get(event.id):
                 self._tell_released(event.id)
             return False
         if event.log is not None:

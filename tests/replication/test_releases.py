@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.metadata.session import Condition, Release, Removal, ReplicaReleased, ReplicaRemoved
-from raylog.replication.events import Assigned, LogOpened, OpenLog, Released, Removed
+from raylog.replication.events import Assigned, LogClosed, LogOpened, OpenLog, Released, Removed, Tell
 from raylog.replication.replica import Role
 from raylog.testing.replica_hosts import P0, Hosts
 from raylog.types import Endpoint
@@ -137,3 +137,20 @@ def test_hello_names_what_is_not_open_yet(hosts: Hosts) -> None:
     hosts.handle(1, ended)
     assert hosts.processes[1].host.unopened() == ()
     assert OpenLog(hosts.assignments[P0]) not in hosts.handle(1, Assigned(hosts.assignments[P0]))
+
+
+def test_a_release_waits_for_the_log_that_is_still_being_closed(hosts: Hosts) -> None:
+    """Released, assigned again and released again, before the thread has closed the log."""
+    assignment = hosts.assign(1, (1,), replicas=(1, 2))
+    host = hosts.processes[1].host
+
+    def told(event: object) -> list[ReplicaReleased]:
+        effects = host.handle(event, hosts.now_ms, 0)  # type: ignore[arg-type]
+        host.check()
+        return [each.frame for each in effects if isinstance(each, Tell) and isinstance(each.frame, ReplicaReleased)]
+
+    assert not told(Released(RELEASE))
+    assert not told(Assigned(assignment)) and not told(Released(RELEASE))
+    assert not told(LogOpened(P0, None, "locked", locked=True)), "its own first closing holds the lock"
+    assert not told(Released(RELEASE))
+    assert len(told(LogClosed(P0))) == 1

@@ -152,4 +152,24 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "tests/replication/test_awaited.py::test_no_wait_is_longer_than_the_request_allows",
         "it takes a search or a deletion at a partition that stays without a leader for seconds; records have another deadline",
     ),
+    "trust_whatever_a_moved_replica_finds": UnitTest(
+        "tests/metadata/test_moves.py::test_the_new_process_is_judged_by_what_it_finds",
+        "the folder would have to be gone when the new process, which lives, opens it",
+    ),
+    "forget_the_openings_of_a_former_holder": UnitTest(
+        "tests/metadata/test_moves.py::test_an_opening_under_way_at_a_former_holder_is_ended_by_its_next_hello",
+        "what it opens later it reports, and is told then; until then it waits for a lock that another one holds",
+    ),
+    "open_what_was_released_meanwhile": UnitTest(
+        "tests/replication/test_releases.py::test_an_opening_under_way_is_closed_when_it_ends",
+        "the same: the report of the opening is answered by another Release",
+    ),
+    "dismiss_an_actor_before_it_has_let_go": UnitTest(
+        "tests/metadata/test_moves.py::test_an_actor_that_is_left_with_nothing_exits_when_it_has_let_go",
+        "a process that is told to exit closes its logs, too",
+    ),
+    "keep_the_epoch_of_a_replica_that_moves": UnitTest(
+        "tests/metadata/test_moves.py::test_a_followers_move_ends_the_epoch_so_that_its_late_fetches_count_no_more",
+        _LATE_FETCH,
+    ),
 }
