@@ -142,6 +142,7 @@ class History:
     first_epoch: int = -1
     start: int = 0
     end: int = 0
+    reached: int = 0  # the largest high watermark; above ``end`` where nobody can read what lies between
     batches: dict[int, Seen] = field(default_factory=dict)
     sequences: dict[int, tuple[int, int]] = field(default_factory=dict)  # producer id → (epoch, last sequence)
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)  # epoch → (broker, incarnation)
@@ -214,7 +215,7 @@ class Checkers:
             self.unclean_elections += unclean_elections - history.generation
             history.generation = unclean_elections
             history.first_epoch = leader_epoch
-            history.start = history.end = -1
+            history.start = history.end = history.reached = -1
             history.batches.clear()
             last = answer_checks.last_of_keys(history).items()
             history.buried.update((content[0], offset) for offset, content in last if content[1] is None)
@@ -266,7 +267,7 @@ class Checkers:
     def noted(self, id: TopicIdPartition, offset: int) -> None:
         """A high watermark in the controllers' record."""
         history = self.history(id)
-        if offset > history.end:
+        if offset > max(history.end, history.reached):
             raise history.fail(f"{offset} is recorded, above every high watermark ({history.end})")
 
     def _leads(self, history: History, epoch: int, broker: int, incarnation: int) -> None:
@@ -402,6 +403,7 @@ class Checkers:
                 raise history.fail(f"{who}: a gap, {view.base_offset} follows {history.end}")
             self._extend(history, view, who)
         memory.verified_end = log.high_watermark
+        history.reached = max(history.reached, log.high_watermark)
 
     def _same(self, history: History, view: BatchView, who: str) -> None:
         if view.base_offset < history.start:
