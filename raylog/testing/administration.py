@@ -238,11 +238,11 @@ class Administration:
         return (None, 0, 300, 1_500, 1_500, 1_500)[number % 6]
 
     def _have_created(
-        self, request: CreateTopics | CreatePartitions, grown: uuid.UUID | None = None, first: int = 0
+        self, request: CreateTopics | CreatePartitions, grown: uuid.UUID | None = None, added: range = range(0)
     ) -> None:
         """Send it. Now and then clients set out before it is answered, and ask those who will lead.
 
-        ``grown`` is the topic that gets more partitions, ``first`` the number of the first new one.
+        ``grown`` is the topic that gets more partitions, ``added`` their numbers.
         """
         depositions = self.simulation.counts["controllers deposed"]
 
@@ -251,9 +251,12 @@ class Administration:
                 assert isinstance(reply, TopicsCreated | PartitionsCreated), reply
                 for each in reply.topics:
                     self.simulation.counts["creations timed out"] += each.error == REQUEST_TIMED_OUT
-                    topic_id = each.topic_id if isinstance(each, TopicCreation) else grown
+                    if isinstance(each, TopicCreation):
+                        topic_id, created = each.topic_id, range(each.partitions)
+                    else:
+                        topic_id, created = grown, added
                     if not each.error and topic_id is not None:
-                        self.simulation.observer.check_created(topic_id, first)
+                        self.simulation.observer.check_created(topic_id, created)
             self._describe()
 
         self.administrator.request(request, answered)
@@ -392,7 +395,7 @@ class Administration:
             if count <= PARTITIONS_MAX:
                 growth = PartitionGrowth(name, count)
                 request = CreatePartitions((growth,), timeout_ms=self._creation_timeout_ms())
-                self._have_created(request, self.topics[name].topic_id, count - 1)
+                self._have_created(request, self.topics[name].topic_id, range(count - 1, count))
 
     def _configure_some(self) -> None:
         if not self.topics:

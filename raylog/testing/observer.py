@@ -165,13 +165,13 @@ class Observer:
         for id, mark in image.high_watermarks.items():
             self.checkers.noted(id, mark.offset)
 
-    def check_created(self, topic_id: uuid.UUID, first: int) -> None:
-        """Who created its partitions from ``first`` on was told that they serve: each has had a leader elected."""
+    def check_created(self, topic_id: uuid.UUID, created: range) -> None:
+        """Who created these partitions of it was told that they serve: each has had a leader elected."""
         for controller in self.simulation.controllers.running():
             found = controller.controller.image.topics.get(topic_id) if controller.controller is not None else None
             if found is not None and controller.is_active:
                 for partition, state in found.partitions.items():
-                    if partition >= first and state.leader_epoch < 0:
+                    if partition in created and state.leader_epoch < 0:
                         raise Violation(f"{found.name}-{partition} is said to be created, and nobody has led it")
 
     def assigned(self, assignment: Assignment) -> None:
