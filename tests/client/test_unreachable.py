@@ -278,6 +278,9 @@ PLAN = '{"version": 1, "partitions": [{"topic": "events", "partition": 0, "repli
 GIVEN = {
     "brokers drain": "0",
     "brokers remove": "0",
+    "actors add": "--broker 0",
+    "actors move": "events-0 --broker 0 --to 4",
+    "actors retire": "4",
     "brokers undrain": "0",
     "configs alter": "--entity-type topics --entity-name events --add-config retention.ms=1",
     "configs describe": "--entity-type topics",
@@ -308,9 +311,8 @@ def test_every_command_with_an_address_says_what_it_tries_and_ends(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("plan.json").write_text(PLAN)
-    option = (
-        "--connect-timeout" if path[0] == "brokers" and path[-1] in ("drain", "remove", "rebalance") else "--timeout"
-    )
+    waits = (*(("brokers", each) for each in ("drain", "remove", "rebalance")), ("actors", "retire"))
+    option = "--connect-timeout" if path in waits else "--timeout"
     with mute() as address, pytest.raises(SystemExit) as end:
         main([*path, *GIVEN.get(" ".join(path), "").split(), "--address", address, option, "0.2"])
     said = capsys.readouterr()
