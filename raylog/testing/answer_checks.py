@@ -73,7 +73,11 @@ def _first_since(history: History, timestamp: int, *, below: int) -> int | None:
     if history.retention:
         return None
     if history.compacts:
-        live = ((offset, content) for offset, content in last_of_keys(history).items() if content[1] is not None)
+        live = (
+            (offset, content)
+            for offset, content in last_of_keys(history).items()
+            if content[1] is not None and not is_undead(history, offset)
+        )
         return next((o for o, content in live if history.deletable_end <= o < below and content[2] >= timestamp), None)
     for each in history.stamps:
         first = max(each.base_offset, history.deletable_end)
@@ -115,6 +119,31 @@ def is_forgotten(history: History, offset: int, now_ms: int) -> bool:
     """Whether the tombstone at that offset may be gone everywhere: who was away for so long, a replica as well, never hears of it."""
     age_ms = now_ms - history.committed_ms(offset)
     return history.clocks_are_set or age_ms >= history.delete_retention_ms - CLOCKS_DIFFER_MS
+
+
+def is_undead(history: History, offset: int) -> bool:
+    """Whether a former history deleted that record for good.
+
+    The leader of the unclean election had missed the deletion, and began this history with the record. Others need not have it.
+    """
+    if offset >= history.buried.get(history.records[offset][0], -1):
+        return False
+    base_offset = history.stamps[history.place_of(offset)].base_offset
+    return history.batches[base_offset].leader_epoch < history.first_epoch
+
+
+def has_missed_deletion(history: History, key: bytes, broker: int) -> bool:
+    """Whether that key is deleted, and the broker's log took in the tombstone's offset after the tombstone was committed.
+
+    A replica that was behind, or that has lost the end of its log, copies what compaction has left. Where the tombstone
+    is gone by then, an older record of the key that the replica has kept is back. Who had the tombstone in time has no
+    such excuse.
+    """
+    offset = max((offset for offset, content in history.records.items() if content[0] == key), default=-1)
+    if offset < 0 or history.records[offset][1] is not None:
+        return False
+    took = [each.time_ms for each in history.copied.get(broker, ()) if each.base_offset <= offset < each.next_offset]
+    return bool(took) and took[-1] > history.committed_ms(offset)
 
 
 def out_of_range(history: History, generation: int, offset: int, *, is_current: bool) -> None:

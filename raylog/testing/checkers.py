@@ -128,6 +128,14 @@ class Stamp(NamedTuple):
     committed_ms: int
 
 
+class Copied(NamedTuple):
+    """What a broker's log took in at once: ``base_offset`` up to ``next_offset``, at ``time_ms``."""
+
+    base_offset: int
+    next_offset: int
+    time_ms: int
+
+
 @dataclass(slots=True)
 class History:
     """One partition since its creation or its last unclean election.
@@ -164,10 +172,15 @@ class History:
     buried: dict[bytes | None, int] = field(
         default_factory=dict
     )  # keys deleted in former histories → the tombstone's offset
+    copied: dict[int, list[Copied]] = field(default_factory=dict)  # by broker, in the order of time
 
     def committed_ms(self, offset: int) -> int:
         """When the record at that offset was first seen below a high watermark."""
-        return self.stamps[bisect_right(self.stamps, offset, key=lambda stamp: stamp.base_offset) - 1].committed_ms
+        return self.stamps[self.place_of(offset)].committed_ms
+
+    def place_of(self, offset: int) -> int:
+        """The index in ``stamps`` of the batch that has that record."""
+        return bisect_right(self.stamps, offset, key=lambda stamp: stamp.base_offset) - 1
 
     def fail(self, claim: str) -> Violation:
         return Violation(f"{self.name} ({self.id.topic_id}): {claim}")
@@ -328,6 +341,8 @@ class Checkers:
         became_leader = is_leader and (not memory.is_leader or leader_epoch != memory.leader_epoch)
         if is_leader:
             self._leads(history, leader_epoch, broker, incarnation)
+        if 0 <= memory.log_end_offset < end:
+            history.copied.setdefault(broker, []).append(Copied(memory.log_end_offset, end, self._now_ms()))
         memory.verified_end = min(memory.verified_end, end)
         memory.log = log
         memory.leader_epoch = leader_epoch
@@ -379,7 +394,8 @@ class Checkers:
             if any(first <= offset < behind for first, behind in hidden):
                 continue  # it may lie where damage keeps us, and anybody else, from reading
             found, left = latest.get(key, (-1, None))
-            if content[1] is not None and found < offset:
+            is_lost = content[1] is not None and found < offset
+            if is_lost and not answer_checks.is_undead(history, offset):
                 raise history.fail(f"{who} has lost {key!r}, written last at {offset}: it has {latest.get(key)}")
             is_back = content[1] is None and found < offset and left is not None and left[1] is not None
             if is_back and not answer_checks.is_forgotten(history, offset, self._now_ms()):

@@ -11,7 +11,8 @@ It is told of each request that reaches a coordinator and of each answer that le
     what was committed for a topic is not shown of another one that has its name, by a coordinator that has heard of that
     who was fenced does not commit: neither a member of an older generation than one whose plan was given out, nor the former
         process of a static member after its successor had got its part
-    what was deleted (OffsetDelete, DeleteGroups) stays deleted once that is acknowledged, until somebody commits again
+    what was deleted (OffsetDelete, DeleteGroups) stays deleted once that is acknowledged, until somebody commits again; but for
+        coordinators whose log lost the tombstone, or came late for it, as compaction had removed it elsewhere
     nobody commits while the coordinator waits for the plan of a generation that it has begun
     offsets expire where the group, or of a group without members the partition, was left alone for ``offsets.retention.minutes``
     each request is answered at most once
@@ -188,8 +189,13 @@ class GroupChecker:
         history_number: int,
         leads: bool,
         topics: Mapping[str, uuid.UUID],
+        has_missed_deletion: Callable[[TopicPartition], bool],
     ) -> None:
-        """``leads``: nobody has been elected since who answers."""
+        """``leads``: nobody has been elected since who answers.
+
+        ``has_missed_deletion``: the log of who answers took in the place of a partition's tombstone after the tombstone
+        was committed, so it may never have had it.
+        """
         self._moment += 1
         if received.number in self._answered:
             raise Violation(f"{request} is answered twice: {reply}")
@@ -217,7 +223,7 @@ class GroupChecker:
             case OffsetCommit(), OffsetsCommitted():
                 self._committed(history, request, received, reply)
             case OffsetFetch(), OffsetsFetched(error=0) if leads:
-                self._fetched(history, request, reply, topics)
+                self._fetched(history, request, reply, topics, has_missed_deletion)
 
     def _is_active(self, history: _History) -> None:
         now_ms = self._now_ms()
@@ -280,7 +286,12 @@ class GroupChecker:
             place.settle(place.commits[part.offset], part.offset, self._moment, self._now_ms())
 
     def _fetched(
-        self, history: _History, request: OffsetFetch, reply: OffsetsFetched, topics: Mapping[str, uuid.UUID]
+        self,
+        history: _History,
+        request: OffsetFetch,
+        reply: OffsetsFetched,
+        topics: Mapping[str, uuid.UUID],
+        has_missed_deletion: Callable[[TopicPartition], bool],
     ) -> None:
         self._counts["fetches of offsets checked"] += 1
         shown = {TopicPartition(each.topic, each.partition): each.offset for each in reply.partitions}
@@ -304,5 +315,8 @@ class GroupChecker:
             if commit is None and place.floor >= 0:  # it came before the log was cut
                 raise Violation(f"{where} goes back to {offset} of an older history, from {place.floor_offset}")
             if commit is not None and 0 <= commit.acknowledged_at < place.floor:
+                if has_missed_deletion(key):
+                    self._counts["deleted offsets that came back"] += 1
+                    continue
                 newer = place.floor_offset if place.floor_offset >= 0 else "a deletion"
                 raise Violation(f"{where} goes back to {offset} from {newer}, which was acknowledged")

@@ -46,6 +46,7 @@ from raylog.replication.events import (
     ProducePartitionResult,
 )
 from raylog.replication.replica import Replica
+from raylog.testing import answer_checks
 from raylog.testing.administration import Administration
 from raylog.testing.checkers import Violation
 from raylog.testing.group_checker import GroupChecker
@@ -181,7 +182,20 @@ class CoordinatorProcess(ReplicaProcess):
             number = history.generation if epoch >= history.first_epoch else -1
             leads = epoch == history.newest_epoch and replica is not None and replica.leader is not None
             topics = self.groups.topics or {}
-            checker.answered(request, received, reply, history_number=number, leads=leads, topics=topics)
+
+            def has_missed_deletion(place: TopicPartition) -> bool:
+                key, _ = encode(GroupRecord(OffsetKey(getattr(request, "group_id", ""), *place), None))
+                return answer_checks.has_missed_deletion(history, key, self.host.context.broker_id)
+
+            checker.answered(
+                request,
+                received,
+                reply,
+                history_number=number,
+                leads=leads,
+                topics=topics,
+                has_missed_deletion=has_missed_deletion,
+            )
             link.send(self, Answer(call.correlation, reply))
 
         self.groups.ask(id.partition, request, answered)
