@@ -131,6 +131,8 @@ class Client(Process):
             self.partition_is_gone()
             return
         delay_us = self.scheduler.between(10_000, 200_000)
+        if self.simulation.rhythm.is_night:
+            delay_us *= self.simulation.calm  # elections take as much longer
         self.later(
             delay_us, lambda: self.find_leader(topic, id, newer_than=newer_than), f"{self.name} finds its leader"
         )
