@@ -6,6 +6,7 @@ Only a Ray that somebody left running on purpose (``ray start``, ``raylog up``) 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -21,14 +22,28 @@ def running_ray() -> str | None:
     named = os.environ.get("RAY_ADDRESS")
     if named:
         return named
-    note = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
     try:
-        address = note.read_text().strip()
+        address = _rays_note().read_text().strip()
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=2):
             return address
     except (OSError, ValueError):
         return None
+
+
+def forget_ray(address: str) -> None:
+    """The Ray with that address has ended: take back what it noted for ``address="auto"``, as ``ray stop`` does.
+
+    Else programs would try to reach it there. The note of another Ray stays.
+    """
+    note = _rays_note()
+    with contextlib.suppress(OSError):
+        if note.read_text().strip() == address:
+            note.unlink()
+
+
+def _rays_note() -> Path:
+    return Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
 
 
 def is_loopback(address: str) -> bool:

@@ -24,7 +24,7 @@ from raylog.cli.connection import CONNECT_TIMEOUT_S, DEFAULT_FOLDER, Address, Fo
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
 from raylog.cli.recovery import await_recovery, recovery_words
 from raylog.errors import ClusterError, RayError
-from raylog.placement.local_ray import running_ray
+from raylog.placement.local_ray import forget_ray, running_ray
 from raylog.placement.ray_environment import RAY_CLUSTERS, RAY_STARTUPS
 from raylog.starting import Start
 
@@ -403,7 +403,8 @@ def _end_ray(folder: Path) -> bool:
     note = folder / RAY_NOTE
     if not note.exists():
         return False
-    started = {int(pid): created for pid, created in json.loads(note.read_text())["processes"].items()}
+    noted = json.loads(note.read_text())
+    started = {int(pid): created for pid, created in noted["processes"].items()}
     roots = []
     for pid, created in started.items():
         try:
@@ -413,6 +414,7 @@ def _end_ray(folder: Path) -> bool:
         except psutil.NoSuchProcess:
             continue
     _end_with_children(roots)
+    forget_ray(noted["address"])
     note.unlink()
     return bool(roots)
 

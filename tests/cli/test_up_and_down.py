@@ -54,6 +54,7 @@ def test_a_cluster_outlives_up_comes_back_and_goes_down_with_its_ray(environment
         note = json.loads((folder / "ray-started-by-raylog.json").read_text())
         started, address = note["processes"], note["address"]
         assert all(psutil.pid_exists(int(pid)) for pid in started) and started
+        assert (Path(environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster").read_text() == address
         state = json.loads(up.stdout)
         assert [broker["live"] for broker in state["brokers"]] == [True, True]
         environment["RAYLOG_FOLDER"] = str(folder)
@@ -81,6 +82,8 @@ def test_a_cluster_outlives_up_comes_back_and_goes_down_with_its_ray(environment
         if address in " ".join(each.info["cmdline"] or ())
     ]
     assert not naming, "processes of the Ray that up started outlive down"
+    noted = Path(environment["RAY_TMPDIR"]) / "ray" / "ray_current_cluster"
+    assert not noted.exists(), "programs would look for that Ray"
     assert raylog(environment, "status").returncode == 1
     assert raylog(environment, "down", folder).returncode == 1
 

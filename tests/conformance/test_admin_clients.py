@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 from raw_requests import eventually
 
 from raylog.client.sync import AdminClient as Native
-from raylog.errors import ConfigError
+from raylog.errors import RaylogError
 from raylog.testing.in_process import InProcessCluster
 
 pytestmark = pytest.mark.conformance
@@ -96,7 +96,7 @@ def test_a_topic_that_creates_itself_has_the_partitions_and_replicas_that_the_cl
             found = [described(admin, ResourceType.BROKER, "1")[name] for name in names]
             sources = {ConfigSource(each.source) for each in found}
             assert sources == {ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG}
-            with pytest.raises(ConfigError, match=r"num\.partitions=0"):
+            with pytest.raises(RaylogError, match=r"num\.partitions=0"):
                 native.alter_configs(broker="all", set={"num.partitions": 0})
         finally:
             native.alter_configs(broker="all", delete=list(names))

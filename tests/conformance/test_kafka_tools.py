@@ -73,7 +73,7 @@ def test_kafka_topics_creates_describes_grows_and_deletes(tool: Tool) -> None:
     assert "Created topic tools." in made
     tool(TOPICS, "--alter", "--topic", "tools", "--partitions", "3")
     said = tool(TOPICS, "--describe", "--topic", "tools")
-    assert "PartitionCount: 3\tReplicationFactor: 1\tConfigs: retention.ms=7000" in said
+    assert "PartitionCount: 3\tReplicationFactor: 3\tConfigs: min.insync.replicas=2,retention.ms=7000" in said
     assert "tools" in tool(TOPICS, "--list").splitlines()
     tool(TOPICS, "--delete", "--topic", "tools")
     assert "tools" not in tool(TOPICS, "--list").splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,12 @@ def test_tasks_read_with_the_options_of_their_source() -> None:
         cut = take(kafka.address, "t", bound("starting"), bound("ending"))
         assert blocks() == [6]
         assert blocks(arrow_bytes=1) == [2, 2, 2], "one for each batch"
+
+
+@pytest.fixture(autouse=True)
+def no_other_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier Ray of this machine noted about itself is not looked at."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
 
 
 @pytest.fixture
