@@ -22,7 +22,8 @@ def test_a_night_lasts_as_long_as_it_was_told_and_the_machines_go_on_through_it(
     simulation.run()
     outcome = run_seed(7, events=1_000, night_minutes=10)
     assert outcome.failure is None
-    assert 10 * 60 * 1_000 < simulation.scheduler.now_ms == round(outcome.hours * 3_600_000)
+    assert simulation.scheduler.now_ms > 10 * 60 * 1_000
+    assert outcome.hours == simulation.scheduler.now_us / 3.6e9
     beats = 10 * 60 * 1_000 // simulation.controller_config.heartbeat_interval_ms
     assert outcome.counts["events"] > 1_000 + 3 * beats
 
