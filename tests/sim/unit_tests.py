@@ -23,6 +23,14 @@ _POWER_IN_BETWEEN = (
 _THREE_CONTROLLERS = "it takes three elections of controllers in a row, each with another majority"
 
 UNIT_TESTS: dict[str, UnitTest] = {
+    "let_a_blank_voter_vote": UnitTest(
+        "tests/metadata/test_quorum_random.py::test_voters_whose_disks_rot_forget_nothing",
+        "it takes a replaced disk whose vote decides an election; the random runs of the quorum alone meet it",
+    ),
+    "keep_a_machine_over_a_cut": UnitTest(
+        "tests/groups/test_cut_logs.py::test_a_leader_whose_log_is_another_one_reads_it_from_its_start",
+        "it takes a coordinator whose log an unclean election cuts while groups change; hosts made that rare",
+    ),
     "leave_the_fetch_epoch_unchecked": UnitTest(
         "tests/replication/test_failover.py::test_a_refused_fetch_is_no_reason_to_trust", _LATE_FETCH
     ),
