@@ -45,7 +45,7 @@ INTRODUCTION = """\
 
 Made by `python benchmarks/report.py` from the files in [benchmarks/results](../benchmarks/results), which hold every raw value. Contestants
 took turns within one run of one script on one machine with two cores, clients and servers together, so ratios mean something and
-absolute figures little. `make bench` runs all scripts; Apache Kafka (3.9, from Maven Central) needs a Java for that.
+absolute figures little. `make bench` runs all scripts; Apache Kafka (3.9 and 4.3, from Maven Central) needs a Java for that.
 """
 
 

@@ -104,7 +104,7 @@ __all__ = ["HostConfig", "ReplicaHost"]
 
 
 class ReplicaHost:
-    """The replicas of one process on one disk (DESIGN §3, "Packing")."""
+    """The replicas of one process on one disk (DESIGN §3, "Hosts")."""
 
     def __init__(self, identity: ActorIdentity, broker_id: int, config: HostConfig | None = None) -> None:
         self.context = HostContext(identity, broker_id, config or HostConfig())
