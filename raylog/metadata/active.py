@@ -248,6 +248,7 @@ class ActiveController:
                 self._effects += self._announcements.removals(record.topic_id)
                 gone = [id for id in self._creations.partitions() if id.topic_id == record.topic_id]
                 self._effects += self._creations.deleted(gone)
+                self._effects += self._waits.topic_deleted()
             elif isinstance(record, RemovalPending):
                 key = RemovalKey(record.topic_id, record.partition, record.node_id)
                 self._effects += self._announcements.removal(key)

@@ -1,7 +1,8 @@
 """Clients that wait for a leader newer than the one they had (``AwaitLeader``).
 
-Owns the parked requests and their deadlines. A wait ends when a commit brings a live leader of a newer epoch, when its topic goes
-away, or at its deadline: then with whoever leads alive, or LEADER_NOT_AVAILABLE. Whether a leader is alive is asked of the caller.
+Owns the parked requests and their deadlines. A wait ends when a commit brings a live leader of a newer epoch; when its topic is deleted,
+with UNKNOWN_TOPIC_OR_PARTITION; or at its deadline, with whoever leads alive, or LEADER_NOT_AVAILABLE. Whether a leader is alive is
+asked of the caller.
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ class LeaderWaits:
                 replies.append(Reply(token, answer))
         return replies
 
-    def is_waited_for(self, partition: TopicPartition) -> bool:
-        return partition in self._waiting
+    def topic_deleted(self) -> list[Reply]:
+        """A topic has gone from the committed image: who waits for one that is not there need not wait any longer."""
+        gone = [partition for partition in self._waiting if self._committed.topic_named(partition.topic) is None]
+        return [reply for partition in gone for reply in self.changed(partition)]
 
     def timed_out(self, token: int) -> list[Reply]:
         request = self._waits.get(token)

@@ -71,13 +71,21 @@ def test_at_the_deadline_without_a_live_leader_none_is_named(led):
     assert led.replies[ask(led, 0, 0)].error == ErrorCode.leader_not_available, "no timeout: no wait"
 
 
-def test_waiting_for_an_unknown_partition_ends_at_once_and_so_does_a_deleted_ones(led):
+def test_waiting_for_an_unknown_partition_ends_at_once(led):
     assert led.ask(AwaitLeader("u", 0, -1, 1_000)).error == ErrorCode.unknown_topic_or_partition
     assert led.ask(AwaitLeader("t", 1, -1, 1_000)).error == ErrorCode.unknown_topic_or_partition
-    token = ask(led, 0)
-    led.ask(DeleteTopics(("t",)))
-    led.pass_time(1_100)
+
+
+def test_waiting_for_a_partition_ends_with_the_commit_that_deletes_its_topic(led):
+    led.create("other", (0, 1, 2))
+    token, other = ask(led, 0), led.ask(AwaitLeader("other", 0, 0, 1_000), wait=False)
+    led.persists = False
+    led.ask(DeleteTopics(("t",)), wait=False)
+    assert token not in led.replies, "decided, not committed"
+    led.persists = True
+    led.persist()
     assert led.replies[token].error == ErrorCode.unknown_topic_or_partition
+    assert other not in led.replies, "its topic is there"
 
 
 def test_a_new_topics_first_leader_is_awaited(world):
