@@ -10,6 +10,7 @@ from raylog.errors import error_for, kafka_error
 from raylog.metadata import requests
 from raylog.metadata.records import HostKind
 from raylog.metadata.requests import ControllerReply, Refused
+from raylog.types import ReplicaMove
 from raylog.wire import private
 from raylog.wire.server import Request
 
@@ -25,7 +26,7 @@ def handlers(ask: Ask, park: Park) -> dict[int, Callable[[Request], None]]:
     def move_replicas(request: Request) -> None:
         body: private.MoveReplicas = request.body
         try:
-            moves = tuple(requests.ReplicaMove(str(t), int(p), int(b), int(n)) for t, p, b, n in body.moves)
+            moves = tuple(ReplicaMove(str(t), int(p), int(b), int(n)) for t, p, b, n in body.moves)
         except (TypeError, ValueError):
             request.refuse(InvalidRequest("a move is a topic, a partition, a broker id and a node id"))
             return

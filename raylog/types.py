@@ -34,6 +34,15 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
+class ReplicaMove(NamedTuple):
+    """A replica, by the broker that has it, and the server actor of the same disk, by its node id, that shall hold it."""
+
+    topic: str
+    partition: int
+    broker: int
+    actor: int
+
+
 class TopicIdPartition(NamedTuple):
     """A partition as the servers name it: a topic that is deleted and created again has another id."""
 

@@ -8,23 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from raylog.errors import RaylogError, error_for
-from raylog.types import TopicPartition
+from raylog.types import ReplicaMove, TopicPartition
 from raylog.wire import private
 
 T = TypeVar("T")
 HostKindName = Literal["replicas", "coordinator"]
-
-
-class ReplicaMove(NamedTuple):
-    """A replica, by topic, partition and the broker that has it, and the node id of the actor that shall hold it."""
-
-    topic: str
-    partition: int
-    broker: int
-    actor: int
 
 
 @dataclass(frozen=True, slots=True)

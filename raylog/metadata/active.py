@@ -186,8 +186,8 @@ class ActiveController:
         )
         self._leadership = Leadership(self._ledger, self._partitions, self._timers, config)
         self._reassignments = Reassignments(self._ledger, self._partitions, self._disks)
-        self._hosts = Hosts(self._ledger, self._sessions, self._partitions, self._disks)
         self._moves = Moves(self._ledger, self._sessions, self._partitions, self._disks)
+        self._hosts = Hosts(self._ledger, self._sessions, self._disks, self._moves)
 
     # -------------------------------------------------------------- the outside
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kio.schema.errors import ErrorCode
-
-from raylog.errors import ConfigError, RaylogError, code_of, kafka_error
+from raylog.errors import ConfigError, RaylogError, code_of
 from raylog.metadata import broker_configs, creation_defaults, effective_configs, topic_configs
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.records import BrokerConfigChanged, Record, TopicConfigChanged
+from raylog.metadata.refusals import BrokerNotRegistered, InvalidRequest, UnknownTopic
 from raylog.metadata.refused_broker_configs import reason_for
 from raylog.metadata.requests import (
     AlterConfigs,
@@ -33,10 +32,6 @@ from raylog.metadata.requests import (
 )
 from raylog.metadata.topic_configs import ConfigType, TopicConfig
 from raylog.types import BROKER_SLOT, node_id
-
-InvalidRequest = kafka_error(ErrorCode.invalid_request)
-UnknownTopic = kafka_error(ErrorCode.unknown_topic_or_partition)
-BrokerNotRegistered = kafka_error(ErrorCode.broker_id_not_registered)
 
 
 def decide_alter_configs(image: MetadataImage, request: AlterConfigs) -> tuple[list[Record], ConfigsAltered]:

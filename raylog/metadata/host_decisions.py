@@ -9,41 +9,33 @@ from __future__ import annotations
 
 import uuid
 
-from kio.schema.errors import ErrorCode
-
-from raylog.errors import RaylogError, code_of, kafka_error
+from raylog.errors import RaylogError, code_of
 from raylog.metadata.disk_health import DiskHealth
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.move_decisions import Moves
 from raylog.metadata.node_slots import NodeSlots, host_kind
-from raylog.metadata.partition_decisions import PartitionDecisions
 from raylog.metadata.records import HostKind, HostRetired
+from raylog.metadata.refusals import BrokerNotRegistered, InvalidRequest, ReplicaNotAvailable, StorageError
 from raylog.metadata.requests import (
     HostAnswer,
     HostRetirement,
     MoveReplicas,
     PlanHost,
-    ReplicaMove,
     RetireHost,
 )
 from raylog.metadata.sessions import Sessions
-from raylog.types import FIRST_REPLICA_SLOT, broker_of, slot_of
-
-BrokerNotRegistered = kafka_error(ErrorCode.broker_id_not_registered)
-InvalidRequest = kafka_error(ErrorCode.invalid_request)
-ReplicaNotAvailable = kafka_error(ErrorCode.replica_not_available)
-StorageError = kafka_error(ErrorCode.kafka_storage_error)
+from raylog.types import FIRST_REPLICA_SLOT, ReplicaMove, broker_of, slot_of
 
 
 class Hosts:
     __slots__ = ("_disks", "_ledger", "_moves", "_sessions")
 
-    def __init__(self, ledger: Ledger, sessions: Sessions, partitions: PartitionDecisions, disks: DiskHealth) -> None:
+    def __init__(self, ledger: Ledger, sessions: Sessions, disks: DiskHealth, moves: Moves) -> None:
         self._ledger = ledger
         self._sessions = sessions
         self._disks = disks
-        self._moves = Moves(ledger, sessions, partitions, disks)
+        self._moves = moves
 
     @property
     def _latest(self) -> MetadataImage:

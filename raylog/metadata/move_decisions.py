@@ -6,9 +6,7 @@ replica's own process is out of sight: it may lead, and nobody could tell it to 
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
-
-from raylog.errors import RaylogError, code_of, kafka_error
+from raylog.errors import RaylogError, code_of
 from raylog.metadata import reassignments
 from raylog.metadata.disk_health import DiskHealth
 from raylog.metadata.image import MetadataImage, RemovalKey
@@ -16,15 +14,16 @@ from raylog.metadata.ledger import Ledger
 from raylog.metadata.node_slots import host_kind
 from raylog.metadata.partition_decisions import PartitionDecisions
 from raylog.metadata.records import HostKind, PartitionState, ReplicaSlot
-from raylog.metadata.requests import MoveReplicas, PartitionOutcome, ReplicaMove, ReplicasMoved
+from raylog.metadata.refusals import (
+    InvalidRequest,
+    ReassignmentInProgress,
+    ReplicaNotAvailable,
+    StorageError,
+    UnknownTopic,
+)
+from raylog.metadata.requests import MoveReplicas, PartitionOutcome, ReplicasMoved
 from raylog.metadata.sessions import Sessions
-from raylog.types import FIRST_REPLICA_SLOT, TopicIdPartition, broker_of, slot_of
-
-InvalidRequest = kafka_error(ErrorCode.invalid_request)
-ReassignmentInProgress = kafka_error(ErrorCode.reassignment_in_progress)
-ReplicaNotAvailable = kafka_error(ErrorCode.replica_not_available)
-StorageError = kafka_error(ErrorCode.kafka_storage_error)
-UnknownTopic = kafka_error(ErrorCode.unknown_topic_or_partition)
+from raylog.types import FIRST_REPLICA_SLOT, ReplicaMove, TopicIdPartition, broker_of, slot_of
 
 
 class Moves:
@@ -47,9 +46,9 @@ class Moves:
         for wanted in request.moves:
             try:
                 id, slot = self._found(wanted)
-                if slot.node_id != wanted.node_id:
+                if slot.node_id != wanted.actor:
                     self._check(wanted, id, slot)
-                    self._partitions.move(id, slot, wanted.node_id, now_ms)
+                    self._partitions.move(id, slot, wanted.actor, now_ms)
                     former.append(slot.node_id)
             except RaylogError as error:
                 outcomes.append(PartitionOutcome(wanted.topic, wanted.partition, code_of(error), str(error)))
@@ -63,11 +62,9 @@ class Moves:
         state = topic.partitions.get(wanted.partition) if topic is not None else None
         if topic is None or state is None:
             raise UnknownTopic(f"there is no partition {name}")
-        slot = state.slot(wanted.broker_id)
+        slot = state.slot(wanted.broker)
         if slot is None:
-            raise InvalidRequest(
-                f"{name}: broker {wanted.broker_id} has no replica, only brokers {list(state.brokers)}"
-            )
+            raise InvalidRequest(f"{name}: broker {wanted.broker} has no replica, only brokers {list(state.brokers)}")
         self._check_settled(name, state)
         return TopicIdPartition(topic.topic_id, wanted.partition), slot
 
@@ -80,7 +77,7 @@ class Moves:
             )
 
     def _check(self, wanted: ReplicaMove, id: TopicIdPartition, slot: ReplicaSlot) -> None:
-        name, node = f"{wanted.topic}-{wanted.partition}", wanted.node_id
+        name, node = f"{wanted.topic}-{wanted.partition}", wanted.actor
         if slot_of(node) < FIRST_REPLICA_SLOT:
             raise InvalidRequest(f"{name}: server actor {node} holds no replicas")
         if broker_of(node) != slot.broker_id:

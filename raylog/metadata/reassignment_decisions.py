@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import uuid
 
-from kio.schema.errors import ErrorCode
-
-from raylog.errors import RaylogError, code_of, kafka_error
+from raylog.errors import RaylogError, code_of
 from raylog.metadata import reassignments, topic_configs
 from raylog.metadata.disk_health import DiskHealth
 from raylog.metadata.image import MetadataImage, Topic
@@ -19,6 +17,14 @@ from raylog.metadata.ledger import Ledger
 from raylog.metadata.node_slots import NodeSlots
 from raylog.metadata.partition_decisions import PartitionDecisions
 from raylog.metadata.records import HostPlanned, PartitionState, ReplicaSlot
+from raylog.metadata.refusals import (
+    InvalidAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    NoReassignmentInProgress,
+    ReassignmentInProgress,
+    UnknownTopic,
+)
 from raylog.metadata.requests import (
     AlterReassignments,
     ListReassignments,
@@ -29,13 +35,6 @@ from raylog.metadata.requests import (
     ReassignmentsListed,
 )
 from raylog.types import TopicIdPartition
-
-InvalidAssignment = kafka_error(ErrorCode.invalid_replica_assignment)
-InvalidReplicationFactor = kafka_error(ErrorCode.invalid_replication_factor)
-InvalidRequest = kafka_error(ErrorCode.invalid_request)
-NoReassignmentInProgress = kafka_error(ErrorCode.no_reassignment_in_progress)
-ReassignmentInProgress = kafka_error(ErrorCode.reassignment_in_progress)
-UnknownTopic = kafka_error(ErrorCode.unknown_topic_or_partition)
 
 
 class Reassignments:

@@ -16,7 +16,7 @@ from enum import Enum
 
 from raylog.metadata.opened_logs import OpenedLogs
 from raylog.metadata.records import HostKind
-from raylog.types import Endpoint
+from raylog.types import Endpoint, ReplicaMove
 
 # ------------------------------------------------------------------ topics
 
@@ -441,16 +441,6 @@ class BrokerDrained:
     message: str | None = None
     moved: tuple[tuple[str, int], ...] = ()
     remaining: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaMove:
-    """A replica, by the broker that has it, and the server actor of the same disk that shall hold it."""
-
-    topic: str
-    partition: int
-    broker_id: int
-    node_id: int
 
 
 @dataclass(frozen=True, slots=True)

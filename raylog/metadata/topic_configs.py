@@ -18,12 +18,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from kio.schema.errors import ErrorCode
-
-from raylog.errors import ConfigError, kafka_error
+from raylog.errors import ConfigError
+from raylog.metadata.refusals import InvalidTopicName
 from raylog.metadata.throttled_replicas import FOLLOWERS, LEADERS, is_list
-
-InvalidTopicName = kafka_error(ErrorCode.invalid_topic_exception)
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1

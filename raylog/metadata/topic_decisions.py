@@ -12,9 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from kio.schema.errors import ErrorCode
-
-from raylog.errors import RaylogError, code_of, kafka_error
+from raylog.errors import RaylogError, code_of
 from raylog.metadata import creation_defaults, effective_configs, reassignments, topic_configs
 from raylog.metadata.creation_defaults import CreationDefaults
 from raylog.metadata.image import MetadataImage, Topic
@@ -26,6 +24,17 @@ from raylog.metadata.records import (
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+)
+from raylog.metadata.refusals import (
+    InvalidAssignment,
+    InvalidPartitions,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopicName,
+    TopicAlreadyExists,
+    TopicDeletionDisabled,
+    UnknownTopic,
+    UnknownTopicId,
 )
 from raylog.metadata.requests import (
     CreatePartitions,
@@ -42,16 +51,6 @@ from raylog.metadata.requests import (
 )
 from raylog.types import INTERNAL_TOPICS as INTERNAL_TOPICS
 from raylog.types import METADATA_TOPIC
-
-InvalidAssignment = kafka_error(ErrorCode.invalid_replica_assignment)
-InvalidPartitions = kafka_error(ErrorCode.invalid_partitions)
-InvalidReplicationFactor = kafka_error(ErrorCode.invalid_replication_factor)
-InvalidRequest = kafka_error(ErrorCode.invalid_request)
-InvalidTopicName = kafka_error(ErrorCode.invalid_topic_exception)
-TopicAlreadyExists = kafka_error(ErrorCode.topic_already_exists)
-TopicDeletionDisabled = kafka_error(ErrorCode.topic_deletion_disabled)
-UnknownTopic = kafka_error(ErrorCode.unknown_topic_or_partition)
-UnknownTopicId = kafka_error(ErrorCode.unknown_topic_id)
 
 INTERNAL_PARTITIONS = 50
 INTERNAL_REPLICATION_FACTOR_MAX = 3

@@ -38,7 +38,6 @@ from raylog.metadata.requests import (
     PartitionsCreated,
     PartitionTarget,
     RegisterDisk,
-    ReplicaMove,
     ReplicasMoved,
     ResourceChanges,
     ResourceType,
@@ -52,7 +51,7 @@ from raylog.records.batch import SEQUENCE_MASK
 from raylog.testing.odd_producers import Successor, Vandal
 from raylog.testing.queue_producer import QueueProducer
 from raylog.testing.workload import Administrator, Client, Consumer, Leader, Producer
-from raylog.types import TopicIdPartition
+from raylog.types import ReplicaMove, TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.testing.simulation import Simulation

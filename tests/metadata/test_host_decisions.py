@@ -6,9 +6,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.metadata.records import HostKind
-from raylog.metadata.requests import ClusterStatus, MoveReplicas, PlanHost, ReplicaMove, RetireHost
+from raylog.metadata.requests import ClusterStatus, MoveReplicas, PlanHost, RetireHost
 from raylog.metadata.session import Condition, Heartbeat
-from raylog.types import TopicIdPartition, node_id
+from raylog.types import ReplicaMove, TopicIdPartition, node_id
 
 
 @pytest.fixture

@@ -16,10 +16,9 @@ from raylog.metadata.requests import (
     MoveReplicas,
     PartitionTarget,
     RegisterDisk,
-    ReplicaMove,
 )
 from raylog.metadata.session import Condition, Release, Removal, ReplicaOpened
-from raylog.types import TopicIdPartition, node_id
+from raylog.types import ReplicaMove, TopicIdPartition, node_id
 
 LIVE, ABSENT = Standing.LIVE, Standing.ABSENT
 
