@@ -119,7 +119,10 @@ def retire(
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Move an actor's replicas to the others of its disk, and end it. Exits with 1 if some still cannot move after the timeout."""
+    """Move an actor's replicas to the others of its disk, and end it.
+
+    Exits with 1 if some still cannot move after the timeout. They move by themselves as soon as they can.
+    """
     with find_cluster(folder, address, connect_timeout).admin() as admin:
         deadline = time.monotonic() + timeout
         progress = admin.retire_actor(actor)

@@ -40,7 +40,7 @@ class ActorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """``remaining`` are replicas that cannot move now, with the reason; ask again for them."""
+    """``remaining`` are replicas that cannot move yet, with the reason. They move by themselves as soon as they can."""
 
     moved: tuple[TopicPartition, ...]
     remaining: dict[TopicPartition, str]
@@ -79,7 +79,10 @@ class AsyncActorCalls:
         return reply.node_id, reply.notice
 
     async def retire_actor(self, actor: int) -> Retirement:
-        """Move an actor's replicas to the others of its disk; it ends when it has let go of all. Idempotent: ask again for what remains."""
+        """Move an actor's replicas to the others of its disk; it ends when it has let go of all.
+
+        What cannot move yet moves later by itself. Idempotent: asked again it says what remains.
+        """
         reply = await self._ask(private.RetireHost(actor))
         return Retirement(
             tuple(TopicPartition(*each) for each in reply.moved),

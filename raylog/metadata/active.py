@@ -124,6 +124,9 @@ from raylog.metadata.timers import Timers
 from raylog.metadata.topic_decisions import Planner, TopicDecisions, decide_delete_topics
 from raylog.types import BROKER_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
 
+_CHANGES_NO_PLACE = (Heartbeat, HighWatermarks)
+"""Frames after which nothing can move that could not move before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -232,6 +235,10 @@ class ActiveController:
                 self._tick(now_ms)
             case _:
                 assert_never(event)
+        if self.latest.retiring and not (
+            isinstance(event, SessionFrame) and isinstance(event.frame, _CHANGES_NO_PLACE)
+        ):
+            self._departures.moved_away(self._hosts.resume(now_ms))
         return self._close_event(now_ms)
 
     def commit(self, sequence: int, now_ms: int) -> list[ActiveEffect]:

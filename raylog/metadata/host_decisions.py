@@ -1,8 +1,9 @@
 """Decisions about the hosts of a disk, by hand: one more, or one less.
 
 A new host is empty. A retired one gives its replicas to the other hosts of its disk and kind, each to the one that holds the fewest
-then; it ends when it has let go of all. The last host of its kind stays. Owns validation and the choice; the move of one
-replica is ``move_decisions``'.
+then; it ends when it has let go of all. What cannot move yet follows by itself (``resume``), under the next controller, too: the image
+knows who is retiring. The last host of its kind stays. Owns validation and the choice; the move of one replica is
+``move_decisions``'.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.move_decisions import Moves
 from raylog.metadata.node_slots import NodeSlots, host_kind
-from raylog.metadata.records import HostKind, HostRetired
+from raylog.metadata.records import HostKind, HostPlanned, HostRetired
 from raylog.metadata.refusals import BrokerNotRegistered, InvalidRequest, ReplicaNotAvailable, StorageError
 from raylog.metadata.requests import (
     HostAnswer,
@@ -87,10 +88,33 @@ class Hosts:
             others = self._others(node, kind)
         except RaylogError as error:
             return HostRetirement(code_of(error), str(error)), []
+        if node not in self._latest.retiring and (node in self._latest.hosts or self._latest.assigned.get(node)):
+            if node not in self._latest.hosts:
+                self._ledger.add(HostPlanned(node, self._latest.directory_of(node), kind))
+            self._ledger.add(HostRetired(node))  # before the moves: nothing is assigned to it any more
+        moved, remaining = self._empty(node, others, now_ms)
+        return HostRetirement(moved=moved, remaining=remaining), [node]
+
+    def resume(self, now_ms: int) -> list[int]:
+        """Move on what retired hosts still hold, as far as it can move now. The actors that have lost a replica."""
+        former = []
+        for node, host in sorted(self._latest.retiring.items()):
+            planned = self._latest.hosts_of(host.directory_id)
+            running = [
+                each.node_id
+                for each in planned
+                if each.kind is host.kind and self._sessions.of_node(each.node_id) is not None
+            ]
+            if running and self._empty(node, running, now_ms)[0]:
+                former.append(node)
+        return former
+
+    def _empty(
+        self, node: int, others: list[int], now_ms: int
+    ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int, str], ...]]:
+        """Give what it holds to the others. What moves, and what cannot, with the reason."""
         moved: list[tuple[str, int]] = []
         remaining: list[tuple[str, int, str]] = []
-        if node in self._latest.hosts:
-            self._ledger.add(HostRetired(node))  # before the moves: nothing is assigned to it any more
         for id in self._latest.partitions_on(node):
             name = self._latest.topics[id.topic_id].name
             target = min(others, key=lambda each: (len(self._latest.assigned.get(each, ())), each))
@@ -100,7 +124,7 @@ class Hosts:
                 remaining.append((name, id.partition, outcome.message or ""))
             else:
                 moved.append((name, id.partition))
-        return HostRetirement(moved=tuple(moved), remaining=tuple(remaining)), [node]
+        return tuple(moved), tuple(remaining)
 
     def _kind(self, node: int) -> HostKind:
         image = self._latest

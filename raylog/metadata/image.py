@@ -72,6 +72,7 @@ class MetadataImage:
     disks: dict[uuid.UUID, DiskRegistered] = field(default_factory=dict)
     actors: dict[int, ActorRegistered] = field(default_factory=dict)  # the newest process of each node, dead or alive
     hosts: dict[int, HostPlanned] = field(default_factory=dict)  # server actors that run even with nothing to hold
+    retiring: dict[int, HostPlanned] = field(default_factory=dict)  # they are to give away what they still hold
     topics: dict[uuid.UUID, Topic] = field(default_factory=dict)
     topic_ids: dict[str, uuid.UUID] = field(default_factory=dict)
     removals: dict[RemovalKey, RemovalPending] = field(default_factory=dict)
@@ -98,6 +99,7 @@ class MetadataImage:
             disks=dict(self.disks),
             actors=dict(self.actors),
             hosts=dict(self.hosts),
+            retiring=dict(self.retiring),
             topics={
                 each.topic_id: Topic(each.topic_id, each.name, dict(each.configs), dict(each.partitions))
                 for each in self.topics.values()
@@ -179,7 +181,9 @@ class MetadataImage:
                 assert record.directory_id in self.disks, f"{record} of an unknown disk"
                 self.hosts[record.node_id] = record
             case HostRetired():
-                del self.hosts[record.node_id]
+                host = self.hosts.pop(record.node_id)
+                if self.assigned.get(record.node_id):
+                    self.retiring[record.node_id] = host
             case TopicCreated():
                 assert record.name not in self.topic_ids, f"topic {record.name!r} exists"
                 self.topics[record.topic_id] = Topic(record.topic_id, record.name)
@@ -229,10 +233,12 @@ class MetadataImage:
         before = topic.partitions.get(record.partition)
         assert before is not None or record.partition == len(topic.partitions), f"a gap before {record}"
         if before is None or before.replicas != record.state.replicas:
+            kept = {slot.node_id for slot in record.state.replicas}
+            for node in kept:
+                self.assigned.setdefault(node, set()).add(record.id)
             for slot in before.replicas if before is not None else ():
-                self._unassign(slot.node_id, record.id)
-            for slot in record.state.replicas:
-                self.assigned.setdefault(slot.node_id, set()).add(record.id)
+                if slot.node_id not in kept:
+                    self._unassign(slot.node_id, record.id)
         if before is not None and record.state.unclean_elections > before.unclean_elections:
             self.high_watermarks.pop(record.id, None)  # records below it were given up
         topic.partitions[record.partition] = record.state
@@ -268,8 +274,9 @@ class MetadataImage:
                     topic.partitions[partition] = replace(state, replicas=tuple(slots))
         for key in [key for key, removal in self.removals.items() if removal.directory_id == old]:
             self._drop_removal(key)
-        for host in self.hosts_of(old):
-            self.hosts[host.node_id] = replace(host, directory_id=new)
+        for hosts in (self.hosts, self.retiring):
+            for host in [host for host in hosts.values() if host.directory_id == old]:
+                hosts[host.node_id] = replace(host, directory_id=new)
 
     def _forget_broker(self, broker_id: int) -> None:
         held = [node for node in self.assigned if broker_of(node) == broker_id]
@@ -304,6 +311,7 @@ class MetadataImage:
         ids.discard(id)
         if not ids:
             del self.assigned[node_id]
+            self.retiring.pop(node_id, None)
 
     # -------------------------------------------------------------- snapshots
 
@@ -330,6 +338,9 @@ class MetadataImage:
                 yield PartitionChanged(topic_id, partition, state)
         if self.high_watermarks:
             yield HighWatermarksNoted(by_topic(sorted(self.high_watermarks.items())))
+        for node, host in sorted(self.retiring.items()):
+            yield host
+            yield HostRetired(node)  # behind what it holds
         for _, removal in sorted(self.removals.items()):
             yield removal
         for _, actor in sorted(self.actors.items()):
@@ -358,7 +369,8 @@ class MetadataImage:
         for broker_id, incarnation in self.leaving.items():
             actor = self.actors[node_id(broker_id, BROKER_SLOT)]
             assert broker_id in self.brokers and actor.incarnation == incarnation, f"{actor} is not the one that leaves"
-        for node, host in self.hosts.items():
+        assert all(self.assigned.get(node) and node not in self.hosts for node in self.retiring), f"{self.retiring}"
+        for node, host in (*self.hosts.items(), *self.retiring.items()):
             planned_on = self.disks.get(host.directory_id)
             assert host.node_id == node and planned_on is not None and planned_on.replaced_by is None, f"{host}"
             assert planned_on.broker_id == broker_of(node) and slot_of(node) >= FIRST_REPLICA_SLOT, f"{host}"

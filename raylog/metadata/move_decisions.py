@@ -95,7 +95,7 @@ class Moves:
         if host is not None and host.kind is not host_kind(wanted.topic):
             holds = "users' topics" if host.kind is HostKind.REPLICAS else "internal topics"
             raise InvalidRequest(f"{name}: server actor {node} holds replicas of {holds} only")
-        if session.exiting:
+        if session.exiting or node in self._latest.retiring:
             raise ReplicaNotAvailable(f"{name}: server actor {node} is ending")
         if self._disks.has_failed(slot.directory_id):
             raise StorageError(f"{name}: the disk {self._latest.disks[slot.directory_id].path} is offline")

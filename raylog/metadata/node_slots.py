@@ -87,7 +87,8 @@ class NodeSlots:
         counts: dict[int, int] = {}
         for _, state in sorted(topic.partitions.items()) if topic is not None else ():
             for slot in state.replicas:
-                if slot.directory_id == directory_id and slot.node_id not in self._image.hosts:
+                is_host = slot.node_id in self._image.hosts or slot.node_id in self._image.retiring
+                if slot.directory_id == directory_id and not is_host:
                     counts[slot.node_id] = counts.get(slot.node_id, 0) + 1
         return counts
 

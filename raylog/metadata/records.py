@@ -191,7 +191,7 @@ class HostPlanned:
 
 @dataclass(frozen=True, slots=True)
 class HostRetired:
-    """The server actor is no planned host any more. It ends when nothing is assigned to it."""
+    """The server actor is no planned host any more. It gives away what it holds, and ends when nothing is assigned to it."""
 
     node_id: int
 

@@ -479,7 +479,7 @@ class HostAnswer:
 class RetireHost:
     """→ HostRetirement. The actor's replicas move to the other hosts of its disk and kind, and it ends when it has let go of all.
 
-    Idempotent: ask again for what remains.
+    What cannot move yet moves later by itself. Idempotent: asked again it says what remains.
     """
 
     node_id: int

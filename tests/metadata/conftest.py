@@ -147,7 +147,7 @@ class Process:
     def let_go(self, id: TopicIdPartition) -> None:
         self.held.pop(id, None)
         self.told.pop(id, None)
-        self.world.later(lambda: self.say(ReplicaReleased(*id)))
+        self.world.later(lambda: self.say(ReplicaReleased(*id)) if self.session is not None else None)
         self.world.run_later()
 
     def open(self, id: TopicIdPartition) -> None:

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import HostKind
-from raylog.metadata.requests import ClusterStatus, MoveReplicas, PlanHost, RetireHost
+from raylog.metadata.requests import (
+    ClusterStatus,
+    CreatePartitions,
+    MoveReplicas,
+    PartitionGrowth,
+    PlanHost,
+    RetireHost,
+)
 from raylog.metadata.session import Condition, Heartbeat
 from raylog.types import ReplicaMove, TopicIdPartition, node_id
 
@@ -67,6 +75,76 @@ def test_nothing_is_retired_to_hosts_that_do_not_run(hosted):
     world.ask(PlanHost(0))
     answer = world.ask(RetireHost(first))
     assert answer.error == ErrorCode.replica_not_available.value and first in world.image.hosts
+
+
+def retire_while_out_of_sight(world, node):
+    """Its process has no session, and is not known to be dead: nothing of it can move."""
+    world.answers_dials = False
+    process = world.processes[node]
+    process.lose_session()
+    retired = world.ask(RetireHost(node))
+    assert not retired.error and not retired.moved and len(retired.remaining) == 3, retired
+    assert all("out of sight" in reason for _, _, reason in retired.remaining)
+    assert node not in world.image.hosts and node in world.image.retiring
+    return process
+
+
+def test_what_a_retired_host_could_not_give_away_follows_by_itself(hosted):
+    world, ids = hosted
+    first = nodes(world, ids)[0]
+    added = world.ask(PlanHost(0)).node_id
+    process = retire_while_out_of_sight(world, first)
+    process.hello()
+    world.run_later()
+    assert nodes(world, ids) == [added] * 3 and all(world.state(id).leader == 0 for id in ids)
+    assert process.exited and first not in world.image.actors and not world.image.retiring
+
+
+def test_the_next_controller_knows_who_is_retiring(hosted):
+    world, ids = hosted
+    first = nodes(world, ids)[0]
+    added = world.ask(PlanHost(0)).node_id
+    process = retire_while_out_of_sight(world, first)
+    world.restart_controller()
+    assert first in world.image.retiring and MetadataImage.of(world.image.records()) == world.image
+    world.processes[added].hello()
+    process.hello()
+    world.run_later()
+    assert nodes(world, ids) == [added] * 3 and process.exited and not world.image.retiring
+
+
+def test_an_actor_of_its_own_is_retired_like_a_host(hosted):
+    world, _ = hosted
+    topic_id = world.create("own", (0,), (0,), (0,), replicas_per_actor=2)
+    own = [TopicIdPartition(topic_id, partition) for partition in range(4)]
+    alone = nodes(world, own[:3])[2]
+    world.answers_dials = False
+    process = world.processes[alone]
+    process.lose_session()
+    assert len(world.ask(RetireHost(alone)).remaining) == 1 and alone in world.image.retiring
+    world.ask(CreatePartitions((PartitionGrowth("own", 4),)))
+    assert nodes(world, own)[3] not in nodes(world, own)[:3], "there is room at the one that retires"
+    process.hello()
+    world.run_later()
+    assert nodes(world, own)[2] in world.image.hosts and process.exited
+
+
+def test_a_retiring_host_is_given_nothing(hosted):
+    world, ids = hosted
+    first = nodes(world, ids)[0]
+    added = world.processes[world.ask(PlanHost(0)).node_id]
+    added.keeps = True
+    for node in (added.node, first):  # there and back: the other one has yet to let go of it
+        assert not world.ask(MoveReplicas((ReplicaMove("a", 0, 0, node),))).partitions[0].error
+    retired = world.ask(RetireHost(first))
+    assert [partition for _, partition, _ in retired.remaining] == [0] and "yet to let go" in retired.remaining[0][2]
+    topic_id = world.create("b", (0,), replicas_per_actor=None)
+    assert world.state(TopicIdPartition(topic_id, 0)).node_of(0) == added.node
+    outcome = world.ask(MoveReplicas((ReplicaMove("b", 0, 0, first),))).partitions[0]
+    assert outcome.error == ErrorCode.replica_not_available.value and "is ending" in outcome.message
+    assert nodes(world, ids) == [first, added.node, added.node]
+    added.let_go(ids[0])
+    assert nodes(world, ids) == [added.node] * 3 and world.processes[first].exited
 
 
 def test_an_empty_host_ends_at_once(hosted):
