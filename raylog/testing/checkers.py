@@ -412,7 +412,8 @@ class Checkers:
         for view in views:
             if view.next_offset > log.high_watermark:
                 raise history.fail(f"{who}: the high watermark {log.high_watermark} cuts {seen(view)}")
-            if view.base_offset < history.end:
+            straddles_start = not history.batches and view.base_offset < history.end < view.next_offset
+            if view.base_offset < history.end and not straddles_start:
                 self._same(history, view, who)
                 continue
             if view.base_offset > history.end and history.batches and not (history.compacts and history.generation):

@@ -8,7 +8,7 @@ import pytest
 
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
-from raylog.records.batch import BatchView
+from raylog.records.batch import BatchView, batches
 from raylog.records.codec import encode_values
 from raylog.testing.checkers import Checkers, ReplicaMemory, Violation
 from raylog.testing.simulated_files import DamagedBytes, SimulatedDisk
@@ -71,9 +71,9 @@ def test_what_damage_hides_in_the_log_of_an_unclean_leader_belongs_to_its_histor
     disk.damaged.append(damaged)
     checkers = Checkers(lambda: 1_000)
     lead(checkers, log)
-    batches = checkers.history(ID).batches
-    assert sorted(batches) == [0, 1, 2]
-    assert batches[1].crc == BatchView(damaged.before).crc
+    known = checkers.history(ID).batches
+    assert sorted(known) == [0, 1, 2]
+    assert known[1].crc == BatchView(damaged.before).crc
 
 
 def test_a_gap_that_no_known_damage_explains_is_a_violation() -> None:
@@ -81,3 +81,16 @@ def test_a_gap_that_no_known_damage_explains_is_a_violation() -> None:
     flip(disk, log)
     with pytest.raises(Violation, match="a gap, 2 follows 1"):
         lead(Checkers(lambda: 1_000), log)
+
+
+def test_a_batch_that_straddles_the_start_of_an_unclean_leaders_log_belongs_to_its_history() -> None:
+    _, log = log_of_three_batches()
+    log.append_as_leader(encode_values([b"a", b"b", b"c"], timestamp_ms=1_000), leader_epoch=5, wall_ms=1_000)
+    log.high_watermark = log.log_end_offset
+    log.advance_log_start(4)  # in the midst of the batch at 3
+    checkers = Checkers(lambda: 1_000)
+    checkers.deleting(ID, 4)
+    lead(checkers, log)
+    history = checkers.history(ID)
+    assert (history.start, history.end, sorted(history.batches)) == (3, 6, [3])
+    checkers.consumed(ID, 1, list(batches(log.read(4, 1 << 20).records)))
