@@ -348,10 +348,10 @@ class Moved:
     controller_pid: int
 
 
-def begin_move(target: Target, topic: str, *, of_leader: bool) -> Moved:
-    """Ask for the move of a random replica. A disk with one actor gets a second one first."""
+def plan_move(target: Target, topic: str, *, of_leader: bool) -> Moved:
+    """A move of a random replica that could be asked for. A disk with one actor gets a second one first."""
 
-    def asked() -> Moved | None:
+    def planned() -> Moved | None:
         status = target.status()
         parts = [part for each in status["topics"] if each["name"] == topic for part in each["partitions"]]
         part = target.dice.choice(parts)
@@ -359,15 +359,26 @@ def begin_move(target: Target, topic: str, *, of_leader: bool) -> Moved:
         if not nodes:
             return None
         node = target.dice.choice(nodes)
-        with target.nodes.cluster.admin() as admin:
-            others = _others_of_its_disk(status, node)
-            if not others:
+        others = _others_of_its_disk(status, node)
+        if not others:
+            with target.nodes.cluster.admin() as admin:
                 admin.add_actor(broker_of(node))
-                eventually(lambda: _others_of_its_disk(target.status(), node), "a second actor of the disk")
-                return None
-            to, pids = target.dice.choice(others), {actor["node_id"]: actor["pid"] for actor in status["actors"]}
-            controller_pid = status["controller"]["pid"]
-            move = Moved(part["partition"], broker_of(node), node, to, pids[node], pids[to], controller_pid)
+            eventually(lambda: _others_of_its_disk(target.status(), node), "a second actor of the disk")
+            return None
+        to, pids = target.dice.choice(others), {actor["node_id"]: actor["pid"] for actor in status["actors"]}
+        controller_pid = status["controller"]["pid"]
+        return Moved(part["partition"], broker_of(node), node, to, pids[node], pids[to], controller_pid)
+
+    plan: Moved = eventually(planned, "a replica that can move")
+    return plan
+
+
+def begin_move(target: Target, topic: str, *, of_leader: bool) -> Moved:
+    """Ask for the move of a random replica."""
+
+    def asked() -> Moved | None:
+        move = plan_move(target, topic, of_leader=of_leader)
+        with target.nodes.cluster.admin() as admin:
             (refused,) = admin.move_replicas([(topic, move.partition, move.broker, move.to)]).values()
         return move if refused is None else None
 

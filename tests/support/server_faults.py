@@ -1,10 +1,12 @@
-"""Orders to the server processes whose hooks are in ``server_hooks``: which disks fail, and which brokers are cut off from each other."""
+"""Orders to the server processes whose hooks are in ``server_hooks``: which disks fail, which brokers are cut off from each
+other, and who halts at a step of a move."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ class ServerFaults:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._orders: dict[str, Any] = {"write_errors": {}, "read_errors": {}, "cuts": []}
+        self._numbers = itertools.count()
+        self._orders: dict[str, Any] = {"write_errors": {}, "read_errors": {}, "cuts": [], "halt": None}
         self._publish()
 
     def _publish(self) -> None:
@@ -55,4 +58,23 @@ class ServerFaults:
             yield
         finally:
             self._orders["cuts"].remove(pair)
+            self._publish()
+
+    @contextmanager
+    def halting(self, step: str, **replica: Any) -> Iterator[Callable[[], int | None]]:
+        """Who comes to that step of this replica's move halts there until the end (``server_hooks/move_halts``). Gives its pid, or None."""
+        halted = self.path.with_name(f"{self.path.name}.halted-{next(self._numbers)}")
+        self._orders["halt"] = {"step": step, "halted": str(halted), **replica}
+        self._publish()
+
+        def who() -> int | None:
+            try:
+                return int(halted.read_text() or 0) or None
+            except FileNotFoundError:
+                return None
+
+        try:
+            yield who
+        finally:
+            self._orders["halt"] = None
             self._publish()

@@ -1,4 +1,6 @@
-"""Makes the disk and the network of server processes fail on command, for tests only: the product holds no switch for it.
+"""Makes the disk and the network of server processes fail, and the processes halt, on command, for tests only.
+
+The product holds no switch for it.
 
 Python imports this module by its name at the start of every process that has this folder on its PYTHONPATH, as the workers
 of a test's own Ray do. Where RAYLOG_TEST_FAULTS names a file, some modules of raylog are patched when they have been
@@ -9,10 +11,11 @@ imported:
 - ``raylog.wire.framing``: what comes from a broker that is cut off from this one is not read, on existing connections and
   on new ones, at either end. Nobody sees an end of file, and what was sent arrives when the cut is over: a network that
   loses packets looks like that to a program, since TCP sends them again.
+- some modules of moves (``move_halts``): a process that comes to the named step of a replica's move halts there.
 
-The file is JSON, replaced as a whole, looked at every ``LOOK_S``::
+The file is JSON, replaced as a whole, looked at every ``LOOK_S``, and at each step of a move::
 
-    {"write_errors": {"<disk's folder>": 28}, "read_errors": {}, "cuts": [[1, 2]]}
+    {"write_errors": {"<disk's folder>": 28}, "read_errors": {}, "cuts": [[1, 2]], "halt": null}
 """
 
 import os
@@ -27,6 +30,8 @@ if FAULTS:
     import sys
     import time
 
+    import move_halts
+
     class Orders:
         """What the file says, at most ``LOOK_S`` old."""
 
@@ -34,21 +39,24 @@ if FAULTS:
             self.write_errors = {}
             self.read_errors = {}
             self.cuts = set()
+            self.halt = None
             self._looked_at = 0.0
             self._stamp = None
 
-        def look(self):
-            now = time.monotonic()
-            if now - self._looked_at < LOOK_S:
+        def look(self, *, now=False):
+            moment = time.monotonic()
+            if not now and moment - self._looked_at < LOOK_S:
                 return self
-            self._looked_at = now
+            self._looked_at = moment
             try:
-                stamp = os.stat(FAULTS).st_mtime_ns
+                stat = os.stat(FAULTS)
+                stamp = (stat.st_mtime_ns, stat.st_ino)
                 if stamp != self._stamp:
                     with open(FAULTS) as file:
                         read = json.load(file)
                     self.write_errors, self.read_errors = read["write_errors"], read["read_errors"]
                     self.cuts = {frozenset(pair) for pair in read["cuts"]}
+                    self.halt = read["halt"]
                     self._stamp = stamp
             except OSError:
                 pass  # no orders yet
@@ -170,11 +178,11 @@ if FAULTS:
         module.Server.start = start_and_tell
 
     def patch_spec(module):
-        """Which broker this process is of."""
+        """Which broker this process is of, and which node it is."""
         identity = module.ServerSpec.identity
 
         def noted(self, disk):
-            module.test_broker = self.node_id >> 16
+            module.test_broker, module.test_node = self.node_id >> 16, self.node_id
             return identity(self, disk)
 
         module.ServerSpec.identity = noted
@@ -184,6 +192,7 @@ if FAULTS:
         "raylog.wire.framing": patch_wire,
         "raylog.wire.server": patch_server,
         "raylog.actors.spec": patch_spec,
+        **move_halts.patches(orders),
     }
 
     class Patching(importlib.abc.MetaPathFinder):
