@@ -5,7 +5,8 @@ each event of the replicas it looks at what became of its partitions: who leads 
 machine's records are appended by the replica as those of any producer; a process that does not lead is refused there, in its epoch.
 
 Records are read and decoded on the loop, a bounded piece at a time; what is not in memory is loaded by a thread first. A request for a
-partition that is not here is answered by a machine that leads nothing: NOT_COORDINATOR.
+partition that this process may lead any moment waits for that (``early_group_requests``); one for a partition that it has let go of, or
+that another leads, is answered at once: NOT_COORDINATOR.
 
 Knows no wire and no clock: ``group_coordinator`` brings requests in, the simulator (``raylog.testing``) has a time of its own.
 """
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 
 from kio.schema.errors import ErrorCode
 
+from raylog.actors.early_group_requests import EarlyGroupRequests, OnReply, Timer
 from raylog.errors import ProtocolError
 from raylog.groups.context import GroupConfig
 from raylog.groups.coordinator import Coordinator, Role
@@ -41,7 +43,7 @@ from raylog.groups.events import (
 )
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.groups.records import GroupRecord, UnknownKey, decode, encode
-from raylog.groups.requests import GroupReply, Request
+from raylog.groups.requests import ListGroups, Request
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
 from raylog.metadata.session import Assignment, FromController, TopicsNamed
@@ -58,8 +60,6 @@ READ_BYTES = 16 * 1024  # decoded at once: a few milliseconds
 DAMAGE_RETRY_MS = 200  # until a damaged log is looked at again
 NOT_ENOUGH_REPLICAS = ErrorCode.not_enough_replicas.value
 NOT_LEADER_OR_FOLLOWER = ErrorCode.not_leader_or_follower.value
-
-OnReply = Callable[[GroupReply], None]
 
 
 class Replicas(Protocol):
@@ -89,10 +89,6 @@ class _Partition:
         self.epoch = -1  # in which the machine believes to lead
         self.high_watermark = -1  # the last one that the leading machine was told
         self.is_loading = False
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
@@ -140,6 +136,7 @@ class CoordinatedPartitions:
         self._arriving: dict[str, uuid.UUID] | None = None
         self._nobody = self._machine(0)
         self._waiting: dict[int, OnReply] = {}
+        self.early = EarlyGroupRequests(self._clock.call_later, self._answer, self._partitions.__contains__)
         self._tokens = itertools.count(1)
         self._timer: Timer | None = None
         self._timer_due_ms: int | None = None
@@ -195,6 +192,9 @@ class CoordinatedPartitions:
                 self._looks_again = False
                 for partition in list(self._partitions.values()):
                     self._look_at(partition)
+                for number in self.early.partitions():
+                    if not self._is_awaited(number):
+                        self.early.go_on(number)
         finally:
             self._is_looking = False
         self._set_timer()
@@ -323,6 +323,7 @@ class CoordinatedPartitions:
     def stop(self) -> None:
         """The process ends: nobody is answered any more."""
         self._is_over = True
+        self.early.stop()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -337,7 +338,26 @@ class CoordinatedPartitions:
         return partition.machine if partition is not None else None
 
     def ask(self, number: int, request: Request, then: OnReply) -> None:
-        """Ask the machine of a partition; ``then`` is called once, perhaps before this returns, or never if the process ends."""
+        """Ask the machine of a partition; ``then`` is called once, perhaps before this returns, or never if the process ends.
+
+        Nor is it called for a native member whose connection ends while its request waits for the partition.
+        """
+        if (
+            isinstance(request, ListGroups)
+            or not self._is_awaited(number)
+            or not self.early.wait(number, request, then)
+        ):
+            self._answer(number, request, then)
+
+    def _is_awaited(self, number: int) -> bool:
+        """Whether this process may lead that partition any moment: it leads not, and is not known to have nothing to do with it."""
+        partition = self._partitions.get(number)
+        if partition is None:
+            return not self._is_over
+        replica = self._replicas.replica(partition.id)
+        return replica is not None and replica.may_lead_soon
+
+    def _answer(self, number: int, request: Request, then: OnReply) -> None:
         token = next(self._tokens)
         self._waiting[token] = then
         event = RequestReceived(token, request)
@@ -367,6 +387,7 @@ class CoordinatedPartitions:
 
     def connection_closed(self, connection: int) -> None:
         """The connection of native members ended."""
+        self.early.connection_closed(connection)
         for partition in list(self._partitions.values()):
             self._tell(partition, ConnectionClosed(connection))
         self._set_timer()

@@ -4,7 +4,9 @@ The coordinator of a group is the broker whose process leads the group's partiti
 (``places``). FindCoordinator is answered from the image; asked for the first time it has the topic created, and waits until somebody
 leads the group's partition, which is a matter of milliseconds. Where a leader has gone it says COORDINATOR_NOT_AVAILABLE, which
 clients repeat. A request about a group goes to the process that leads its partition;
-what names several groups is split and put together again in the order asked. Where nobody does whose door this broker is, or its
+what names several groups is split and put together again in the order asked. While the group's partition is new and its process has
+not come, or ``__consumer_offsets`` itself is not in this Broker's image yet, the request waits for that: the client heard of its
+coordinator earlier than this Broker. Where nobody leads whose door this broker is, or its
 process ends, the answer is NOT_COORDINATOR: the client looks again. Commits for partitions that do not exist are answered here: a
 coordinator does not know what topics there are.
 
@@ -44,7 +46,10 @@ FIND_COORDINATOR_VERSIONS = range(7)
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 CLIENT_ID_MAX = 8_000  # characters that are passed on
 TIMEOUT_MS = 30_000
-FIRST_LEADERS_MS = 5_000  # how long FindCoordinator waits for the first leader of a group's partition
+FIRST_LEADERS_MS = (
+    5_000  # how long FindCoordinator, and who has found one, wait for the first leader of a group's partition
+)
+UNKNOWN_TOPIC_MS = 1_000  # how long who has found a coordinator waits for this Broker to hear of ``__consumer_offsets``
 PATIENCE_MS = float("inf")  # of requests that wait for others: the end of the process's connection ends them
 WAITING = (apis.JOIN_GROUP, apis.SYNC_GROUP)
 
@@ -151,12 +156,34 @@ class Coordinators:
         lists = _LISTS.get(api.key)
 
         def handle(request: Request) -> None:
+            names_several = lists is not None and request.version >= lists.first_version
+            asked = map(lists.id_of, getattr(request.body, lists.asked)) if names_several and lists else ()
+            partitions = {partition_for(each) for each in (asked if names_several else (request.body.group_id,))}
+            if any(map(self._is_awaited, partitions)):
+                wait_ms = FIRST_LEADERS_MS if self._is_there() else UNKNOWN_TOPIC_MS
+                there = request.guarded(lambda: ask(request))
+                give_up = self._arrivals.wait(lambda: not any(map(self._is_awaited, partitions)), wait_ms, there)
+                request.on_close(lambda _: give_up())
+            else:
+                ask(request)
+
+        def ask(request: Request) -> None:
             if lists is not None and request.version >= lists.first_version:
                 _Split(self, api, lists, request).begin()
             else:
                 self._pass_on(api, request)
 
         return handle
+
+    def _is_there(self) -> bool:
+        return self._places.image.topic_named(OFFSETS_TOPIC) is not None
+
+    def _is_awaited(self, number: int) -> bool:
+        """Whether this broker may have a process that leads that partition any moment, and has none yet."""
+        if not self._is_there():
+            return True
+        is_new = self._places.is_new(OFFSETS_TOPIC, number)
+        return is_new and not isinstance(self._places.leader(_OffsetsTopic, number), Owner)
 
     def _pass_on(self, api: GroupApi, request: Request) -> None:
         body, version = request.body, request.version

@@ -26,7 +26,8 @@ from raw_requests import batch, eventually
 from raylog.actors import log_work
 from raylog.actors.outside.coordinators import Coordinators
 from raylog.actors.outside.router import Router
-from raylog.testing.in_process import InProcessCluster
+from raylog.groups.offsets_topic import OFFSETS_TOPIC
+from raylog.testing.in_process import InProcessCluster, cluster
 
 pytestmark = pytest.mark.core
 
@@ -354,3 +355,65 @@ def test_the_first_group_of_a_cluster_finds_its_coordinator_at_once(
     finally:
         consumer.close()
     assert wire.coordinators and set(wire.coordinators) == {ErrorCode.none}
+
+
+@pytest.fixture
+def fresh() -> Iterator[InProcessCluster]:
+    """A cluster without ``__consumer_offsets``."""
+    with cluster(brokers=3) as found:
+        yield found
+
+
+def group_requests(group: str) -> list[tuple[Any, Callable[[Any], ErrorCode]]]:
+    """One request of each kind about a group, and where its answer has the error."""
+    member: dict[str, Any] = {"group_id": group, "member_id": "m", "group_instance_id": None}
+    join = request(
+        11,
+        5,
+        **{**member, "member_id": ""},
+        session_timeout=milliseconds(10_000),
+        rebalance_timeout=milliseconds(60_000),
+        protocol_type="consumer",
+        protocols=lambda module: (module.JoinGroupRequestProtocol(name="range", metadata=b""),),
+    )
+    sync = request(14, 3, **member, generation_id=1, assignments=())
+    beat = request(12, 3, **member, generation_id=1)
+    offsets = request(9, 5, group_id=group, topics=None)
+    several = request(
+        9,
+        8,
+        groups=lambda module: (module.OffsetFetchRequestGroup(group_id=group, topics=None),),
+        require_stable=False,
+    )
+    return [
+        (join, lambda reply: reply.error_code),
+        (sync, lambda reply: reply.error_code),
+        (beat, lambda reply: reply.error_code),
+        (offsets, lambda reply: reply.error_code),
+        (several, lambda reply: reply.groups[0].error_code),
+    ]
+
+
+@pytest.mark.parametrize("hold", [processes_held_back, openings_held_back], ids=["processes", "openings"])
+def test_requests_about_groups_wait_for_a_coordinator_that_is_merely_new(fresh: InProcessCluster, hold: Any) -> None:
+    """Also those that come before the Broker has heard of ``__consumer_offsets``."""
+    per_actor = "1" if hold is processes_held_back else "auto"
+    with hold(fresh) as let_go:
+        asked = group_requests("g")
+        clients = [Client(fresh, 0) for _ in asked]
+        waiting = [client.send(entity) for client, (entity, _) in zip(clients, asked, strict=True)]
+        brokers = [(0, 1, 2)] * 50
+        Client(fresh, 1).ask(create(OFFSETS_TOPIC, *brokers, timeout_ms=50, per_actor=per_actor))
+        asker = Client(fresh, 0)
+        eventually(lambda: bool(asker.ask(metadata(OFFSETS_TOPIC)).topics[0].partitions), "the Broker knows the topic")
+        assert not any(each.done for each in waiting)
+        let_go()
+        found = [error_of(each.result()) for each, (_, error_of) in zip(waiting, asked, strict=True)]
+    unknown = ErrorCode.unknown_member_id
+    assert found == [ErrorCode.member_id_required, unknown, unknown, ErrorCode.none, ErrorCode.none]
+
+
+def test_a_group_whose_topic_never_comes_has_no_coordinator(fresh: InProcessCluster) -> None:
+    client = Client(fresh, 0)
+    for entity, error_of in group_requests("g")[2:]:
+        assert error_of(client.ask(entity)) is ErrorCode.not_coordinator

@@ -27,6 +27,7 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 from process_faults import Moved, Target, plan_move
 from ray_clusters import eventually
@@ -48,7 +49,7 @@ VICTIMS: dict[str, Callable[[Moved], int]] = {
 def kill_at(target: Target, topic: str, step: str, victim: str) -> Moved:
     """Move a leading, preferred replica, kill the victim at that step, and wait until all is settled. Asserts that the replica is in one
     place then: at the new actor, or at the old one if the move was refused by name."""
-    eventually(lambda: _all_led_by_preferred(target, topic), "the preferred replicas lead")
+    eventually(lambda: _is_at_rest(target, topic), "all replicas are in sync, and the preferred ones lead")
     move = plan_move(target, topic, of_leader=True)
     with target.nodes.cluster.admin() as admin:
         topic_id = admin.describe_topics([topic])[topic].topic_id
@@ -77,8 +78,10 @@ def _ask(target: Target, topic: str, move: Moved) -> RaylogError | None:
     return answers[0]
 
 
-def _all_led_by_preferred(target: Target, topic: str) -> bool:
+def _is_at_rest(target: Target, topic: str) -> bool:
     parts = _parts(target, topic)
+    if any(sorted(part["isr"]) != sorted(part["replicas"]) for part in parts):
+        return False
     astray = [TopicPartition(topic, part["partition"]) for part in parts if part["leader"] != part["replicas"][0]]
     if astray:
         with target.nodes.cluster.admin() as admin:
@@ -116,5 +119,5 @@ def _has_open(pid: str, wanted: os.stat_result) -> bool:
     return False
 
 
-def _parts(target: Target, topic: str) -> list[dict[str, object]]:
+def _parts(target: Target, topic: str) -> list[dict[str, Any]]:
     return [part for each in target.status()["topics"] if each["name"] == topic for part in each["partitions"]]
