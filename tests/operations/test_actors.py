@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from operating import Load, Operator
 
-from raylog.client.sync import call
+from raylog.client.sync import Consumer, call
 from raylog.errors import RaylogError
-from raylog.types import broker_of, node_id
+from raylog.ranges import near_files
+from raylog.ranges.reading import ReadOptions, read_range
+from raylog.ranges.splitting import OffsetRange
+from raylog.types import TopicPartition, broker_of, node_id
 from raylog.wire.private import ClusterStatus
 
 Raylog = Callable[..., tuple[int, Any]]
@@ -68,6 +73,84 @@ def test_moves_under_load_lose_double_and_reorder_nothing(
     assert load.read_back() == load.acked
     assert operator.folders(topic) == [f"{broker}/{topic}-0" for broker in brokers], "no folder was made or deleted"
     print(f"longest pause {max(load.pauses_ms):.0f} ms")
+
+
+class FileReader(threading.Thread):
+    """Reads a partition's records out of the segment files, as jobs do, and goes on with what has come meanwhile."""
+
+    def __init__(self, operator: Operator, topic: str) -> None:
+        super().__init__(name="file reader")
+        self._address = operator.running.address
+        self._topic = topic
+        self._over = threading.Event()
+        self.values: list[int] = []
+        self.offsets: list[int] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._over.is_set():
+                self._read_on()
+            self._read_on()
+        except BaseException as error:
+            self.error = error
+
+    def _read_on(self) -> None:
+        start = len(self.offsets)
+        with Consumer(self._address) as consumer:
+            end = consumer.end_offsets([(self._topic, 0)])[TopicPartition(self._topic, 0)]
+        wanted = OffsetRange(self._topic, 0, start, end)
+        for table in read_range(self._address, wanted, ReadOptions(("offset", "value"))) if start < end else ():
+            self.offsets += table.column("offset").to_pylist()
+            self.values += map(int, table.column("value").to_pylist())
+
+    def __enter__(self) -> FileReader:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join(120)
+
+
+@pytest.fixture
+def from_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files of which records were read."""
+    seen: list[str] = []
+    opened = near_files._opened
+
+    def spied(told: Any, offset: int) -> Any:
+        found = opened(told, offset)
+        if found is not None:
+            seen.extend(piece[0] for piece in told.pieces)
+        return found
+
+    monkeypatch.setattr(near_files, "_opened", spied)
+    return seen
+
+
+@pytest.mark.parametrize("brokers", [(0, 1, 2), (0,)], ids=["three replicas", "one replica"])
+def test_who_reads_the_files_reads_on_over_moves(
+    operator: Operator, raylog: Raylog, from_files: list[str], brokers: tuple[int, ...]
+) -> None:
+    topic = operator.new_topic(brokers, segment_bytes="4096")
+    home, other = holder(operator, topic, 0), added(operator, raylog, 0)
+    with Load(operator, topic) as load, FileReader(operator, topic) as reader:
+        for target in (other, home) * 4:
+            count, files = len(reader.values), len(from_files)
+            operator.until(lambda count=count: len(reader.values) > count + 20 or not reader.is_alive())  # type: ignore[misc]
+            operator.until(lambda files=files: len(from_files) > files or not reader.is_alive())  # type: ignore[misc]
+            move(raylog, topic, 0, target)
+            if target == other:  # otherwise the next move comes while this one goes on
+                operator.until(lambda: is_whole(operator, topic))
+        count = len(reader.values)
+        operator.until(lambda: len(reader.values) > count + 20 or not reader.is_alive())
+    if reader.error is not None:
+        raise reader.error
+    assert not load.errors
+    assert reader.offsets == list(range(len(reader.offsets)))
+    assert reader.values == load.acked[: len(reader.values)] and len(reader.values) > 9 * 20
+    assert {Path(path).parent.name for path in from_files} == {f"{topic}-0"}
 
 
 def test_a_follower_moves_too(operator: Operator, raylog: Raylog) -> None:
