@@ -8,7 +8,7 @@ import pytest
 
 from raylog.errors import DiskError
 from raylog.log.leader_epochs import EpochEntry, LeaderEpochs
-from raylog.testing.simulated_files import SimulatedFiles
+from raylog.testing.simulated_files import SimulatedFiles, TornWrite
 
 
 @pytest.fixture
@@ -100,3 +100,73 @@ def test_flush_makes_the_entries_survive_a_loss_of_power(files: SimulatedFiles) 
     again = LeaderEpochs(files.disk.files(), "/d")
     again.load()
     assert again.latest_epoch == 2
+
+
+def test_a_further_epoch_renames_no_file(files: SimulatedFiles) -> None:
+    epochs = _epochs(files, (1, 0))
+    again = LeaderEpochs(files, "/d")
+    again.load()
+    done: list[str] = []
+    files.disk.fault = lambda operation, path: done.append(operation)
+    for each, epoch in ((epochs, 2), (again, 3)):
+        each.assign(epoch, 10 * epoch)
+    assert done == ["open", "write", "open", "write"]
+    assert files.read_file("/d/leader-epoch-checkpoint") == b"0\n2\n1 0\n3 30\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [
+        ([(1, 0)], (2, 10)),
+        ([(1, 0), (2, 50)], (2, 5)),
+        ([(1, 0), (2, 50)], (7, 400)),
+        ([(1, 0), (2, 500)], (7, 400)),
+        ([(1, 0), (2, 500), (3, 600)], (7, 400)),
+        ([(epoch, 100 * epoch) for epoch in range(9)], (9, 1_000)),
+        ([(epoch, 100 * epoch) for epoch in range(99)], (100, 10_000)),
+    ],
+)
+def test_a_torn_write_leaves_what_was_or_what_shall_be_or_is_found_out(
+    files: SimulatedFiles, before: list[tuple[int, int]], then: tuple[int, int]
+) -> None:
+    path = "/d/leader-epoch-checkpoint"
+    _epochs(files, *before)
+    old = files.read_file(path)
+    intact = _epochs(files, *before, then).entries
+    size = len(files.read_file(path))
+    for kept in range(size):
+        files.write_file(path, old)
+        torn = LeaderEpochs(files, "/d")
+        torn.load()
+        known = torn.entries
+
+        def tear(operation: str, path: str, share: float = kept / size) -> None:
+            if operation == "write":
+                raise TornWrite(share, OSError("power lost"))
+
+        files.disk.fault = tear
+        with pytest.raises(OSError):
+            torn.assign(*then)
+        files.disk.fault = None
+        again = LeaderEpochs(files, "/d")
+        try:
+            again.load()
+        except ValueError:
+            continue
+        assert again.entries in (known, intact), kept
+
+
+def test_a_file_that_a_failed_write_may_have_torn_is_replaced_as_a_whole(files: SimulatedFiles) -> None:
+    epochs = _epochs(files, (1, 0))
+
+    def tear(operation: str, path: str) -> None:
+        if operation == "write":
+            raise TornWrite(0.5, OSError("no room"))
+
+    files.disk.fault = tear
+    with pytest.raises(OSError):
+        epochs.assign(2, 10)
+    done: list[str] = []
+    files.disk.fault = lambda operation, path: done.append(operation)
+    epochs.assign(3, 20)
+    assert "replace" in done
