@@ -26,6 +26,9 @@ class ControllerConfig:
     start_backoff_ms: int = 200  # doubles with each failure in a row
     start_backoff_max_ms: int = 30_000
     hello_timeout_ms: int = 30_000  # a created process that has not said hello by then is created again
+    settling_ms_per_leader: int = 2  # a dead process is replaced so much later for each leader that moves, and no later
+    settling_max_ms: int = 500  # than this
+    settling_min_ms: int = 50  # where it would be less, the process starts at once
     stable_after_ms: int = 2_000  # a process that lived this long was no failed start: the next one comes at once
     snapshot_bytes: int = 20 << 20  # metadata.log.max.record.bytes.between.snapshots
 

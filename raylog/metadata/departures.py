@@ -52,9 +52,13 @@ class Departures:
         return self._ledger.latest
 
     def declare_dead(self, node_ids: Iterable[int], now_ms: int, *, why: str) -> None:
-        """All of them, and everything that follows, in one decision."""
+        """All of them, and everything that follows, in one decision.
+
+        Where every partition that they held goes on without them, their successors start a little later (``Starts.settle``).
+        """
         ids: set[TopicIdPartition] = set()
-        for node_id in sorted(node_ids):
+        led = {node_id: self._led_by(node_id) for node_id in sorted(node_ids)}
+        for node_id in led:
             actor = self._latest.actors[node_id]
             assert actor.alive, f"{actor} is already dead"
             self._close_session(self._sessions.of_node(node_id))
@@ -66,6 +70,15 @@ class Departures:
                 self._ledger.add(ActorRemoved(node_id))
             ids.update(self._latest.partitions_on(node_id))
         self._partitions.settle(ids, now_ms)
+        if all(self._partitions.serves(id) for id in ids):
+            for node_id, moved in led.items():
+                if moved:
+                    self._starts.settle(node_id, moved, now_ms)
+
+    def _led_by(self, node_id: int) -> int:
+        """How many partitions that node's actor leads."""
+        states = (self._latest.partition(id) for id in self._latest.partitions_on(node_id))
+        return sum(state is not None and state.node_of(state.leader) == node_id for state in states)
 
     def is_idle(self, node_id: int) -> bool:
         """A replica actor that has nothing to hold and nothing to delete."""

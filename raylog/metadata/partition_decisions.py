@@ -70,6 +70,12 @@ class PartitionDecisions:
     def _min_insync_replicas(self, topic: Topic) -> int:
         return effective_configs.integer(self._ledger.latest, topic, "min.insync.replicas")
 
+    def serves(self, id: TopicIdPartition) -> bool:
+        """Whether it takes writes with ``acks=all``: somebody leads, and enough replicas are in sync."""
+        topic = self._ledger.latest.topics[id.topic_id]
+        state = topic.partitions[id.partition]
+        return state.leader != NO_LEADER and len(state.isr) >= self.min_isr(topic, state)
+
     def minimums(self, topic_ids: Iterable[uuid.UUID]) -> dict[TopicIdPartition, int]:
         """The minimum ISR of each partition of these topics, in a fixed order."""
         return {

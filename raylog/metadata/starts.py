@@ -11,7 +11,8 @@ creating    a StartActor is out                                 ActorStarted →
                                                                 said hello and died since; ActorStartFailed → resting
 expected    its process was created and has not said hello      a hello → forgotten here; ``hello_timeout_ms`` → resting;
                                                                 sent away, since nothing needs it any more → forgotten
-resting     its creation failed, or it died young               the backoff has passed, and it is still wanted
+resting     its creation failed, it died young, or others       the backoff has passed, and it is still wanted
+            take over what it led (``settle``)
 ==========  ==================================================  ======================================================
 """
 
@@ -142,6 +143,21 @@ class Starts:
             start.failures, start.stage = 1, _Stage.RESTING
         else:
             self._rest(node_id, start, now_ms)
+
+    def settle(self, node_id: int, leaders_moved: int, now_ms: int) -> None:
+        """It died, and others have begun to lead so many partitions in its place.
+
+        The new process uses a core for more than a second before it can serve. Where it runs beside the new leaders, and they
+        beside the clients, it would make all of them wait. So it starts when they have taken over.
+        """
+        pause_ms = min(leaders_moved * self._config.settling_ms_per_leader, self._config.settling_max_ms)
+        if pause_ms < self._config.settling_min_ms:
+            return
+        start = self._starts.setdefault(node_id, _Start(_Stage.RESTING, now_ms))
+        if start.stage in _UNDER_WAY or (START, node_id) in self._timers:
+            return
+        start.stage = _Stage.RESTING
+        self._timers.set((START, node_id), now_ms + pause_ms)
 
     def timed_out(self, node_id: int, now_ms: int) -> None:
         """A deadline of ours for this node has come."""

@@ -161,3 +161,35 @@ def test_a_process_is_shown_as_live_when_its_registration_is_committed(slow):
     slow.persists = True
     slow.persist()
     assert shown() == ("live", process.incarnation)
+
+
+def _pause_before_the_next_start(world, leaders: int) -> int:
+    """Milliseconds from the death of broker 0's host, which leads that many replicated partitions, to its successor's start."""
+    id = TopicIdPartition(world.create("t", *[(0, 1, 2)] * leaders, replicas_per_actor=None), 0)
+    process = world.process(id, 0)
+    assert all(world.state(TopicIdPartition(id.topic_id, each)).leader == 0 for each in range(leaders))
+    world.pass_time(2_000, step=1_000)
+    world.starts.clear()
+    killed_at = world.now
+    process.kill()
+    while process.node not in [start.node_id for start in world.starts]:
+        assert world.now - killed_at < 500
+        world.pass_time(10, step=10)
+    return world.now - killed_at
+
+
+@pytest.mark.parametrize(("leaders", "pause_ms"), [(4, 0), (6, 60), (9, 80)])
+def test_a_process_that_led_much_is_replaced_when_others_have_taken_over(new_world, leaders, pause_ms):
+    world = new_world(settling_ms_per_leader=10, settling_max_ms=80)
+    assert _pause_before_the_next_start(world, leaders) == pause_ms
+
+
+@pytest.mark.parametrize(
+    ("brokers", "min_insync_replicas"), [((0,), 1), ((0, 1), 2)], ids=["nobody leads", "too few in sync"]
+)
+def test_a_process_without_which_a_partition_takes_no_writes_is_replaced_at_once(
+    new_world, brokers, min_insync_replicas
+):
+    world = new_world(settling_ms_per_leader=10)
+    world.create("u", brokers, replicas_per_actor=None, min_insync_replicas=min_insync_replicas)
+    assert _pause_before_the_next_start(world, 6) == 0
