@@ -10,6 +10,11 @@ Whichever succeeds first ends the search; if neither does, fresh metadata is the
 not lead any more often names the leader (``learn_hint``); then nobody is asked. There is one search per partition, whoever
 asks. The user reads one line about all partitions that one process led (``raylog.client.leader_changes``).
 
+**A leader of many partitions fails.** The controller elects their leaders in one decision. So it is
+asked about one partition of each topic, of a few topics, and with the first answer about the topics
+as a whole. Hundreds of questions would keep it from noticing that the process is dead. A partition
+whose leader is not known then is searched for by itself.
+
 Lives in one event loop; ``cached`` may be read from any thread. Node ids are those of server actors
 (``raylog.types.node_id``).
 """
@@ -18,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +40,7 @@ from raylog.wire.private import AwaitLeader
 
 AWAIT_LEADER_MS = 1_000
 _ANSWER_SLACK_MS = 2_000
+_TOPICS_ASKED_MAX = 8  # of all that one process led
 _TOLD_TOGETHER_S = 1.0  # a line about some partitions of a lost leader waits so long for the others
 
 
@@ -81,6 +87,14 @@ class TopicView:
 SearchEnded = Callable[[Leader | None, RaylogError | None], None]
 
 
+@dataclass(slots=True)
+class _LostProcess:
+    """A process that failed as the leader of these partitions. ``peer`` is who answered there, if anybody did."""
+
+    led: dict[TopicPartition, Leader]
+    peer: Peer | None = None
+
+
 class Metadata:
     def __init__(self, config: ClientConfig, connections: Connections, controller: ControllerLink) -> None:
         self._config = config
@@ -93,6 +107,7 @@ class Metadata:
             TopicPartition, tuple[Leader, float]
         ] = {}  # leaders that failed, and since when one is searched
         self._changes: dict[tuple[int, Endpoint | None], list[leader_changes.Change]] = {}  # to be told, by who led
+        self._lost_processes: dict[tuple[int, Endpoint], _LostProcess] = {}  # nobody has been asked about them yet
         self._tasks: set[asyncio.Task[Any]] = set()
         self.nodes: dict[int, Endpoint] = {}
         self.racks: dict[int, str | None] = {}
@@ -261,11 +276,64 @@ class Metadata:
             waiting.append(on_end)
             return
         self._searches[key] = [on_end]
-        if failed is not None and failed.endpoint is not None:
-            self._lost.setdefault(key, (failed, asyncio.get_running_loop().time()))
-        task = asyncio.get_running_loop().create_task(self._search(key, failed, peer))
+        if failed is None or failed.endpoint is None:
+            self._spawn(self._search(key, failed, peer))
+            return
+        self._lost.setdefault(key, (failed, asyncio.get_running_loop().time()))
+        who = (failed.node, failed.endpoint)
+        if who not in self._lost_processes:
+            self._lost_processes[who] = _LostProcess({})
+            self._spawn(self._search_together(who))
+        process = self._lost_processes[who]
+        process.led[key] = failed
+        process.peer = peer or process.peer
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _search_together(self, who: tuple[int, Endpoint]) -> None:
+        await asyncio.sleep(0)  # what one connection carried fails in one turn of the loop
+        process = self._lost_processes.pop(who)
+        ended: Mapping[TopicPartition, Leader | None] = {}
+        if len(process.led) > 1:
+            try:
+                ended = await self._find_together(process)
+            except RaylogError:
+                pass  # each search finds out by itself what is wrong
+        for key, failed in process.led.items():
+            if key in ended:
+                self._end(key, ended[key], None)
+            else:
+                self._spawn(self._search(key, failed, process.peer))
+
+    async def _find_together(self, process: _LostProcess) -> dict[TopicPartition, Leader | None]:
+        """The leaders to try next, of those partitions for which that is known."""
+        by_topic = {key.topic: key for key in process.led}
+        asked = list(by_topic.values())[:_TOPICS_ASKED_MAX]
+        questions = {asyncio.ensure_future(self._is_replaced(key, process.led[key])) for key in asked}
+        failed = process.led[asked[0]]
+        same = asyncio.ensure_future(self._reconnect(failed, process.peer))
+        waiting: set[asyncio.Future[bool]] = {*questions, same}
+        is_replaced = False
+        try:
+            while not is_replaced and not waiting.isdisjoint(questions):
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                is_replaced = any(each in questions and each.result() for each in done)
+                if not is_replaced and same in done and same.result():
+                    return dict(process.led)
+        finally:
+            for each in (*questions, same):
+                each.cancel()
+        await self.refresh(by_topic)
+        found = {key: self.leader(key) for key in process.led}
+        if not is_replaced:
+            return found
+        return {key: leader for key, leader in found.items() if _is_newer(leader, process.led[key])}
+
+    async def _is_replaced(self, key: TopicPartition, failed: Leader) -> bool:
+        return _is_newer(await self.await_newer(key, failed.epoch), failed)
 
     async def _search(self, key: TopicPartition, failed: Leader | None, peer: Peer | None) -> None:
         leader: Leader | None = None
@@ -278,9 +346,12 @@ class Metadata:
         except RaylogError:
             pass  # the controller is away: the caller tries again
         finally:
-            self._report(key, leader, refusal)
-            for on_end in self._searches.pop(key, []):
-                on_end(leader, refusal)
+            self._end(key, leader, refusal)
+
+    def _end(self, key: TopicPartition, leader: Leader | None, refusal: RaylogError | None) -> None:
+        self._report(key, leader, refusal)
+        for on_end in self._searches.pop(key, []):
+            on_end(leader, refusal)
 
     def _report(self, key: TopicPartition, found: Leader | None, refusal: RaylogError | None) -> None:
         """Tell the user about a new leader; the search goes on where there is none yet."""
@@ -308,7 +379,7 @@ class Metadata:
         known = self.leader(key)
         if failed is None or known is None:
             return (await self.partition(key)).leader
-        if known.epoch > failed.epoch and known.endpoint is not None:
+        if _is_newer(known, failed):
             return known
         newer = asyncio.ensure_future(self.await_newer(key, failed.epoch))
         same = asyncio.ensure_future(self._reconnect(failed, peer))
@@ -355,6 +426,10 @@ class Metadata:
             self._tell(who)
         for task in (*self._tasks, *self._fetches.values()):
             task.cancel()
+
+
+def _is_newer(leader: Leader | None, failed: Leader) -> bool:
+    return leader is not None and leader.epoch > failed.epoch and leader.endpoint is not None
 
 
 def topic_error(code: int, topic: str) -> RaylogError:

@@ -150,6 +150,77 @@ def test_a_lost_leader_of_many_partitions_is_told_in_one_line(scripted: Any, cap
     )
 
 
+def test_many_partitions_that_one_process_led_cost_a_few_questions(scripted: Any) -> None:
+    cluster = scripted(nodes=3, topics={"packed": 50, "other": 10})
+    keys = [TopicPartition(topic, each) for topic, count in (("packed", 50), ("other", 10)) for each in range(count)]
+    moves = {key: 1 + key.partition % 2 for key in keys}
+
+    async def work(link: ClusterLink) -> None:
+        await asyncio.gather(link.metadata.topic("packed"), link.metadata.topic("other"))
+        cluster.requests.clear()
+        found: dict[TopicPartition, Leader | None] = {}
+        for key in keys:
+            failed = link.metadata.leader(key)
+            link.metadata.search_leader(
+                key, failed, peer=None, on_end=lambda leader, _, key=key: found.setdefault(key, leader)
+            )
+        await asyncio.to_thread(cluster.move_leaders, moves)
+        while len(found) < len(keys):
+            await asyncio.sleep(0.01)
+        assert found == {key: Leader(node, 1, cluster.endpoints[node]) for key, node in moves.items()}
+
+    with_link(cluster, work)
+    asked = [type(body).__name__ for body in cluster.requests]
+    assert sorted(asked) == ["AwaitLeader", "AwaitLeader", "MetadataRequest"], asked
+
+
+def test_what_one_process_led_is_found_although_nobody_leads_some_of_it(scripted: Any) -> None:
+    cluster = scripted(nodes=3, topics={"led": 20})
+    keys = [TopicPartition("led", each) for each in range(20)]
+
+    async def work(link: ClusterLink) -> None:
+        await link.metadata.topic("led")
+        found: dict[TopicPartition, Leader | None] = {}
+        for key in keys:
+            failed = link.metadata.leader(key)
+            link.metadata.search_leader(
+                key, failed, peer=None, on_end=lambda leader, _, key=key: found.setdefault(key, leader)
+            )
+        await asyncio.to_thread(cluster.move_leaders, dict.fromkeys(keys[10:], 1))
+        while len(found) < 10:
+            await asyncio.sleep(0.01)
+        assert found == dict.fromkeys(keys[10:], Leader(1, 1, cluster.endpoints[1]))
+        await asyncio.to_thread(cluster.move_leaders, dict.fromkeys(keys[:10], 2))
+        while len(found) < 20:
+            await asyncio.sleep(0.01)
+        assert all(found[key] == Leader(2, 1, cluster.endpoints[2]) for key in keys[:10])
+
+    with_link(cluster, work)
+
+
+def test_a_process_of_many_partitions_that_was_only_cut_off_leads_on(scripted: Any) -> None:
+    cluster = scripted(topics={"led": 20})
+    keys = [TopicPartition("led", each) for each in range(20)]
+
+    async def work(link: ClusterLink) -> None:
+        await link.metadata.topic("led")
+        failed = link.metadata.leader(keys[0])
+        assert failed is not None and failed.endpoint is not None
+        connection = await link.connections.get(failed.endpoint)
+        connection.abort()
+        started = time.perf_counter()
+        found: dict[TopicPartition, Leader | None] = {}
+        for key in keys:
+            link.metadata.search_leader(
+                key, failed, peer=connection.peer, on_end=lambda leader, _, key=key: found.setdefault(key, leader)
+            )
+        while len(found) < len(keys):
+            await asyncio.sleep(0.01)
+        assert found == dict.fromkeys(keys, failed) and time.perf_counter() - started < 0.9
+
+    with_link(cluster, work)
+
+
 def test_older_news_of_a_leader_do_not_replace_newer(scripted: Any) -> None:
     cluster = scripted()
 

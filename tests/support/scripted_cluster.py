@@ -11,7 +11,7 @@ import asyncio
 import threading
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -177,11 +177,16 @@ class ScriptedCluster:
 
     def move_leader(self, key: tuple[str, int], node: int) -> None:
         """Another node leads from now on, under the next epoch."""
+        self.move_leaders({TopicPartition(*key): node})
+
+    def move_leaders(self, nodes: Mapping[TopicPartition, int]) -> None:
+        """The same of many partitions, in one decision."""
 
         def move() -> None:
-            log = self.logs[TopicPartition(*key)]
-            log.epoch_ends[log.epoch] = log.end
-            log.leader, log.epoch = node, log.epoch + 1
+            for key, node in nodes.items():
+                log = self.logs[key]
+                log.epoch_ends[log.epoch] = log.end
+                log.leader, log.epoch = node, log.epoch + 1
             for request in self.waiting_for_leader:
                 self._await_leader(request)
 
