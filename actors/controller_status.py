@@ -62,6 +62,8 @@ def cluster_status(
                 "leaders": actor.leaders,
                 "cpu": actor.cpu_per_mille / 1_000 if actor.cpu_per_mille >= 0 else None,
                 "memory_bytes": actor.memory_bytes if actor.memory_bytes >= 0 else None,
+                "busy": actor.busy_per_mille / 1_000 if actor.busy_per_mille >= 0 else None,
+                "automatic": actor.is_automatic,
                 "failures": _named(actor.failures),
                 "damaged": _named(actor.damaged),
                 "mended": _named(actor.mended),

@@ -1,26 +1,39 @@
-"""What this process uses of its machine, for the heartbeat: CPU since the last look, resident memory, cores it may run on."""
+"""What this process uses of its machine, for the heartbeat: CPU since the last look, resident memory, cores it may run on.
+
+The event loop's share is the CPU time of the thread that asks, so ask on the loop. A loop that wants a core and does not get one counts
+as idle meanwhile: another process would not get one either. Servers that share a loop, as those of a test broker do, do not say how
+busy it is: one more of them would not help.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from weakref import WeakSet
 
-from raylog.metadata.session import Heartbeat
+from raylog.metadata.session import Heartbeat, ReplicaLoad
 
+_IN_THIS_PROCESS: WeakSet[ProcessUsage] = WeakSet()
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessUsage:
     def __init__(self) -> None:
         self._wall_s, self._cpu_s = time.monotonic(), time.process_time()
+        self._loop_s: float | None = None  # this thread may not be the loop's
+        _IN_THIS_PROCESS.add(self)
 
-    def heartbeat(self) -> Heartbeat:
+    def heartbeat(self, loads: tuple[ReplicaLoad, ...] = ()) -> Heartbeat:
         """The heartbeat to send now. CPU is a share of one core: the threads of a busy process may come to more than 1,000."""
-        wall_s, cpu_s = time.monotonic(), time.process_time()
+        wall_s, cpu_s, loop_s = time.monotonic(), time.process_time(), time.thread_time()
         passed_s = wall_s - self._wall_s
-        cpu_per_mille = round((cpu_s - self._cpu_s) / passed_s * 1_000) if passed_s > 0 else -1
-        self._wall_s, self._cpu_s = wall_s, cpu_s
-        return Heartbeat(cpu_per_mille, _resident_bytes(), len(os.sched_getaffinity(0)))
+        cpu = busy = -1
+        if passed_s > 0:
+            cpu = round((cpu_s - self._cpu_s) / passed_s * 1_000)
+            if self._loop_s is not None and len(_IN_THIS_PROCESS) == 1:
+                busy = min(1_000, round((loop_s - self._loop_s) / passed_s * 1_000))
+        self._wall_s, self._cpu_s, self._loop_s = wall_s, cpu_s, loop_s
+        return Heartbeat(cpu, _resident_bytes(), len(os.sched_getaffinity(0)), busy, loads)
 
 
 def _resident_bytes() -> int:

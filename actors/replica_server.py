@@ -147,6 +147,7 @@ class ReplicaServer:
             hello=self._hello,
             on_frame=self._controller_said,
             on_change=lambda connected: self._handle(ControlSessionChanged(connected)),
+            loads=self._host.take_loads,
         )
         secret = self._disk.secret.encode()
         self._server = Server(

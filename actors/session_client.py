@@ -19,7 +19,7 @@ from pathlib import Path
 
 from raylog.actors.process_usage import ProcessUsage
 from raylog.errors import DisconnectedError, RaylogError
-from raylog.metadata.session import ActorIdentity, FromActor, FromController, Hello, Welcome
+from raylog.metadata.session import ActorIdentity, FromActor, FromController, Hello, ReplicaLoad, Welcome
 from raylog.metadata.session_frames import ControllerEpochGuard
 from raylog.placement.disks import Disk, open_disk
 from raylog.types import Endpoint, broker_of
@@ -40,7 +40,7 @@ class SessionClient:
     """Keeps one session to the active controller for as long as it runs.
 
     ``hello`` makes the opening frame, ``on_frame`` gets every frame in order, ``on_change`` hears when a session begins (after its
-    Welcome) and ends.
+    Welcome) and ends. ``loads`` gives the replicas' traffic since the last heartbeat.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class SessionClient:
         hello: Callable[[], Hello],
         on_frame: Callable[[FromController], None],
         on_change: Callable[[bool], None] = lambda connected: None,
+        loads: Callable[[], tuple[ReplicaLoad, ...]] = tuple,
     ) -> None:
         self._disk = disk
         self._read: Disk | None = None  # as it was read last
@@ -58,6 +59,7 @@ class SessionClient:
         self._hello = hello
         self._on_frame = on_frame
         self._on_change = on_change
+        self._loads = loads
         self._session: Session | None = None
         self._endpoint = Endpoint("", -1)  # of the controller at the session's other end
         self._welcomed = False
@@ -226,7 +228,7 @@ class SessionClient:
 
     def _beat(self, session: Session, interval_s: float) -> None:
         if session is self._session and session.is_open:
-            session.send(self._usage.heartbeat())
+            session.send(self._usage.heartbeat(self._loads()))
             self._heart = asyncio.get_running_loop().call_later(interval_s, self._beat, session, interval_s)
 
     def _closed(self, session: Session, reason: Exception | None) -> None:

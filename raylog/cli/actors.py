@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, ConnectTimeout, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text
 from raylog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from raylog.client.actor_admin import ActorInfo
 
 app = typer.Typer(
     help="List the actors that hold replicas, add one, move replicas between those of a disk, retire one.",
@@ -24,7 +27,11 @@ POLL_S = 0.2
 def list_(
     folder: Folder = None, address: Address = None, timeout: Timeout = CONNECT_TIMEOUT_S, as_json: AsJson = False
 ) -> None:
-    """List the actors of each disk with what they hold, lead and use. CPU is a share of one core since the last heartbeat."""
+    """List the actors of each disk with what they hold, lead and use.
+
+    CPU and busy are shares of one core since the last heartbeat: of the whole process, and of its event loop. Hosts that the
+    cluster added by itself are marked automatic.
+    """
     with find_cluster(folder, address, timeout).admin() as admin:
         found = admin.list_actors()
     if as_json:
@@ -41,6 +48,8 @@ def list_(
                     "leaders": each.leaders,
                     "cpu": each.cpu,
                     "memory_bytes": each.memory_bytes,
+                    "busy": each.busy,
+                    "automatic": each.automatic,
                 }
                 for each in found
             ]
@@ -49,15 +58,24 @@ def list_(
     for broker, disk in sorted({(each.broker, each.disk) for each in found}):
         rows = [
             [
-                *(str(each.actor), each.host or "-", each.state, str(each.pid or "-"), each.replicas, each.leaders),
-                f"{each.cpu * 100:.1f} %" if each.cpu is not None else "-",
+                *(str(each.actor), _host(each), each.state, str(each.pid or "-"), each.replicas, each.leaders),
+                _share(each.busy),
+                _share(each.cpu),
                 f"{each.memory_bytes / (1 << 20):.0f} MiB" if each.memory_bytes is not None else "-",
             ]
             for each in found
             if (each.broker, each.disk) == (broker, disk)
         ]
-        columns = ["actor", "host", "state", "pid", "replicas", "leaders", "CPU", "memory"]
+        columns = ["actor", "host", "state", "pid", "replicas", "leaders", "busy", "CPU", "memory"]
         print_table(columns, rows, title=f"broker {broker}, {disk}")
+
+
+def _host(each: ActorInfo) -> str:
+    return f"{each.host or '-'}{', automatic' if each.automatic else ''}"
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.1f} %"
 
 
 @app.command("add")

@@ -22,7 +22,8 @@ HostKindName = Literal["replicas", "coordinator"]
 class ActorInfo:
     """One server actor. ``actor`` is its node id, ``host`` what it is planned to hold (None: it runs for its replicas alone).
 
-    ``cpu`` is a share of one core since its last heartbeat, ``memory_bytes`` its resident memory; None: it has not said.
+    ``cpu`` is a share of one core since its last heartbeat, ``memory_bytes`` its resident memory, ``busy`` the share of the time in
+    which its event loop ran; None: it has not said. ``automatic``: the cluster added it because another actor was saturated.
     """
 
     actor: int
@@ -36,6 +37,8 @@ class ActorInfo:
     leaders: int
     cpu: float | None
     memory_bytes: int | None
+    busy: float | None = None
+    automatic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,4 +132,6 @@ def actor_info(status: dict[str, Any]) -> ActorInfo:
         leaders=status["leaders"],
         cpu=status["cpu"],
         memory_bytes=status["memory_bytes"],
+        busy=status.get("busy"),
+        automatic=status.get("automatic", False),
     )

@@ -99,6 +99,7 @@ from raylog.metadata.requests import (
     TopicsCreated,
     UnregisterBroker,
 )
+from raylog.metadata.scaling import Scaling
 from raylog.metadata.session import (
     AlterPartition,
     AlterPartitionAnswer,
@@ -191,6 +192,14 @@ class ActiveController:
         self._reassignments = Reassignments(self._ledger, self._partitions, self._disks)
         self._moves = Moves(self._ledger, self._sessions, self._partitions, self._disks)
         self._hosts = Hosts(self._ledger, self._sessions, self._disks, self._moves)
+        self._scaling = Scaling(
+            self._ledger,
+            self._sessions,
+            self._hosts,
+            self._moves,
+            moved_away=self._departures.moved_away,
+            notice=self._effects.append,
+        )
 
     # -------------------------------------------------------------- the outside
 
@@ -208,6 +217,7 @@ class ActiveController:
             if actor.alive:
                 self._effects.append(self._liveness.unheard(node_id, actor.endpoint, actor.incarnation, now_ms))
         self._leadership.begin(now_ms)
+        self._scaling.begin(now_ms)
         return self._close_event(now_ms)
 
     def handle(self, event: ActiveEvent, now_ms: int) -> Outcome:
@@ -390,8 +400,10 @@ class ActiveController:
         match frame:
             case Heartbeat():
                 session.usage = frame
+                self._scaling.reported(session, frame, now_ms)
             case AlterPartition():
                 self._alter_partition(session, frame, now_ms)
+                self._scaling.progressed(TopicIdPartition(frame.topic_id, frame.partition), now_ms)
             case HighWatermarks():
                 self._high_watermarks.reported(session, frame, now_ms)
             case ReplicaOpened():
@@ -403,6 +415,7 @@ class ActiveController:
                 elif not self._is_to_delete(session, frame.status.id):
                     session.releasing.add(frame.status.id)
                     self._ledger.hold(LetGo(session.session_id, frame.status.id))
+                self._scaling.progressed(frame.status.id, now_ms)
             case ReplicaFailed():
                 id = TopicIdPartition(frame.topic_id, frame.partition)
                 if self._holds(session, id):
@@ -426,6 +439,7 @@ class ActiveController:
                     self._ledger.add(RemovalConfirmed(*key))
             case ReplicaReleased():
                 self._departures.released(session, TopicIdPartition(frame.topic_id, frame.partition))
+                self._scaling.progressed(TopicIdPartition(frame.topic_id, frame.partition), now_ms)
             case Hello():
                 self._effects.append(SendFrame(event.session_id, Exit(self._epoch, "two hellos in one session")))
                 self._effects.append(CloseSession(event.session_id))
@@ -590,7 +604,8 @@ class ActiveController:
         )
 
     def _alter_configs(self, token: int, request: AlterConfigs, now_ms: int) -> None:
-        records, reply = config_decisions.decide_alter_configs(self.latest, request)
+        cores = max((session.usage.cores for session in self._sessions.all()), default=0)
+        records, reply = config_decisions.decide_alter_configs(self.latest, request, cores=cores)
         topics = {record.topic_id for record in records if isinstance(record, TopicConfigChanged)}
         changed = [record for record in records if isinstance(record, BrokerConfigChanged)]
         if any(effective_configs.shapes_logs(record.key) for record in changed):
@@ -634,6 +649,7 @@ class ActiveController:
             self._timers,
             self._partitions,
             self._high_watermarks,
+            self._scaling,
         )
         for part in machines:
             part.check()

@@ -29,6 +29,9 @@ from raylog.metadata.topic_configs import (
 PARTITIONS = "num.partitions"
 REPLICATION_FACTOR = "default.replication.factor"
 REPLICATION_FACTOR_UNSET = 3  # or as many as there are brokers, where those are fewer
+SCALING_MAX = "actor.scaling.actors.max"
+SCALING_BUSY = "actor.scaling.busy.ratio"
+SCALING_IDLE = "actor.scaling.idle.ratio"
 SHORT_MAX = (1 << 15) - 1
 
 BrokerConfigs = Mapping[int | None, Mapping[str, str]]
@@ -98,9 +101,30 @@ _CLEANER = (
                  "bytes of log that scrubbing reads per second in one process", 1, is_of_scrubbing=True),
 )  # fmt: skip
 
+_SCALING = (
+    BrokerConfig(SCALING_MAX, ConfigType.INT, "0",
+                 "actors for users' topics that one broker gets by itself; 0: as many as its machine has cores, never more",
+                 0, INT_MAX, is_cluster_wide=True),
+    BrokerConfig("actor.scaling.backoff.ms", ConfigType.LONG, "10000",
+                 "pause between two steps on one disk; six times that, and a replica that was moved may move again", 0,
+                 is_cluster_wide=True),
+    BrokerConfig("actor.scaling.busy.ms", ConfigType.LONG, "5000",
+                 "how long an actor has to be busy before it gets help", 0, is_cluster_wide=True),
+    BrokerConfig(SCALING_BUSY, ConfigType.DOUBLE, "0.75",
+                 "share of a core from which on an actor's event loop counts as busy", 0, 1, is_cluster_wide=True),
+    BrokerConfig("actor.scaling.enable", ConfigType.BOOLEAN, "true",
+                 "whether busy actors get another one beside them, and idle ones that came so end", is_cluster_wide=True),
+    BrokerConfig("actor.scaling.idle.ms", ConfigType.LONG, "300000",
+                 "how long an actor that was added has to be idle before it gives its replicas back and ends", 0,
+                 is_cluster_wide=True),
+    BrokerConfig(SCALING_IDLE, ConfigType.DOUBLE, "0.2",
+                 "share of a core up to which an actor's event loop counts as idle", 0, 1, is_cluster_wide=True),
+)  # fmt: skip
+
 _TABLE = (
     *_GROUPS,
     *_CLEANER,
+    *_SCALING,
     BrokerConfig("auto.create.topics.enable", ConfigType.BOOLEAN, "true",
                  "whether a topic is created when a Kafka client first asks for it", is_cluster_wide=True),
     BrokerConfig("auto.leader.rebalance.enable", ConfigType.BOOLEAN, "true",
@@ -186,10 +210,30 @@ def validated(name: str, broker_id: int | None, text: str | None) -> str:
 def for_all_brokers(configs: Mapping[str, Any] | None) -> dict[str, str]:
     """Configs to be set for all brokers as they are stored; a name may have ``_`` for ``.``. ConfigError names what can't be."""
     texts = {name.replace("_", "."): value for name, value in (configs or {}).items()}
-    return {
+    values = {
         name: validated(name, None, str(value).lower() if isinstance(value, bool) else str(value))
         for name, value in texts.items()
     }
+    check_together(values)
+    return values
+
+
+def check_together(configs: Mapping[str, str], *, cores: int = 0) -> None:
+    """Whether what is set for all brokers goes together. Raises ConfigError that says what does not.
+
+    ``cores``: of the largest machine that a broker is known to run on; 0: of none.
+    """
+    actors_max = int(configs.get(SCALING_MAX, 0))
+    if cores and actors_max > cores:
+        raise ConfigError(
+            f"{SCALING_MAX}={actors_max}: no broker runs on more than {cores} cores, and further actors could only take turns"
+        )
+    busy, idle = (float(configs.get(name, BROKER_CONFIGS[name].default)) for name in (SCALING_BUSY, SCALING_IDLE))
+    if idle >= busy:
+        raise ConfigError(
+            f"{SCALING_IDLE}={idle:g} is not below {SCALING_BUSY}={busy:g}: an actor would be busy and idle at once, and be "
+            "added and ended in turn; set both so that the idle one is clearly lower"
+        )
 
 
 def found(configs: BrokerConfigs, broker_id: int | None, name: str) -> tuple[str, int | None] | None:

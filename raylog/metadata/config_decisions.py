@@ -34,7 +34,10 @@ from raylog.metadata.topic_configs import ConfigType, TopicConfig
 from raylog.types import BROKER_SLOT, node_id
 
 
-def decide_alter_configs(image: MetadataImage, request: AlterConfigs) -> tuple[list[Record], ConfigsAltered]:
+def decide_alter_configs(
+    image: MetadataImage, request: AlterConfigs, *, cores: int = 0
+) -> tuple[list[Record], ConfigsAltered]:
+    """``cores``: of the largest machine that a broker is known to run on; 0: of none."""
     records: list[Record] = []
     results = []
     named = [(resource.type, resource.name) for resource in request.resources]
@@ -42,7 +45,7 @@ def decide_alter_configs(image: MetadataImage, request: AlterConfigs) -> tuple[l
         try:
             if named.count((resource.type, resource.name)) > 1:
                 raise InvalidRequest(f"{resource.name!r} is named twice in one request")
-            records += _alter(image, resource)
+            records += _alter(image, resource, cores)
         except RaylogError as error:
             results.append(ResourceOutcome(resource.type, resource.name, code_of(error), str(error)))
             continue
@@ -50,13 +53,14 @@ def decide_alter_configs(image: MetadataImage, request: AlterConfigs) -> tuple[l
     return [] if request.validate_only else records, ConfigsAltered(tuple(results))
 
 
-def _alter(image: MetadataImage, resource: ResourceChanges) -> list[Record]:
+def _alter(image: MetadataImage, resource: ResourceChanges, cores: int) -> list[Record]:
     of = _resource(image, resource.type, resource.name)
     keys = [change.name for change in resource.changes]
     changes = list(resource.changes)
     if resource.replaces:
         changes += [ConfigChange(name, ConfigOperation.DELETE) for name in sorted(of.configs) if name not in keys]
     records: list[Record] = []
+    after = dict(of.configs)
     for change in changes:
         if keys.count(change.name) > 1:
             raise InvalidRequest(f"{change.name} is changed twice in one request")
@@ -65,6 +69,11 @@ def _alter(image: MetadataImage, resource: ResourceChanges) -> list[Record]:
         value = _new_value(of, change)
         if value != of.configs.get(change.name):
             records.append(of.record(change.name, value))
+            if value is None:
+                del after[change.name]
+            else:
+                after[change.name] = value
+    of.check_together(after, cores)
     return records
 
 
@@ -150,6 +159,9 @@ class _TopicResource:
     def can_never_have(self, name: str) -> bool:
         return False
 
+    def check_together(self, configs: Mapping[str, str], cores: int) -> None:
+        """Topics have no configs that exclude each other."""
+
     def record(self, name: str, value: str | None) -> Record:
         return TopicConfigChanged(self._topic.topic_id, name, value)
 
@@ -169,6 +181,11 @@ class _BrokerResource:
 
     def validated(self, name: str, text: str | None) -> str:
         return broker_configs.validated(name, self._broker_id, text)
+
+    def check_together(self, configs: Mapping[str, str], cores: int) -> None:
+        """Raises ConfigError."""
+        if self._broker_id is None:
+            broker_configs.check_together(configs, cores=cores)
 
     def record(self, name: str, value: str | None) -> Record:
         return BrokerConfigChanged(self._broker_id, name, value)

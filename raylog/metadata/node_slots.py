@@ -3,7 +3,9 @@
 Owns the choice of the slot within a broker, nothing else. A topic's ``replicas.per.actor`` decides.
 
 - ``auto``: a planned host of the disk, of the kind that holds such topics: the one with the fewest
-  replicas. Where the disk has no such host yet, one is planned. ``take_planned`` returns the records.
+  replicas. Hosts that were added because others were saturated (``scaling``) take what is hot, not what
+  is new; they count only where there is no other. Where the disk has no such host yet, one is planned.
+  ``take_planned`` returns the records.
 - An integer: an actor of the disk that already holds replicas of the same topic and is no planned
   host, while it has fewer of them than that; else a new actor.
 
@@ -62,9 +64,11 @@ class NodeSlots:
         nodes[node] = nodes.get(node, 0) + 1
         return ReplicaSlot(broker_id, node, directory_id)
 
-    def plan_host(self, broker_id: int, directory_id: uuid.UUID, kind: HostKind) -> HostPlanned:
+    def plan_host(
+        self, broker_id: int, directory_id: uuid.UUID, kind: HostKind, *, is_automatic: bool = False
+    ) -> HostPlanned:
         """One more host of that disk."""
-        host = HostPlanned(self._free(broker_id), directory_id, kind)
+        host = HostPlanned(self._free(broker_id), directory_id, kind, is_automatic)
         self._planned.append(host)
         return host
 
@@ -76,7 +80,8 @@ class NodeSlots:
     def _hosts_of(self, broker_id: int, directory_id: uuid.UUID, kind: HostKind) -> dict[int, int]:
         key = (directory_id, kind)
         if key not in self._hosts:
-            nodes = [host.node_id for host in self._image.hosts_of(directory_id) if host.kind is kind]
+            hosts = [host for host in self._image.hosts_of(directory_id) if host.kind is kind]
+            nodes = [host.node_id for host in hosts if not host.is_automatic] or [host.node_id for host in hosts]
             if not nodes:
                 nodes = [self.plan_host(broker_id, directory_id, kind).node_id]
             self._hosts[key] = {node: len(self._image.assigned.get(node, ())) for node in nodes}

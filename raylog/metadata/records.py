@@ -181,12 +181,14 @@ class HostKind(Enum):
 class HostPlanned:
     """A server actor of that disk runs from now on, whether or not it holds anything.
 
-    New replicas of topics whose `replicas.per.actor` is `auto` go to a planned host of their disk.
+    New replicas of topics whose `replicas.per.actor` is `auto` go to a planned host of their disk. ``is_automatic`` (from version 2
+    on): the controller added it because another one was saturated, and retires it when it is idle (``scaling``).
     """
 
     node_id: int
     directory_id: uuid.UUID
     kind: HostKind
+    is_automatic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +290,7 @@ _PACKING = Packing(
         RemovalConfirmed, TopicConfigChanged, BrokerConfigChanged, ProducerIdsAllocated, HighWatermarksNoted,
         HostPlanned, HostRetired,
     ),
+    {HostPlanned: 2},
 )  # fmt: skip
 
 

@@ -360,6 +360,8 @@ class ActorStatus:
     leaders: int = 0
     cpu_per_mille: int = -1  # of one core, lately; −1: it has not said
     memory_bytes: int = -1
+    busy_per_mille: int = -1  # of the time its event loop ran, lately
+    is_automatic: bool = False  # a host that the controller added
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,16 +91,43 @@ class Hello:
     unopened: tuple[tuple[uuid.UUID, int], ...] = ()
 
 
+REQUEST_COST_BYTES = 16_384
+"""One request keeps a host's loop busy for about as long as so many bytes of records do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """One replica's traffic since the last heartbeat: requests that moved records, and the bytes of these records."""
+
+    topic_id: uuid.UUID
+    partition: int
+    requests: int
+    bytes_in: int
+    bytes_out: int
+
+    @property
+    def id(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic_id, self.partition)
+
+    @property
+    def cost(self) -> int:
+        """Its weight among the replicas of its host."""
+        return self.requests * REQUEST_COST_BYTES + self.bytes_in + self.bytes_out
+
+
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """What the process has used since the last one: of one core, in thousandths; and its memory. −1: not measured.
 
-    ``cores`` are those of its machine that it may use.
+    ``cores`` are those of its machine that it may use. ``busy_per_mille`` is the share of the time in which its event loop ran on
+    a core. ``loads`` are the replicas with the most traffic; those without any are left out. Both are from version 2 on.
     """
 
     cpu_per_mille: int = -1
     memory_bytes: int = -1
     cores: int = 0
+    busy_per_mille: int = -1
+    loads: tuple[ReplicaLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from typing import Any, cast, get_args
 
 from raylog.errors import ProtocolError
 from raylog.metadata.packing import Packing
-from raylog.metadata.session import FromActor, FromController
+from raylog.metadata.session import FromActor, FromController, Heartbeat
 
-_PACKING = Packing("session frame", get_args(FromActor) + get_args(FromController))
+_PACKING = Packing("session frame", get_args(FromActor) + get_args(FromController), {Heartbeat: 2})
 
 
 def to_frame(frame: FromActor | FromController) -> bytes:

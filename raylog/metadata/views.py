@@ -140,6 +140,8 @@ def cluster_status(
                 leaders=leaders[node],
                 cpu_per_mille=usage.cpu_per_mille,
                 memory_bytes=usage.memory_bytes,
+                busy_per_mille=usage.busy_per_mille,
+                is_automatic=node in image.hosts and image.hosts[node].is_automatic,
             )
             for node in nodes
             for actor, usage in [(image.actors.get(node), usage_of(node))]

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from raylog.log.record_validation import WALKED_BYTES_MAX
 from raylog.metadata.session import ActorIdentity
 from raylog.replication.events import Effect, LeaderHint
+from raylog.replication.replica_traffic import ReplicaTraffic
 from raylog.replication.throttle import Throttle
 from raylog.replication.timing_wheel import Timer, TimingWheel
 from raylog.types import TopicIdPartition
@@ -78,6 +79,7 @@ class HostContext:
         "released",
         "request_ids",
         "suspected",
+        "traffic",
         "wheel",
         "woken",
     )
@@ -94,6 +96,7 @@ class HostContext:
         self.changed: dict[TopicIdPartition, None] = {}  # their assignment, role or health
         self.high_watermarks_moved = False
         self.suspected: list[tuple[Replica, int]] = []  # reading at that offset met damaged bytes
+        self.traffic = ReplicaTraffic()
         self.copying_out = Throttle()  # as a leader
         self.copying_in = Throttle()  # as a follower
         self.released: dict[

@@ -168,6 +168,8 @@ class FetchStream:
                 continue
             if replica.throttles_copying_in:
                 self.context.copying_in.spend(len(result.records))
+            if len(result.records):
+                self.context.traffic.wrote(result.id, len(result.records))
             step = replica.follower.take(request, result, now_ms, wall_ms)
             if step is Step.FAILED:
                 self.streams.drop(result.id)

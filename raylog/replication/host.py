@@ -37,7 +37,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
-from raylog.metadata.session import ActorIdentity, Assignment, Release, Removal, ReplicaStatus
+from raylog.metadata.session import ActorIdentity, Assignment, Release, Removal, ReplicaLoad, ReplicaStatus
 from raylog.replication.awaited import Awaited, Deferrable, Deferred, LateAppend, Waiter
 from raylog.replication.checkpoint_rounds import CheckpointRounds, arm_housekeeping
 from raylog.replication.cleaning_rounds import CleaningRounds
@@ -231,6 +231,10 @@ class ReplicaHost:
         """The replicas whose logs are open, for ``hello``."""
         return tuple(replica.status() for replica in self.replicas.values() if replica.log is not None)
 
+    def take_loads(self) -> tuple[ReplicaLoad, ...]:
+        """The replicas' traffic since the last call, for the heartbeat."""
+        return self.context.traffic.take()
+
     def unopened(self) -> tuple[TopicIdPartition, ...]:
         """The replicas whose logs are not open: they are being opened, or that has failed. For ``hello``."""
         return tuple(id for id, replica in self.replicas.items() if replica.log is None)
@@ -421,6 +425,9 @@ class ReplicaHost:
         return [by_id[part.id] for part in event.partitions if part.id in by_id]
 
     def _reply_fetch(self, event: FetchReceived, results: list[FetchPartitionResult]) -> None:
+        for result in results:
+            if len(result.records):
+                self.context.traffic.read(result.id, len(result.records))
         if event.replica_id >= 0:
             for result in results:
                 replica = self.replicas.get(result.id)

@@ -205,6 +205,7 @@ class ProduceRequests:
             return ProducePartitionResult(part.id, error, hint=hint), -1
         if replica.leader is None:
             return replica.refused_produce(), -1
+        self._context.traffic.wrote(part.id, len(part.records))
         return replica.leader.append(part.records, acks, now_ms, wall_ms, checked)
 
     def _append_all(

@@ -186,9 +186,10 @@ def test_more_hosts_than_cores_are_planned_and_said(hosted):
 def test_the_status_says_what_each_actor_holds_and_uses(hosted):
     world, ids = hosted
     (first,) = set(nodes(world, ids))
-    world.processes[first].say(Heartbeat(cpu_per_mille=730, memory_bytes=5 << 20, cores=2))
+    world.processes[first].say(Heartbeat(cpu_per_mille=730, memory_bytes=5 << 20, cores=2, busy_per_mille=610))
     status = next(each for each in world.ask(ClusterStatus()).actors if each.node_id == first)
     assert (status.replicas, status.leaders, status.host, status.path) == (3, 3, HostKind.REPLICAS, "/disks/0")
-    assert (status.cpu_per_mille, status.memory_bytes) == (730, 5 << 20)
+    assert (status.cpu_per_mille, status.memory_bytes, status.busy_per_mille) == (730, 5 << 20, 610)
+    assert not status.is_automatic
     others = [each for each in world.ask(ClusterStatus()).actors if each.node_id != first]
     assert others and all(each.cpu_per_mille == -1 for each in others)

@@ -57,7 +57,15 @@ def test_every_frame_of_either_side_can_be_packed(cls):
 
 def test_the_bytes_of_a_frame_are_those_of_its_layout():
     beat = msgpack.unpackb(to_frame(Heartbeat(730, 1 << 20, 2)))
-    assert beat == {"t": "Heartbeat", "v": 1, "cpu_per_mille": 730, "memory_bytes": 1 << 20, "cores": 2}
+    assert beat == {
+        "t": "Heartbeat",
+        "v": 2,
+        "cpu_per_mille": 730,
+        "memory_bytes": 1 << 20,
+        "cores": 2,
+        "busy_per_mille": -1,
+        "loads": [],
+    }
     plain = msgpack.unpackb(to_frame(Removal(4, T, 2, "t")))
     assert plain == {"t": "Removal", "v": 1, "controller_epoch": 4, "topic_id": T.bytes, "partition": 2, "topic": "t"}
     assert msgpack.unpackb(to_frame(HELLO))["replicas"] == [[T.bytes, 3, "whole", 0, 5, 4, 2, 2, 9, 0, 0, ""]]
