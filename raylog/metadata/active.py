@@ -192,7 +192,7 @@ class ActiveController:
         self._reassignments = Reassignments(self._ledger, self._partitions, self._disks)
         self._moves = Moves(self._ledger, self._sessions, self._partitions, self._disks)
         self._hosts = Hosts(self._ledger, self._sessions, self._disks, self._moves)
-        self._scaling = Scaling(
+        self.scaling = Scaling(
             self._ledger,
             self._sessions,
             self._hosts,
@@ -217,7 +217,7 @@ class ActiveController:
             if actor.alive:
                 self._effects.append(self._liveness.unheard(node_id, actor.endpoint, actor.incarnation, now_ms))
         self._leadership.begin(now_ms)
-        self._scaling.begin(now_ms)
+        self.scaling.begin(now_ms)
         return self._close_event(now_ms)
 
     def handle(self, event: ActiveEvent, now_ms: int) -> Outcome:
@@ -400,10 +400,10 @@ class ActiveController:
         match frame:
             case Heartbeat():
                 session.usage = frame
-                self._scaling.reported(session, frame, now_ms)
+                self.scaling.reported(session, frame, now_ms)
             case AlterPartition():
                 self._alter_partition(session, frame, now_ms)
-                self._scaling.progressed(TopicIdPartition(frame.topic_id, frame.partition), now_ms)
+                self.scaling.progressed(TopicIdPartition(frame.topic_id, frame.partition), now_ms)
             case HighWatermarks():
                 self._high_watermarks.reported(session, frame, now_ms)
             case ReplicaOpened():
@@ -415,7 +415,7 @@ class ActiveController:
                 elif not self._is_to_delete(session, frame.status.id):
                     session.releasing.add(frame.status.id)
                     self._ledger.hold(LetGo(session.session_id, frame.status.id))
-                self._scaling.progressed(frame.status.id, now_ms)
+                self.scaling.progressed(frame.status.id, now_ms)
             case ReplicaFailed():
                 id = TopicIdPartition(frame.topic_id, frame.partition)
                 if self._holds(session, id):
@@ -439,7 +439,7 @@ class ActiveController:
                     self._ledger.add(RemovalConfirmed(*key))
             case ReplicaReleased():
                 self._departures.released(session, TopicIdPartition(frame.topic_id, frame.partition))
-                self._scaling.progressed(TopicIdPartition(frame.topic_id, frame.partition), now_ms)
+                self.scaling.progressed(TopicIdPartition(frame.topic_id, frame.partition), now_ms)
             case Hello():
                 self._effects.append(SendFrame(event.session_id, Exit(self._epoch, "two hellos in one session")))
                 self._effects.append(CloseSession(event.session_id))
@@ -649,7 +649,7 @@ class ActiveController:
             self._timers,
             self._partitions,
             self._high_watermarks,
-            self._scaling,
+            self.scaling,
         )
         for part in machines:
             part.check()

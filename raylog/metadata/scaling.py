@@ -39,10 +39,10 @@ from raylog.metadata.ledger import Ledger
 from raylog.metadata.move_decisions import Moves
 from raylog.metadata.node_slots import NodeSlots
 from raylog.metadata.records import HostKind
-from raylog.metadata.requests import MoveReplicas, ReplicaMove, RetireHost
+from raylog.metadata.requests import MoveReplicas, RetireHost
 from raylog.metadata.session import Heartbeat
 from raylog.metadata.sessions import Session, Sessions
-from raylog.types import TopicIdPartition, broker_of
+from raylog.types import ReplicaMove, TopicIdPartition, broker_of
 
 STEP_PATIENCE_MS = 30_000  # for a planned host to run, and for each replica to be open at the other host
 SPARE_CORE_PER_MILLE = 500
@@ -70,13 +70,13 @@ class Scaling:
         "_hosts",
         "_ledger",
         "_loads",
-        "_moved_at_ms",
         "_moved_away",
         "_moves",
         "_notice",
         "_quiet_until_ms",
         "_sessions",
         "_steps",
+        "moved_at_ms",
     )
 
     def __init__(
@@ -101,7 +101,7 @@ class Scaling:
         self._steps: dict[uuid.UUID, Step] = {}
         self._absent_since_ms: dict[int, int] = {}  # hosts that were added, hold nothing and do not run
         self._quiet_until_ms: dict[uuid.UUID, int] = {}
-        self._moved_at_ms: dict[TopicIdPartition, int] = {}
+        self.moved_at_ms: dict[TopicIdPartition, int] = {}  # of what may not have rested yet
 
     @property
     def _latest(self) -> MetadataImage:
@@ -182,7 +182,7 @@ class Scaling:
         """Whether this host is the one to do something about: now, or when replicas of it that have just been moved may move again."""
         shares = self._loads[source].shares
         movable = [id for id in shares if self._may_move(id, source)]
-        rested = [id for id in movable if now_ms - self._moved_at_ms.get(id, -bounds.rest_ms) >= bounds.rest_ms]
+        rested = [id for id in movable if now_ms - self.moved_at_ms.get(id, -bounds.rest_ms) >= bounds.rest_ms]
         others = [node for node in running if node != source]
         if others:
             target = min(others, key=lambda node: (self._busy(node), node))
@@ -293,7 +293,7 @@ class Scaling:
             step.waiting.popleft()
             step.moving = id
             step.give_up_at_ms = now_ms + STEP_PATIENCE_MS
-            self._moved_at_ms[id] = now_ms
+            self.moved_at_ms[id] = now_ms
             return
         if step.retires:
             _, former = self._hosts.retire(RetireHost(step.source), now_ms)
@@ -320,9 +320,9 @@ class Scaling:
         for host in self._latest.hosts_of(directory_id):
             if host.node_id in self._loads:
                 self._loads[host.node_id].forget_history()
-        rested = [id for id, at_ms in self._moved_at_ms.items() if now_ms - at_ms >= bounds.rest_ms]
+        rested = [id for id, at_ms in self.moved_at_ms.items() if now_ms - at_ms >= bounds.rest_ms]
         for id in rested:
-            del self._moved_at_ms[id]
+            del self.moved_at_ms[id]
 
     def check(self) -> None:
         for step in self._steps.values():

@@ -120,6 +120,7 @@ class Administration:
     def _registered(self, reply: object) -> None:
         self._to_register -= 1
         if self._to_register == 0:
+            self.simulation.scaling.configure()
             for name in TOPIC_NAMES[: self.scheduler.rng.choice((1, 1, 2))]:
                 self._create(name)
             self._question_later()
@@ -289,7 +290,9 @@ class Administration:
         self._created += 1
         # By a hash: what a seed draws is what it was before there was compaction.
         number = zlib.crc32(f"{self.simulation.seed} compacts {self._created}".encode())
-        if number % 2:  # by the hash, too; half of the topics are on their disks' hosts
+        if self.simulation.scaling.is_on:
+            configs.pop("replicas.per.actor", None)
+        elif number % 2:  # by the hash, too; half of the topics are on their disks' hosts
             configs.setdefault("replicas.per.actor", "1")
         if number % 4 == 0:
             configs["cleanup.policy"] = "compact,delete" if "retention.bytes" in configs else "compact"

@@ -145,11 +145,13 @@ class Observer:
         if controller is None:
             return
         self.simulation.controllers.checker.check(process, controller.quorum)
+        self.simulation.scaling.decided(process)
         index = controller.quorum.delivered_index
         if index < self._committed_index or index == process.checked_index:
             return
         self._committed_index = process.checked_index = index
         image = controller.image
+        self.simulation.scaling.committed(image)
         states = self.states
         for topic_id, topic in image.topics.items():
             for partition, state in topic.partitions.items():

@@ -253,8 +253,12 @@ class ServerProcess(Process):
 
     def _beat(self, link: Link, interval_ms: int) -> None:
         if link is self.session:
-            link.send(self, Heartbeat())
+            link.send(self, self.heartbeat())
             self.later(interval_ms * 1000, lambda: self._beat(link, interval_ms), f"{self.name} heartbeat")
+
+    def heartbeat(self) -> Heartbeat:
+        """What it uses."""
+        return self.simulation.scaling.heartbeat(self, [])
 
 
 class BrokerProcess(ServerProcess):
@@ -280,6 +284,11 @@ class ReplicaProcess(ServerProcess):
 
     def unopened(self) -> tuple[TopicIdPartition, ...]:
         return self.host.unopened()
+
+    def heartbeat(self) -> Heartbeat:
+        self.host.take_loads()
+        held = [id for id, replica in self.host.replicas.items() if replica.log is not None]
+        return self.simulation.scaling.heartbeat(self, held)
 
     def session_changed(self, connected: bool) -> None:
         self.handle(ControlSessionChanged(connected))

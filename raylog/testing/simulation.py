@@ -46,6 +46,7 @@ from raylog.testing.rhythm import Rhythm
 from raylog.testing.scheduler import Scheduler
 from raylog.testing.simulated_network import Network
 from raylog.testing.simulated_quorum import Controllers
+from raylog.testing.simulated_scaling import SimulatedScaling
 from raylog.testing.simulated_servers import ActorSpec, BrokerProcess, ReplicaProcess, ServerProcess
 from raylog.testing.workload import Client, Producer
 from raylog.types import Endpoint, TopicIdPartition
@@ -142,6 +143,7 @@ class Simulation:
         self.bit_rot = BitRot(self)
         self.faults = Faults(self)
         self.administration = Administration(self)
+        self.scaling = SimulatedScaling(self)
 
     # ---------------------------------------------------------------- the cluster
 
@@ -184,6 +186,10 @@ class Simulation:
         return self.brokers[broker_id]
 
     # ---------------------------------------------------------------- views
+
+    @property
+    def is_healing(self) -> bool:
+        return self._healing
 
     def servers(self) -> list[ServerProcess]:
         return [
