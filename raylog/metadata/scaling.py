@@ -8,6 +8,8 @@ Hosts report how busy their loops are and which replicas have traffic (``host_lo
 - **Merge.** A host that was added here was idle for ``actor.scaling.idle.ms``. Its replicas go to the least busy other host of the
   disk, if that stays below the bound; then it is retired.
 
+A replica moves only while the ISR of its partition is whole, so never two of one partition at the same time.
+
 Hosts that an operator added, and the first of each disk, stay: the record says which were added here (``HostPlanned.is_automatic``).
 Internal topics' hosts, and actors of topics with a number in ``replicas.per.actor``, are left alone.
 
@@ -38,7 +40,7 @@ from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.move_decisions import Moves
 from raylog.metadata.node_slots import NodeSlots
-from raylog.metadata.records import HostKind
+from raylog.metadata.records import HostKind, HostPlanned, PartitionState
 from raylog.metadata.requests import MoveReplicas, RetireHost
 from raylog.metadata.session import Heartbeat
 from raylog.metadata.sessions import Session, Sessions
@@ -101,7 +103,7 @@ class Scaling:
         self._steps: dict[uuid.UUID, Step] = {}
         self._absent_since_ms: dict[int, int] = {}  # hosts that were added, hold nothing and do not run
         self._quiet_until_ms: dict[uuid.UUID, int] = {}
-        self.moved_at_ms: dict[TopicIdPartition, int] = {}  # of what may not have rested yet
+        self.moved_at_ms: dict[tuple[int, TopicIdPartition], int] = {}  # by broker; of what may not have rested yet
 
     @property
     def _latest(self) -> MetadataImage:
@@ -182,7 +184,8 @@ class Scaling:
         """Whether this host is the one to do something about: now, or when replicas of it that have just been moved may move again."""
         shares = self._loads[source].shares
         movable = [id for id in shares if self._may_move(id, source)]
-        rested = [id for id in movable if now_ms - self.moved_at_ms.get(id, -bounds.rest_ms) >= bounds.rest_ms]
+        broker_id, rest_ms = broker_of(source), bounds.rest_ms
+        rested = [id for id in movable if now_ms - self.moved_at_ms.get((broker_id, id), -rest_ms) >= rest_ms]
         others = [node for node in running if node != source]
         if others:
             target = min(others, key=lambda node: (self._busy(node), node))
@@ -239,7 +242,7 @@ class Scaling:
             node = host.node_id
             load = self._loads.get(node)
             others = [each for each in running if each != node]
-            if not host.is_automatic or node not in running or load is None or not others:
+            if not self._may_end(host) or node not in running or load is None or not others:
                 continue
             if not load.was_idle_for(bounds.idle_ms, now_ms):
                 continue
@@ -248,6 +251,10 @@ class Scaling:
                 continue
             self._begin(directory_id, node, target, self._latest.partitions_on(node), now_ms, retires=True)
             return
+
+    @staticmethod
+    def _may_end(host: HostPlanned) -> bool:
+        return host.is_automatic
 
     # -------------------------------------------------------------- a step
 
@@ -281,6 +288,8 @@ class Scaling:
             if state is None or id not in self._latest.assigned.get(step.source, ()):
                 step.waiting.popleft()  # deleted, or moved by somebody else
                 continue
+            if not _is_whole(state):
+                return  # another replica of it is away; again with the next report, until the time is up
             name = self._latest.topics[id.topic_id].name
             move = ReplicaMove(name, id.partition, broker_of(step.source), step.target)
             reply, former = self._moves.move(MoveReplicas((move,)), now_ms)
@@ -288,12 +297,12 @@ class Scaling:
                 if reassignments.is_under_way(state):
                     step.waiting.popleft()
                     continue
-                return  # it cannot now; again with the next report, until the time is up
+                return  # it cannot now; again likewise
             self._moved_away(former)
             step.waiting.popleft()
             step.moving = id
             step.give_up_at_ms = now_ms + STEP_PATIENCE_MS
-            self.moved_at_ms[id] = now_ms
+            self.moved_at_ms[broker_of(step.source), id] = now_ms
             return
         if step.retires:
             _, former = self._hosts.retire(RetireHost(step.source), now_ms)
@@ -320,11 +329,15 @@ class Scaling:
         for host in self._latest.hosts_of(directory_id):
             if host.node_id in self._loads:
                 self._loads[host.node_id].forget_history()
-        rested = [id for id, at_ms in self.moved_at_ms.items() if now_ms - at_ms >= bounds.rest_ms]
-        for id in rested:
-            del self.moved_at_ms[id]
+        rested = [key for key, at_ms in self.moved_at_ms.items() if now_ms - at_ms >= bounds.rest_ms]
+        for key in rested:
+            del self.moved_at_ms[key]
 
     def check(self) -> None:
         for step in self._steps.values():
             assert step.source != step.target and step.moving not in step.waiting, f"{step}"
             assert len(set(step.waiting)) == len(step.waiting), f"{step}"
+
+
+def _is_whole(state: PartitionState) -> bool:
+    return len(state.isr) == len(state.replicas)

@@ -50,6 +50,7 @@ from raylog.metadata.throttled_replicas import FOLLOWER_RATE, FOLLOWERS, LEADER_
 from raylog.records.batch import SEQUENCE_MASK
 from raylog.testing.odd_producers import Successor, Vandal
 from raylog.testing.queue_producer import QueueProducer
+from raylog.testing.simulated_scaling import PARTITIONS
 from raylog.testing.workload import Administrator, Client, Consumer, Leader, Producer
 from raylog.types import ReplicaMove, TopicIdPartition
 
@@ -228,7 +229,10 @@ class Administration:
     def _create(self, name: str) -> None:
         factor = self.scheduler.rng.choice((3, 3, 3, 3, 2, 1))
         self._replication_factors[name] = factor
-        topic = NewTopic(name, self.scheduler.rng.choice((1, 1, 2)), factor, configs=self._configs(factor))
+        partitions = self.scheduler.rng.choice((1, 1, 2))
+        if self.simulation.scaling.is_on:
+            partitions = PARTITIONS
+        topic = NewTopic(name, partitions, factor, configs=self._configs(factor))
         self.simulation.trace(f"create {topic}")
         self._have_created(CreateTopics((topic,), timeout_ms=self._creation_timeout_ms()))
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
-from raylog.metadata import scaling_configs
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import HostKind, HostPlanned
 from raylog.metadata.requests import (
@@ -35,9 +34,11 @@ if TYPE_CHECKING:
     from raylog.testing.simulated_servers import ServerProcess
     from raylog.testing.simulation import Simulation
 
-CORES = 3
+CORES = 2
 TURN_MS = 4_000  # how long a replica stays hot, or cold
-HOT, WARM = 350, 15  # thousandths of a core
+COLD, WARM, HOT = 10, 150, 350  # thousandths of a core
+PARTITIONS = 3  # of each topic, so that hosts have something to share out
+RESTS = 6  # pauses between steps, until a replica that was moved may move again
 BOUNDS_MS = {"busy.ms": 500, "idle.ms": 1_800, "backoff.ms": 300}
 
 
@@ -46,14 +47,14 @@ class SimulatedScaling:
         self.simulation = simulation
         self.is_on = zlib.crc32(f"{simulation.seed} scales".encode()) % 3 == 0
         self._hosts: dict[int, HostPlanned] = {}  # those of the last committed image
-        self._moved_at_ms: dict[tuple[str, int, TopicIdPartition], int] = {}  # by controller, its term and the replica
+        self._moved_at_ms: dict[tuple[str, int, int, TopicIdPartition], int] = {}  # by controller, term and broker
 
     def configure(self) -> None:
         """Set the bounds, once the brokers are registered."""
         if not self.is_on:
             return
         values = {name: str(ms * self.simulation.calm) for name, ms in BOUNDS_MS.items()}
-        values |= {"busy.ratio": "0.5", "idle.ratio": "0.2"}
+        values |= {"busy.ratio": "0.3", "idle.ratio": "0.1"}
         changes = tuple(
             ConfigChange(f"actor.scaling.{name}", ConfigOperation.SET, value) for name, value in values.items()
         )
@@ -72,10 +73,10 @@ class SimulatedScaling:
     def _demand(self, id: TopicIdPartition) -> int:
         simulation = self.simulation
         if simulation.is_healing:
-            return WARM
+            return COLD
         turn = simulation.scheduler.now_ms // (TURN_MS * simulation.calm)
         number = zlib.crc32(f"{simulation.seed} {id.topic_id} {id.partition} {turn}".encode())
-        return HOT if number % 3 else WARM
+        return (COLD, WARM, HOT, HOT)[number % 4]
 
     # ---------------------------------------------------------------- what must hold
 
@@ -91,7 +92,7 @@ class SimulatedScaling:
             counts["hosts added by themselves"] += host.is_automatic and node not in self._hosts
         for broker, count in by_broker.items():
             if count > CORES:
-                raise Violation(f"broker {broker} has {count} hosts and {CORES} cores: {image.hosts}")
+                raise Violation(f"broker {broker} has {count} hosts for replicas, and {CORES} cores")
         for node, host in self._hosts.items():
             if node in image.hosts or broker_of(node) not in image.brokers:
                 continue
@@ -106,13 +107,15 @@ class SimulatedScaling:
         if not self.is_on or controller is None or controller.active is None:
             return
         scaling = controller.active.scaling
-        rest_ms = scaling_configs.in_force(controller.active.latest).rest_ms
-        for id, at_ms in scaling.moved_at_ms.items():
-            key = (process.name, controller.quorum.term, id)
+        rest_ms = RESTS * BOUNDS_MS["backoff.ms"] * self.simulation.calm
+        for (broker, id), at_ms in scaling.moved_at_ms.items():
+            key = (process.name, controller.quorum.term, broker, id)
             before_ms = self._moved_at_ms.get(key)
             if before_ms == at_ms:
                 continue
             self.simulation.counts["moves by themselves"] += 1
             if before_ms is not None and at_ms - before_ms < rest_ms:
-                raise Violation(f"{process.name} moves {id} {at_ms - before_ms} ms after it moved it: it flaps")
+                raise Violation(
+                    f"{process.name} moves broker {broker}'s {id} {at_ms - before_ms} ms after it moved it: it flaps"
+                )
             self._moved_at_ms[key] = at_ms

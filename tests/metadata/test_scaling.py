@@ -256,6 +256,44 @@ def test_a_controller_that_comes_in_the_middle_of_a_step_leaves_nothing_behind(l
     assert [len(loaded.held(node)) for node in loaded.hosts] == [4, 4]
 
 
+def test_one_replica_moves_at_a_time(loaded):
+    loaded.demand(125)
+    while not loaded.added:
+        loaded.run(BEAT_MS)
+    target = loaded.world.processes[loaded.added[0]]
+    target.opens = False
+    loaded.run_until_moved()
+    for _ in range(5):
+        loaded.world.now += BEAT_MS
+        for process in loaded.world.processes.values():
+            loaded.beat(process)
+    assert len(loaded.held(target.node)) == 1, "the next one waits until the first is open"
+
+
+def test_a_replica_stays_while_another_one_of_its_partition_is_out_of_sync(new_world):
+    world = new_world(2, plans_hosts=True)
+    topic_id = world.create("a", (0, 1), (0, 1), replicas_per_actor=None)
+    ids = [TopicIdPartition(topic_id, partition) for partition in range(2)]
+    for id in ids:
+        assert world.leader(id).alter(id, 0) == 0
+    first = world.process(ids[0], 0)
+
+    def beats(count):
+        for _ in range(count):
+            world.now += BEAT_MS
+            for process in list(world.processes.values()):
+                held = tuple(ReplicaLoad(*id, 0, 1, 0) for id in process.held) if process.broker == 0 else ()
+                busy = 450 * len(held)
+                process.say(Heartbeat(busy, 1, 4, busy, held))
+
+    beats(30)
+    assert {world.process(id, 0) for id in ids} == {first}
+    for id in ids:
+        assert world.leader(id).alter(id, 0, 1) == 0
+    beats(30)
+    assert len({world.process(id, 0) for id in ids}) == 2
+
+
 def test_an_added_host_that_never_comes_is_given_up(loaded):
     loaded.world.starts_at_once = False
     loaded.demand(125)

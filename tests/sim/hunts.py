@@ -34,6 +34,7 @@ from move_mutations import MOVE_MUTATIONS
 from mutations import MUTATIONS
 from producer_mutations import PRODUCER_MUTATIONS
 from queue_mutations import QUEUE_MUTATIONS
+from scaling_mutations import SCALING_MUTATIONS
 from unit_tests import UNIT_TESTS
 
 from raylog.testing.replay import Outcome, pool, run_seed
@@ -51,6 +52,7 @@ ALL = {
     **DAMAGE_MUTATIONS,
     **LOG_MUTATIONS,
     **MOVE_MUTATIONS,
+    **SCALING_MUTATIONS,
     **PRODUCER_MUTATIONS,
     **QUEUE_MUTATIONS,
     **GROUP_MUTATIONS,

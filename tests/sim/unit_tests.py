@@ -180,4 +180,20 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "tests/metadata/test_moves.py::test_a_followers_move_ends_the_epoch_so_that_its_late_fetches_count_no_more",
         _LATE_FETCH,
     ),
+    "move_the_next_replica_before_the_last_has_arrived": UnitTest(
+        "tests/metadata/test_scaling.py::test_one_replica_moves_at_a_time",
+        "several moves of one disk at once are slow, and break nothing",
+    ),
+    "move_a_replica_while_another_one_is_out_of_sync": UnitTest(
+        "tests/metadata/test_scaling.py::test_a_replica_stays_while_another_one_of_its_partition_is_out_of_sync",
+        "it costs acknowledgements some time, and breaks nothing",
+    ),
+    "move_for_no_gain": UnitTest(
+        "tests/metadata/test_scaling.py::test_what_gains_too_little_is_not_moved",
+        "what is moved for nothing is in a valid place, too",
+    ),
+    "forget_that_a_host_was_added": UnitTest(
+        "tests/metadata/test_scaling.py::test_an_idle_host_that_was_added_gives_its_replicas_back_and_ends",
+        "a host that stays breaks nothing",
+    ),
 }
