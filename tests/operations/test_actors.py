@@ -185,7 +185,7 @@ def test_the_list_is_a_table(operator: Operator, raylog: Raylog) -> None:
     operator.new_topic((0,))
     code, printed = raylog("actors", "list")
     assert code == 0
-    for word in ("replicas", "CPU", "memory", "leaders", "live", str(node_id(0, 2))):
+    for word in ("replicas", "busy", "CPU", "memory", "leaders", "live", str(node_id(0, 2))):
         assert word in printed, printed
     operator.until(lambda: any(each["memory_bytes"] for each in actors(raylog, 0).values()))
 

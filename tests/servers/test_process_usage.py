@@ -1,0 +1,38 @@
+"""What a process says of itself in its heartbeats."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from raylog.actors.process_usage import ProcessUsage
+from raylog.metadata.session import ReplicaLoad
+
+
+def spin(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_a_loop_that_works_is_busy_and_one_that_waits_is_not() -> None:
+    usage = ProcessUsage()
+    assert usage.heartbeat().busy_per_mille == -1, "it has measured nothing yet"
+    began = time.monotonic()
+    spin(0.05)
+    share = 1_000 * 0.05 / (time.monotonic() - began)
+    load = ReplicaLoad(uuid.UUID(int=1), 0, 1, 2, 3)
+    beat = usage.heartbeat((load,))
+    assert 0.8 * share <= beat.busy_per_mille <= 1_000 and beat.loads == (load,) and beat.cores >= 1
+    time.sleep(0.2)
+    assert usage.heartbeat().busy_per_mille < 200
+
+
+def test_servers_that_share_a_process_do_not_say_how_busy_their_loop_is() -> None:
+    usage, other = ProcessUsage(), ProcessUsage()
+    usage.heartbeat()
+    spin(0.01)
+    assert usage.heartbeat().busy_per_mille == -1 and usage.heartbeat().cpu_per_mille >= 0
+    del other
+    spin(0.01)
+    assert usage.heartbeat().busy_per_mille > 0
