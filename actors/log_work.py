@@ -22,6 +22,7 @@ from raylog.log.cleaning import Turn
 from raylog.log.config import LogConfig
 from raylog.log.files import Files
 from raylog.log.log import Log
+from raylog.log.open_files import OpenFiles
 from raylog.log.record_validation import CheckedRecords, checked
 from raylog.log.recovery import RecoveryReport
 from raylog.log.removal import remove_folder
@@ -49,7 +50,9 @@ logger = logging.getLogger("raylog.replica")
 _chance = random.SystemRandom()
 
 
-def open_log(files: Files, disk: str, assignment: Assignment, *, boot_id: str) -> LogOpened:
+def open_log(
+    files: Files, disk: str, assignment: Assignment, *, boot_id: str, open_files: OpenFiles | None = None
+) -> LogOpened:
     """Open, make or recover the log of a replica that was assigned, in its folder of a disk."""
     directory = os.path.join(disk, f"{assignment.topic}-{assignment.partition}")
     try:
@@ -63,6 +66,7 @@ def open_log(files: Files, disk: str, assignment: Assignment, *, boot_id: str) -
             now_ms=time.time_ns() // 1_000_000,
             boot_id=boot_id,
             roll_jitter=lambda most: _chance.randint(0, most),
+            open_files=open_files,
         )
     except DiskLockedError as error:
         return LogOpened(assignment.id, None, str(error), locked=True)

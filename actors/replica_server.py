@@ -6,7 +6,9 @@ event loop's thread; opening, flushing, closing and compacting logs happen in th
 reads of what is not in the page cache, in two threads of their own: no flush waits for them. Produced records that take long to check
 are checked in two further threads.
 
-What touches the disk on the loop is short, because it ends in the page cache: reads of what is there, appends, the opening of an old
+All logs of the process share a bound of open files (``log.open_files``).
+
+What touches the disk on the loop is short, because it ends in the page cache: reads of what is there, appends, the opening of a
 segment's files, retention's renames, and checkpoints (a small file and a rename, not flushed). It waits for the disk in three cases: where
 ``flush.messages=1`` promises it, a checkpoint, which is to survive a loss of power, is flushed; a follower that cuts its log reads the
 place of the cut, unlinks the segments behind it and syncs the directory; and the first roll after such a cut flushes the segment. The
@@ -29,6 +31,7 @@ from typing import Any
 from raylog.actors import log_work
 from raylog.actors.apis import fetch, log_dirs, offsets, produce, producers, repairs, whereabouts
 from raylog.actors.apis.entities import TopicNames
+from raylog.actors.file_limit import raise_file_limit
 from raylog.actors.group_coordinator import GroupCoordinators
 from raylog.actors.leader_links import LeaderLinks
 from raylog.actors.log_scrubber import LogScrubber
@@ -37,6 +40,7 @@ from raylog.actors.spec import ServerSpec
 from raylog.groups.context import GroupConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files, NotInMemory
+from raylog.log.open_files import OpenFiles
 from raylog.metadata.session import (
     SHUT_DOWN,
     AlterPartitionAnswer,
@@ -119,6 +123,7 @@ class ReplicaServer:
         self._disk = spec.open_disk()
         self._identity = spec.identity(self._disk)
         self._files = files if files is not None else DiskFiles()
+        self._open_files = OpenFiles.within(raise_file_limit())
         self._host = ReplicaHost(self._identity, broker_of(spec.node_id), config or HostConfig())
         self._names = TopicNames()
         self._boot_id = boot_id()
@@ -299,7 +304,7 @@ class ReplicaServer:
                 case OpenLog(assignment):
                     self._in_thread(
                         lambda a=assignment: log_work.open_log(  # type: ignore[misc]
-                            self._files, self._spec.disk, a, boot_id=self._boot_id
+                            self._files, self._spec.disk, a, boot_id=self._boot_id, open_files=self._open_files
                         ),
                         lambda event: self._handle(event),
                     )
@@ -462,7 +467,7 @@ class ReplicaServer:
         except OSError as error:
             self._handle(LogFailed(effect.id, str(error)))
             return
-        if effect.retention or effect.log.has_rolled_unflushed:
+        if effect.log.segments.awaits_removal or effect.log.has_rolled_unflushed:
             self._in_thread(
                 lambda: log_work.tidy(effect, wall_ms), lambda failed: self._handle(failed) if failed else None
             )

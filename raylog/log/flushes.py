@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from raylog.log import checkpoint as checkpoints
+from raylog.log.open_files import TABLE_IS_FULL
 
 if TYPE_CHECKING:
     from raylog.log.log import Log
@@ -125,11 +126,16 @@ class Flushes:
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:
-        """Where the disk refuses to take the note, too, the checkpoint is removed: without one, nothing is trusted."""
+        """Where the disk refuses to take the note, too, the checkpoint is removed: without one, nothing is trusted.
+
+        A flush for which no file could be opened has not begun, and is no failed one.
+        """
         log = self._log
         try:
             yield
-        except OSError:
+        except OSError as error:
+            if error.errno in TABLE_IS_FULL:
+                raise
             self.has_failed = log.is_suspect = True
             try:
                 log.write_checkpoint(flush=True)

@@ -12,6 +12,7 @@ Invariants: ``0 <= _written_bytes <= len(_tail) == count * entry_bytes`` while a
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 
 from raylog.log.files import File, Files, NotInMemory
@@ -20,15 +21,16 @@ _GROUP_BYTES = 512
 
 
 class IndexFile:
-    """Entries by number. ``count`` are in use; ``max_count`` fit."""
+    """Entries by number. ``count`` are in use; ``max_count`` fit. ``opening``, if set, does the opening of the file."""
 
-    __slots__ = ("_file", "_files", "_tail", "_written_bytes", "count", "entry", "max_count", "path")
+    __slots__ = ("_file", "_files", "_tail", "_written_bytes", "count", "entry", "max_count", "opening", "path")
 
     def __init__(self, files: Files, path: str, entry: struct.Struct) -> None:
         self._files = files
         self._file: File | None = None
         self._tail: bytearray | None = None
         self._written_bytes = 0
+        self.opening: Callable[[Callable[[], File]], File] | None = None
         self.path = path
         self.entry = entry
         self.count = 0
@@ -37,7 +39,7 @@ class IndexFile:
     def start(self, max_bytes: int) -> None:
         """Begin an empty active index, whatever the file held."""
         self.close()
-        file = self._file = self._files.open(self.path, create=True)
+        file = self._open(create=True)
         self.count = 0
         self.max_count = max_bytes // self.entry.size
         self._tail = bytearray()
@@ -126,12 +128,21 @@ class IndexFile:
         self.max_count = self.count
 
     def close(self) -> None:
-        """Close the file; a sealed index opens it again when asked."""
+        """Close the file; it is opened again when it is needed."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
     def _opened(self) -> File:
-        if self._file is None:
-            self._file = self._files.open(self.path)
+        return self._open() if self._file is None else self._file
+
+    def _open(self, *, create: bool = False) -> File:
+        def opening() -> File:
+            return self._files.open(self.path, create=create)
+
+        self._file = opening() if self.opening is None else self.opening(opening)
         return self._file

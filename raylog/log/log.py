@@ -33,9 +33,10 @@ from raylog.log import checkpoint as checkpoints
 from raylog.log.checkpoint import ReplicaCheckpoint
 from raylog.log.compaction import Compaction
 from raylog.log.config import LogConfig
-from raylog.log.files import Buffer, Files
+from raylog.log.files import Buffer, Files, Lock
 from raylog.log.flushes import Flushes
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET
+from raylog.log.open_files import OpenFiles
 from raylog.log.opening import Opened, note, opened, reload_producers
 from raylog.log.recent_appends import RecentAppends
 from raylog.log.record_validation import CheckedRecords, storable
@@ -49,6 +50,8 @@ from raylog.metadata.session import Condition
 from raylog.records.batch import STAMP_SIZE, BatchView, TimestampType, batches, stamped_header
 from raylog.records.corrupt import CorruptBatch
 
+_OPEN_SEGMENTS_OF_ONE = 8  # of a log that shares its open files with no other
+
 
 class Log:
     """See the module. Made by ``Log.open``."""
@@ -58,7 +61,10 @@ class Log:
         "_flushed_always",
         "_lock",
         "_one_checkpoint",
+        "_open_files",
         "_recent",
+        "_written",
+        "_written_is_flushed",
         "boot_id",
         "compaction",
         "config",
@@ -94,22 +100,40 @@ class Log:
         boot_id: str,
         roll_jitter: Callable[[int], int] | None = None,
         adopted: ReplicaCheckpoint | None = None,
+        open_files: OpenFiles | None = None,
     ) -> Log:
         """Open a replica's folder: create, take as it is after a clean stop, or recover. ``now_ms`` is the wall clock.
 
         ``roll_jitter`` draws a number from 0 to its argument for each new segment (``segment.jitter.ms``); None: no jitter.
         ``adopted`` stands in for a missing ``replica.checkpoint`` in a folder that Apache Kafka wrote. A folder of another topic id
-        is set aside as ``-stray``. Raises DiskError for a folder that is locked, cannot be written or is of a newer version.
+        is set aside as ``-stray``. ``open_files``: what all logs share that are written by the same thread; None: this one has its own.
+        An open log holds no file but its lock until it is used.
+
+        Raises DiskError for a folder that is locked, cannot be written or is of a newer version, TooManyLogs without a descriptor to spare.
         """
         directory = str(directory)
-        found = opened(
-            directory, files=files, config=config, topic_id=topic_id, wall_ms=now_ms, boot_id=boot_id, adopted=adopted
-        )
+        open_files = open_files if open_files is not None else OpenFiles(_OPEN_SEGMENTS_OF_ONE)
+        open_files.log_opened()
         try:
-            log = cls(found, files, directory, config, topic_id, boot_id, f"{topic}-{partition}", now_ms, roll_jitter)
+            found = opened(
+                directory,
+                files=files,
+                config=config,
+                topic_id=topic_id,
+                wall_ms=now_ms,
+                boot_id=boot_id,
+                adopted=adopted,
+            )
+        except BaseException:
+            open_files.log_closed()
+            raise
+        try:
+            where = f"{topic}-{partition}"
+            log = cls(found, files, directory, config, topic_id, boot_id, where, now_ms, roll_jitter, open_files)
             log.checkpoint(flush=True)
         except BaseException:
             found.lock.close()
+            open_files.log_closed()
             raise
         return log
 
@@ -124,6 +148,7 @@ class Log:
         where: str,
         wall_ms: int,
         roll_jitter: Callable[[int], int] | None,
+        open_files: OpenFiles,
     ) -> None:
         self.files = files
         self.directory = directory
@@ -131,9 +156,10 @@ class Log:
         self.topic_id = topic_id
         self.boot_id = boot_id
         self.where = where
-        self._lock = found.lock
+        self._lock: Lock | None = found.lock
+        self._open_files = open_files
         self.recovery = found.report
-        self.segments = Segments(files, directory, found.segments, roll_jitter=roll_jitter)
+        self.segments = Segments(files, directory, found.segments, roll_jitter=roll_jitter, open_files=open_files)
         self.segments.active.roll_jitter_ms = self.segments.draw_jitter(config)
         self.leader_epochs = found.epochs
         self.producers = found.producers
@@ -149,6 +175,8 @@ class Log:
             wall_ms=wall_ms,
         )
         self.compaction = Compaction(self, found.cleaner_point, found.compacted_end)
+        self._written: ReplicaCheckpoint | None = None  # what the file says, as far as this log knows
+        self._written_is_flushed = False
         self._one_checkpoint = threading.Lock()  # they share a temporary file; a flush that fails writes one, too
         self.is_suspect = found.report.condition in (Condition.SUSPECT, Condition.MISSING)
         self.is_proven = found.report.condition is Condition.CLEAN  # else a clean close would hide what may be lost
@@ -297,6 +325,7 @@ class Log:
         is_transactional = any(view.is_transactional for view in views)
         if is_transactional:
             self.transactions.write(views, self.segments.active)
+        self.segments.warm(self.segments.active)
         self.segments.active.append(
             buffers,
             [(view.base_offset, view.last_offset, view.size, view.max_timestamp) for view in views],
@@ -510,25 +539,24 @@ class Log:
         self.write_checkpoint(clean=clean, flush=flush)
 
     def write_checkpoint(self, *, clean: bool = False, flush: bool = False) -> None:
-        """The file alone. Thread safe, for a flush that fails."""
+        """The file alone, unless it says the same already. Thread safe, for a flush that fails."""
         flush = flush or self._flushed_always
         with self._one_checkpoint:
-            checkpoints.write(
-                self.files,
-                self.directory,
-                ReplicaCheckpoint(
-                    recovery_point=self.recovery_point,
-                    high_watermark=self.high_watermark,
-                    log_start_offset=self.log_start_offset,
-                    cleaner_point=self.compaction.point,
-                    boot_id=self.boot_id,
-                    flushed_always=self._flushed_always,
-                    clean=clean,
-                    suspect=self.is_suspect,
-                    flush_failed=self.flushes.has_failed,
-                ),
-                flush=flush,
+            checkpoint = ReplicaCheckpoint(
+                recovery_point=self.recovery_point,
+                high_watermark=self.high_watermark,
+                log_start_offset=self.log_start_offset,
+                cleaner_point=self.compaction.point,
+                boot_id=self.boot_id,
+                flushed_always=self._flushed_always,
+                clean=clean,
+                suspect=self.is_suspect,
+                flush_failed=self.flushes.has_failed,
             )
+            if checkpoint != self._written or flush > self._written_is_flushed:
+                self._written = None
+                checkpoints.write(self.files, self.directory, checkpoint, flush=flush)
+                self._written, self._written_is_flushed = checkpoint, flush
         self._checkpoint_is_behind = self._checkpoint_is_behind and not flush
 
     def trust(self) -> None:
@@ -560,6 +588,7 @@ class Log:
         end, and a clean log leads without a look at the others.
         """
         try:
+            self.segments.leave()
             self.compaction.stop(waits=True)
             if clean:
                 self.segments.active.seal()
@@ -573,6 +602,7 @@ class Log:
     def delete(self) -> None:
         """Close, and remove the folder as ``raylog.log.removal`` says."""
         try:
+            self.segments.leave()
             self.compaction.stop(waits=True)
             self.flushes.end()
             rename_for_removal(self.files, self.directory, self.topic_id)
@@ -584,7 +614,10 @@ class Log:
         """Let others open the folder. From here on no thread of this log touches a file there."""
         self.flushes.end()
         self.segments.close()
-        self._lock.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
+            self._open_files.log_closed()
 
     def check(self) -> None:
         """Assert the invariants of the module's docstring."""

@@ -39,7 +39,7 @@ _VANISHINGS_MAX = 100
 
 @dataclass(slots=True)
 class Opened:
-    """``segments`` are ready: all sealed but the last, which is active."""
+    """``segments`` are ready: all sealed but the last, which is active. None holds a file open."""
 
     lock: Lock
     segments: list[Segment]
@@ -158,7 +158,7 @@ def _opened(
         epochs.clear()
         files.remove(f"{directory}/{COMPACTION_FILE_NAME}")
         segment = Segment.create(files, directory, 0, config=config, wall_ms=wall_ms)
-        files.sync_directory(directory)
+        segment.rest()  # its names reach the disk with the checkpoint that ends every opening
         return Opened(lock, [segment], epochs, producers, snapshots, transactions, report, 0, 0, 0, 0)
     try:
         epochs.load()
@@ -206,7 +206,7 @@ def _opened(
         has_markers=report.scanned_markers,
         high_watermark=high_watermark,
     )
-    for segment in segments[:-1]:
+    for segment in segments:
         segment.rest()
     return Opened(
         lock,

@@ -40,6 +40,14 @@ def read_topic_id(files: Files, directory: str) -> uuid.UUID | None:
 
 
 def write_topic_id(files: Files, directory: str, topic_id: uuid.UUID) -> None:
-    """Write the file durably."""
+    """Write the file. Its bytes are on the disk afterwards, its name once the directory is synced."""
     encoded = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-    files.write_file(f"{directory}/{FILE_NAME}", f"version: 0\ntopic_id: {encoded}\n".encode(), flush=True)
+    path = f"{directory}/{FILE_NAME}"
+    file = files.open(path + ".tmp", create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, f"version: 0\ntopic_id: {encoded}\n".encode())
+        file.flush()
+    finally:
+        file.close()
+    files.replace(path + ".tmp", path)

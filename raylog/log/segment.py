@@ -1,8 +1,9 @@
 """One segment of a log: ``<base offset>.log`` with its two indexes, as Apache Kafka writes them.
 
 Owns the file's bytes and their index entries; knows nothing of validation, producers, epochs or other segments. The newest segment of
-a log is *active*: appended to, indexes preallocated. ``seal`` trims them when the log rolls or closes. Files of a sealed segment are
-opened when first read and can be closed again (``rest``).
+a log is *active*: appended to, indexes preallocated. ``seal`` trims them when the log rolls or closes. Files are opened when they are first
+used and can be closed again at any time (``rest``), also those of an active segment. A segment that is part of a log that serves has
+an account of open files (``open_files``), which closes them when others have been used since.
 
 Index entries (both indexes, every ``index.interval.bytes``) name a batch by its last offset: ``(last offset, position)`` and
 ``(largest timestamp so far, last offset of the batch that brought it)``. A short memory of ``offset → position`` (where reads ended
@@ -22,11 +23,12 @@ Invariants: ``size`` is the end of the last whole batch, also where the file is 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from raylog.log.config import LogConfig
 from raylog.log.files import Buffer, File, Files, NotInMemory
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET, OffsetIndex
+from raylog.log.open_files import OpenFiles
 from raylog.log.time_index import NO_TIMESTAMP, TimeIndex
 from raylog.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchView
 from raylog.records.checksums import whole_batches
@@ -52,6 +54,7 @@ class Segment:
         "_files",
         "_flushed_life",
         "_life",
+        "_open_files",
         "_positions",
         "_written_from",
         "base_offset",
@@ -74,6 +77,7 @@ class Segment:
     def __init__(self, files: Files, directory: str, base_offset: int, *, created_ms: int, suffix: str = "") -> None:
         self._files = files
         self._file: File | None = None
+        self._open_files: OpenFiles | None = None
         self._positions: dict[int, int] = {}
         self._written_from: int | None = None  # this process wrote what follows; None: nothing
         self.path = f"{directory}/{base_offset:020d}"
@@ -189,15 +193,34 @@ class Segment:
     @property
     def file(self) -> File:
         if self._file is None:
-            self._file = self._files.open(self.path + ".log" + self.suffix)
+            self._file = self._open(lambda: self._files.open(self.path + ".log" + self.suffix))
         return self._file
+
+    def _open(self, opening: Callable[[], File]) -> File:
+        return opening() if self._open_files is None else self._open_files.open(self, opening)
 
     @property
     def is_resting(self) -> bool:
-        return self._file is None
+        """Whether it holds no file open."""
+        return self._file is None and not self.offset_index.file.is_open and not self.time_index.file.is_open
+
+    def account_with(self, open_files: OpenFiles | None) -> None:
+        """Have its open files counted, and closed, there; None: nowhere any more."""
+        if self._open_files is not None:
+            self._open_files.leave((self,))
+        self._open_files = open_files
+        self.offset_index.file.opening = self.time_index.file.opening = None if open_files is None else self._open
+        if open_files is not None and not self.is_resting:
+            open_files.use(self)
 
     def rest(self) -> None:
-        """Close the files; a sealed segment opens them again when asked."""
+        """Close the files; they are opened again when they are needed."""
+        if self._open_files is not None:
+            self._open_files.leave((self,))
+        self.close_files()
+
+    def close_files(self) -> None:
+        """What ``rest`` does, for whoever keeps the account."""
         if self._file is not None:
             self._file.close()
             self._file = None

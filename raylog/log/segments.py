@@ -1,8 +1,8 @@
 """The segments of one log, ordered by base offset: how the list grows, shrinks and ages.
 
-Owns which segment is active, which sealed ones keep their files open, and which files wait under ``.deleted`` for their removal. The
-list is replaced, never changed in place, so that a flush in another thread can walk the one it saw. Knows nothing of offsets beyond
-base offsets, nor of producers, epochs or checkpoints.
+Owns which segment is active, and which files wait under ``.deleted`` for their removal. Which segments keep their files open is a
+matter of all logs of the process (``OpenFiles``). The list is replaced, never changed in place, so that a flush in another thread can
+walk the one it saw. Knows nothing of offsets beyond base offsets, nor of producers, epochs or checkpoints.
 
 Invariants: never empty; base offsets ascend strictly; all segments but the last are sealed.
 """
@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from raylog.log.config import LogConfig
 from raylog.log.files import Files
+from raylog.log.open_files import OpenFiles
 from raylog.log.segment import SUFFIXES, Segment
-
-_OPEN_SEALED_SEGMENTS = 8
 
 
 class Segments:
@@ -27,7 +26,7 @@ class Segments:
     __slots__ = (
         "_directory",
         "_files",
-        "_open",
+        "_open_files",
         "_removing",
         "_renamed",
         "_roll_jitter",
@@ -38,15 +37,26 @@ class Segments:
     )
 
     def __init__(
-        self, files: Files, directory: str, segments: list[Segment], *, roll_jitter: Callable[[int], int] | None
+        self,
+        files: Files,
+        directory: str,
+        segments: list[Segment],
+        *,
+        roll_jitter: Callable[[int], int] | None,
+        open_files: OpenFiles,
     ) -> None:
         self._files = files
         self._directory = directory
         self._roll_jitter = roll_jitter
-        self._open: list[Segment] = []  # sealed, with open files; the longest open first
+        self._open_files = open_files
         self._renamed: deque[tuple[int, str]] = deque()  # since when, path
         self._removing = threading.Lock()
         self.names_changed = False  # files were created since the directory was last synced
+        for segment in segments:
+            assert segment.is_resting, (
+                segment.path
+            )  # this may be another thread than the one that closes files for others
+            segment.account_with(open_files)
         self._set(segments)
 
     def _set(self, segments: list[Segment]) -> None:
@@ -70,15 +80,9 @@ class Segments:
         return segments[max(0, bisect_left(segments, offset, key=lambda each: each.base_offset) - 1) :]
 
     def warm(self, segment: Segment) -> None:
-        """About to read: keep the files of this segment open, and those of few other sealed ones."""
-        if segment is self.active or not segment.is_resting:
-            return
-        self._keep_open(segment)
-
-    def _keep_open(self, segment: Segment) -> None:
-        self._open.append(segment)
-        while len(self._open) > _OPEN_SEALED_SEGMENTS:
-            self._open.pop(0).rest()
+        """About to read or write: its files stay open longer than those of others that were used before."""
+        if not segment.is_resting:
+            self._open_files.use(segment)
 
     def draw_jitter(self, config: LogConfig) -> int:
         """How much sooner a new segment shall roll."""
@@ -93,7 +97,6 @@ class Segments:
         old.write_indexes()
         new = self._create(base_offset, config, wall_ms)
         old.seal()
-        self._keep_open(old)
         self._set([*self.all, new])
 
     def start_over(self, base_offset: int, *, config: LogConfig, wall_ms: int) -> None:
@@ -118,6 +121,7 @@ class Segments:
             for suffix in SUFFIXES:
                 self._files.remove(f"{self._directory}/{base_offset:020d}{suffix}")
             raise
+        segment.account_with(self._open_files)
         # Only now: a flush in another thread that saw it earlier would sync the directory before the files are in it.
         self.names_changed = True
         return segment
@@ -131,8 +135,6 @@ class Segments:
         self._unlink(self.all[keep:])
         last = self.all[keep - 1]
         if last.sealed:
-            if last in self._open:
-                self._open.remove(last)
             last.activate(config, roll_jitter_ms=self.draw_jitter(config))
         self._set(self.all[:keep])
 
@@ -141,7 +143,8 @@ class Segments:
         gone = self.all[:count]
         self._set(self.all[count:])
         for segment in gone:
-            self._close(segment)
+            segment.account_with(None)
+            segment.rest()
             for path in segment.file_names():
                 self._files.replace(path, path + ".deleted")
                 self._renamed.append((wall_ms, path + ".deleted"))
@@ -151,14 +154,21 @@ class Segments:
         """Put a cleaner's segment in the place of those that it was made of; returns their files, renamed to ``.deleted``."""
         at = self.all.index(old[0])
         assert self.all[at : at + len(old)] == list(old) and new.sealed, (old[0].base_offset, self.base_offsets)
+        new.account_with(self._open_files)
         self._set([*self.all[:at], new, *self.all[at + len(old) :]])
         paths = []
         for segment in old:
-            self._close(segment)
+            segment.account_with(None)
+            segment.rest()
             for path in segment.file_names():
                 self._files.replace(path, path + ".deleted")
                 paths.append(path + ".deleted")
         return paths
+
+    @property
+    def awaits_removal(self) -> bool:
+        """Whether files wait for ``remove_renamed``."""
+        return bool(self._renamed)
 
     def remove_renamed(self, wall_ms: int, delay_ms: int) -> int:
         """Remove the files that were renamed at least ``delay_ms`` ago; returns how many. May run in another thread."""
@@ -172,14 +182,15 @@ class Segments:
 
     def _unlink(self, segments: list[Segment]) -> None:
         for segment in reversed(segments):
-            self._close(segment)
+            segment.account_with(None)
+            segment.rest()
             for path in segment.file_names():
                 self._files.remove(path)
 
-    def _close(self, segment: Segment) -> None:
-        if segment in self._open:
-            self._open.remove(segment)
-        segment.rest()
+    def leave(self) -> None:
+        """Another thread may use and close the files from here on. Thread safe."""
+        for segment in self.all:
+            segment.account_with(None)
 
     def close(self) -> None:
         """Close every file, and let ``remove_renamed`` in another thread remove no more: the next opening does."""

@@ -72,6 +72,7 @@ class Observer:
     def check_host(self, process: ReplicaProcess) -> None:
         if not (self.simulation.rhythm.is_night and self.simulation.scheduler.steps % SPARED):
             process.host.check()
+        process.check_open_files()
         for id, replica in process.host.replicas.items():
             if replica.log is not None and replica.role in (Role.LEADER, Role.FOLLOWER):
                 self._check_replica(process, id, replica, replica.log)

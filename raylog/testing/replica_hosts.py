@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raylog.errors import DiskLockedError
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
+from raylog.log.open_files import OpenFiles
 from raylog.log.record_validation import checked
 from raylog.log.removal import remove_folder
 from raylog.metadata.session import ActorIdentity, AlterPartition, AssignedReplica, Assignment, Removal, ReplicaOpened
@@ -82,6 +83,7 @@ class Process:
     host: ReplicaHost
     files: SimulatedFiles
     alive: bool = True
+    open_files: OpenFiles = field(default_factory=lambda: OpenFiles(2))
 
 
 @dataclass
@@ -292,6 +294,7 @@ class Hosts:
                 topic_id=assignment.topic_id,
                 now_ms=WALL_MS + self.now_ms,
                 boot_id="boot",
+                open_files=process.open_files,
             )
         except (OSError, DiskLockedError) as error:
             locked = isinstance(error, DiskLockedError)

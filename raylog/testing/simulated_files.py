@@ -436,6 +436,7 @@ class SimulatedFile:
         self._view = view
         self._inode = inode
         self._open = True
+        view.open_handles += 1
 
     def _enter(self, operation: str) -> SimulatedDisk:
         if not self._open:
@@ -481,6 +482,7 @@ class SimulatedFile:
         return 0, id(self._inode)
 
     def close(self) -> None:
+        self._view.open_handles -= self._open
         self._open = False
 
 
@@ -503,6 +505,7 @@ class SimulatedFiles:
 
     def __init__(self, disk: SimulatedDisk | None = None) -> None:
         self.disk = disk if disk is not None else SimulatedDisk()
+        self.open_handles = 0  # files, not locks
         self._alive = True
 
     def crash(self) -> None:

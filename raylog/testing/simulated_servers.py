@@ -15,6 +15,7 @@ from raylog.errors import DiskLockedError, RaylogError
 from raylog.log.cleaning import Turn
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
+from raylog.log.open_files import FILES_PER_SEGMENT, OpenFiles
 from raylog.log.record_validation import checked
 from raylog.log.removal import remove_folder
 from raylog.metadata.session import (
@@ -89,6 +90,8 @@ from raylog.types import Endpoint, TopicIdPartition, broker_of
 if TYPE_CHECKING:
     from raylog.testing.simulation import Simulation
 
+OPEN_SEGMENTS = 2  # of all logs of a process: hardly any, so that files are closed and opened again all the time
+OPEN_BESIDES = 2 + FILES_PER_SEGMENT  # a scrubbing, and a cleaning: what it reads and what it writes
 BOUND_SLACK_MS = 1_000  # for the records of a Produce to be checked
 EVENTS_WITH_TOKEN = (
     ProduceReceived,
@@ -271,6 +274,7 @@ class ReplicaProcess(ServerProcess):
     def __init__(self, simulation: Simulation, machine: Machine, spec: ActorSpec) -> None:
         super().__init__(simulation, machine, spec)
         self.host = ReplicaHost(self.identity, broker_of(spec.node_id), simulation.host_config)
+        self.open_files = OpenFiles(OPEN_SEGMENTS)
         self.touched: dict[TopicIdPartition, None] = {}
         self._tokens = 0
         self._waiting: dict[int, tuple[ServerEnd, Link, int]] = {}
@@ -459,6 +463,14 @@ class ReplicaProcess(ServerProcess):
 
     # ---------------------------------------------------------------- logs
 
+    def check_open_files(self) -> None:
+        """However many replicas it holds, and whatever they do."""
+        self.open_files.check()
+        allowed = FILES_PER_SEGMENT * OPEN_SEGMENTS + OPEN_BESIDES
+        assert self.files.open_handles <= allowed, (
+            f"{self.name} holds {self.files.open_handles} files open, > {allowed}"
+        )
+
     def _open(self, assignment: Assignment) -> LogOpened:
         directory = f"{self.spec.path}/{assignment.topic}-{assignment.partition}"
         try:
@@ -471,6 +483,7 @@ class ReplicaProcess(ServerProcess):
                 topic_id=assignment.topic_id,
                 now_ms=self.machine.wall_ms(),
                 boot_id=self.machine.boot_id,
+                open_files=self.open_files,
             )
         except (OSError, RaylogError) as error:
             self.simulation.trace(f"{self.name} cannot open {directory}: {error}")
