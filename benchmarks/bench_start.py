@@ -56,8 +56,9 @@ _end_ray(folder)
 class Home:
     """A folder of its own for Ray and the data; every process that is started from it carries a mark."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, brokers: int = BROKERS) -> None:
         self.folder = folder
+        self.brokers = brokers
         self.mark = str(folder)
         kept = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAYLOG_FOLDER")}
         self._environment = kept | {"RAY_TMPDIR": str(folder), MARK: self.mark}
@@ -80,15 +81,21 @@ class Home:
 
     def bare_ray(self) -> float:
         """Seconds until it is there; it is ended again."""
-        return float(self.run("-c", BARE_RAY, self.folder / "bare", BROKERS).splitlines()[-1])
+        return float(self.run("-c", BARE_RAY, self.folder / "bare", self.brokers).splitlines()[-1])
 
     def up(self) -> tuple[float, dict[str, float]]:
         """Seconds until the command returns, and its phases."""
         began = time.monotonic()
-        state = json.loads(self.run("-m", "raylog.cli.main", "up", self.data, "--brokers", BROKERS, "--json"))
+        state = json.loads(self.run("-m", "raylog.cli.main", "up", self.data, "--brokers", self.brokers, "--json"))
         took_s = time.monotonic() - began
         phases: dict[str, float] = state["phases_s"]
         return took_s, phases | {COMMAND: took_s - sum(phases.values())}
+
+    def down(self) -> float:
+        """Seconds until everything has ended cleanly."""
+        began = time.monotonic()
+        self.run("-m", "raylog.cli.main", "down", self.data)
+        return time.monotonic() - began
 
     def processes(self) -> list[psutil.Process]:
         """All that run with the mark."""
@@ -128,9 +135,9 @@ class Home:
 
 
 @contextmanager
-def home() -> Iterator[Home]:
+def home(brokers: int = BROKERS) -> Iterator[Home]:
     folder = Path(tempfile.mkdtemp(prefix="rlb"))  # short: Ray's sockets live in it
-    made = Home(folder)
+    made = Home(folder, brokers)
     try:
         yield made
     finally:
