@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 
-DESCRIPTORS_MAX = 65_536  # what Ray raises its own processes to: more than these serve no number of replicas that one process should hold
+from raylog.log.open_files import DESCRIPTORS_MAX
 
 
 def raise_file_limit() -> int:

@@ -218,8 +218,8 @@ class ReplicaServer:
         self._leaders.close()
         if self._timer is not None:
             self._timer.cancel()
-        for log in self._host.logs():
-            await self._loop.run_in_executor(self._threads, log_work.close_cleanly, log)
+        closing = [self._loop.run_in_executor(self._threads, log_work.close_cleanly, log) for log in self._host.logs()]
+        await asyncio.gather(*closing)
         self._cleaner.stop()
         self._scrubber.stop()
         self._threads.shutdown(wait=True)

@@ -11,14 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from raylog.log.open_files import DESCRIPTORS_MAX, descriptors_for, logs_max_of
+
 GIB = 1024**3
 MIB = 1024**2
 RAY_VERSION_WANTED = (2, 60)
 JAVA_WANTED = 17
-MAP_COUNT_MIN = 65530  # the kernel's own default; each segment of a log that Kafka's tools open needs two maps
+MAP_COUNT_MIN = (
+    65530  # the kernel's own default; raylog maps no log, but each segment that Kafka's tools open needs two maps
+)
 SHM_BYTES_MIN = 128 * MIB  # the embedded cluster's object store is 80 MB
 DISK_FREE_BYTES_MIN = GIB
 OWN_OPEN_FILES = 256  # sockets, Ray's own files and libraries of one server process
+THREADS_OF_A_SERVER = 40  # measured: 31 with a thousand replicas as with one, most of them Ray's
+THREADS_WANTED = 1_000  # Ray's own processes and the servers of a few brokers
 RAY_HEAD_PORT = 6379
 
 
@@ -95,6 +101,12 @@ class Facts:
     """The brokers whose controllers' disks have lost metadata and have not got them back; None where nobody answers."""
     replicas: int = 0
     """How many replicas the folders hold now."""
+    replicas_of_a_disk: int = 0
+    """How many the fullest of their disks holds: one process may hold all of them."""
+    threads_allowed: int = 1 << 30
+    """How many threads this user may have here: the smallest of the machine's, the user's and the container's bounds."""
+    threads_running: int = 0
+    """How many threads there are on the machine now."""
 
 
 def recommended_open_files(workload: Workload) -> int:
@@ -120,6 +132,33 @@ def check_open_files(facts: Facts, workload: Workload) -> Finding:
     return Finding(
         "open files", Level.WARNING, found, f"echo '{line}' | sudo tee -a /etc/security/limits.conf   # log in again"
     )
+
+
+def check_replicas(facts: Facts, workload: Workload) -> Finding:
+    """A process refuses logs for which it would have no file descriptors (``raylog.log.open_files``)."""
+    allowed = min(facts.open_files_hard, DESCRIPTORS_MAX)
+    held, wanted = facts.replicas_of_a_disk, max(facts.replicas_of_a_disk, workload.partitions)
+    room = logs_max_of(allowed)
+    found = f"with {allowed} open files a process may hold {room} replicas; "
+    found += f"the fullest disk has {held}" if held >= workload.partitions else f"{wanted} are planned"
+    if room >= wanted:
+        return Finding("replicas per process", Level.OK, found)
+    if wanted > logs_max_of(DESCRIPTORS_MAX):
+        remedy = "raylog actors add   # on that disk: several processes then hold what one cannot"
+    else:
+        line = f"* - nofile {max(descriptors_for(wanted), 65536)}"
+        remedy = f"echo '{line}' | sudo tee -a /etc/security/limits.conf   # log in again, before Ray starts"
+    return Finding("replicas per process", Level.FAILURE if room < held else Level.WARNING, found, remedy)
+
+
+def check_threads(facts: Facts, workload: Workload) -> Finding:
+    left = facts.threads_allowed - facts.threads_running
+    found = f"{facts.threads_running} threads run, {facts.threads_allowed} are allowed"
+    if left >= THREADS_WANTED:
+        return Finding("threads", Level.OK, found)
+    level = Level.FAILURE if left < THREADS_OF_A_SERVER else Level.WARNING
+    remedy = "ulimit -u unlimited; sudo sysctl -w kernel.threads-max=100000 kernel.pid_max=100000   # in a container: --pids-limit=-1"
+    return Finding("threads", level, f"{found}; a broker of three processes and Ray take {THREADS_WANTED}", remedy)
 
 
 def check_map_count(facts: Facts, workload: Workload) -> Finding:
@@ -238,6 +277,8 @@ def check_controllers(facts: Facts, workload: Workload) -> list[Finding]:
 
 CHECKS: Sequence[Callable[[Facts, Workload], Finding | list[Finding]]] = (
     check_open_files,
+    check_replicas,
+    check_threads,
     check_map_count,
     check_shm,
     check_disks,

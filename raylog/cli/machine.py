@@ -52,6 +52,9 @@ def look(folders: Sequence[Path]) -> Facts:
         damaged_logs=_damaged_logs(folders),
         recovering_controllers=_recovering_controllers(folders),
         replicas=sum(map(count_replicas, folders)),
+        replicas_of_a_disk=max(map(count_replicas_of_a_disk, folders), default=0),
+        threads_allowed=_threads_allowed(),
+        threads_running=int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2]),
     )
 
 
@@ -111,6 +114,24 @@ def look_at_disk(folder: Path) -> DiskFacts:
 def count_replicas(folder: Path) -> int:
     """The replicas in a disk's folder, or in those of an embedded cluster."""
     return sum(1 for disk in (folder, *folder.glob("broker-*")) for _ in disk.glob("*-*/partition.metadata"))
+
+
+def count_replicas_of_a_disk(folder: Path) -> int:
+    """The same of the fullest disk."""
+    return max(sum(1 for _ in disk.glob("*-*/partition.metadata")) for disk in (folder, *folder.glob("broker-*")))
+
+
+def _threads_allowed() -> int:
+    bounds = [int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("threads-max", "pid_max")]
+    bounds.append(_unlimited(resource.getrlimit(resource.RLIMIT_NPROC)[0]))
+    for path in ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"):
+        try:
+            text = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            bounds.append(int(text))
+    return min(bounds)
 
 
 def _unlimited(limit: int) -> int:

@@ -30,6 +30,7 @@ from raylog.log.files import File
 
 FILES_PER_SEGMENT = 3  # the records and two indexes
 OWN_DESCRIPTORS = 256  # sockets, threads at work, Ray's own files and libraries
+DESCRIPTORS_MAX = 65_536  # a process asks for no more, as Ray's own don't
 SEGMENTS_MIN = 16
 SEGMENTS_MAX = 4_096  # more save nothing: what is opened seldom is opened cheaply
 

@@ -20,7 +20,15 @@ from raylog.cli.checks import (
     judge,
     recommended_open_files,
 )
-from raylog.cli.machine import SERVER_ACTORS, count_replicas, damaged_logs, look, look_at_disk, recovering_controllers
+from raylog.cli.machine import (
+    SERVER_ACTORS,
+    count_replicas,
+    count_replicas_of_a_disk,
+    damaged_logs,
+    look,
+    look_at_disk,
+    recovering_controllers,
+)
 
 HEALTHY = Facts(
     open_files_soft=65536,
@@ -54,7 +62,7 @@ def test_a_healthy_machine_needs_nothing() -> None:
     findings = findings_of(HEALTHY)
     assert {finding.level for finding in findings.values()} == {Level.OK}
     assert {finding.remedy for finding in findings.values()} == {""}
-    assert len(findings) == 11
+    assert len(findings) == 13
 
 
 @pytest.mark.parametrize(
@@ -73,6 +81,35 @@ def test_a_healthy_machine_needs_nothing() -> None:
             Level.WARNING,
             "1024",
             "nofile 65536' | sudo tee",
+        ),
+        (
+            {"replicas_of_a_disk": 4_000, "open_files_hard": 4_096},
+            "replicas per process",
+            Level.FAILURE,
+            "the fullest disk has 4000",
+            "nofile 65536' | sudo tee",
+        ),
+        (
+            {"open_files_hard": 256},
+            "replicas per process",
+            Level.WARNING,
+            "100 are planned",
+            "nofile 65536' | sudo tee",
+        ),
+        (
+            {"replicas_of_a_disk": 90_000},
+            "replicas per process",
+            Level.FAILURE,
+            "a process may hold 52992 replicas",
+            "raylog actors add",
+        ),
+        ({"threads_allowed": 500, "threads_running": 100}, "threads", Level.WARNING, "500 are allowed", "ulimit -u"),
+        (
+            {"threads_allowed": 110, "threads_running": 100},
+            "threads",
+            Level.FAILURE,
+            "110 are allowed",
+            "kernel.pid_max",
         ),
         ({"map_count": 1000}, "memory maps", Level.WARNING, "1000", "sysctl -w vm.max_map_count=262144"),
         ({"shm_free_bytes": 10 * MIB}, "/dev/shm", Level.WARNING, "10 MiB of 2,048 MiB", "ls -lS /dev/shm"),
@@ -168,6 +205,7 @@ def test_replicas_are_counted_in_a_disk_and_in_an_embedded_cluster(tmp_path: Pat
         (tmp_path / folder).mkdir(parents=True)
     for folder in ("broker-0/flights-0", "broker-0/flights-1", "broker-1/flights-0"):
         (tmp_path / folder / "partition.metadata").touch()
+    assert (count_replicas_of_a_disk(tmp_path), count_replicas_of_a_disk(tmp_path / "x")) == (2, 0)
     assert (count_replicas(tmp_path), count_replicas(tmp_path / "broker-0"), count_replicas(tmp_path / "x")) == (
         3,
         2,
