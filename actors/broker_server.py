@@ -33,7 +33,7 @@ from raylog.wire.server import Limits, Server
 
 logger = logging.getLogger("raylog.broker")
 
-NOTICE_POLL_S = 0.3  # leaders have left within a second of the notice
+NOTICE_POLL_S = 0.5  # leaders have left within a second of the notice
 
 
 class BrokerServer:

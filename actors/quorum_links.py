@@ -1,6 +1,6 @@
 """A controller's links to the other controllers: finds them, keeps one way to each, and says who joined, left and died.
 
-It dials every address in its disk's ``meta.properties`` but its own, again and again, and asks whoever answers which disk it is: addresses
+It dials every address in its disk's ``meta.properties`` but its own, again and again (``Pace``), and asks whoever answers which disk it is: addresses
 only help to find voters, directory ids name them. Both sides dial, so two controllers may have two connections; a message takes the own
 one if it is open, else the other's. Messages to a peer without a link are dropped, for the quorum says again what matters.
 
@@ -19,6 +19,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from raylog.errors import DisconnectedError, RaylogError
@@ -36,7 +37,29 @@ logger = logging.getLogger("raylog.controller")
 OPEN_TIMEOUT_MS = 1_000
 RETRY_FIRST_S = 0.02
 RETRY_MAX_S = 0.5
-ADDRESSES_INTERVAL_S = 0.1  # how often the addresses are read again; a small file in the page cache
+ADDRESSES_INTERVAL_S = (
+    0.1  # how often the addresses are read again while something moves; a small file in the page cache
+)
+SETTLED_INTERVAL_S = 2.0  # and while nothing does
+SETTLED_AFTER_S = 10.0
+
+
+class Pace:
+    """How soon the addresses are worth another look: at once after a link or an address has come or gone, seldom when all is quiet.
+
+    A controller that has moved writes its new address before anybody can know it, and whoever was linked to it has lost the link.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self._moved_s = now_s
+
+    def moved(self, now_s: float) -> None:
+        """A link or an address has come or gone."""
+        self._moved_s = now_s
+
+    def interval_s(self, now_s: float) -> float:
+        """Until the next look."""
+        return ADDRESSES_INTERVAL_S if now_s - self._moved_s < SETTLED_AFTER_S else SETTLED_INTERVAL_S
 
 
 class QuorumLinks:
@@ -63,6 +86,7 @@ class QuorumLinks:
         self._endpoints: dict[uuid.UUID, Endpoint] = {}
         self._dialling: dict[Endpoint, asyncio.Task[None]] = {}
         self._finding: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()  # a link has come or gone
         self._stopping = False
 
     def start(self, own: Endpoint) -> None:
@@ -123,6 +147,7 @@ class QuorumLinks:
         if known is not None and incarnation > known:
             self._on_event(PeerLeft(peer, is_dead=True))
             was_linked = False
+        self._moved.set()
         if not was_linked:
             self._on_event(PeerJoined(peer))
 
@@ -141,12 +166,15 @@ class QuorumLinks:
 
     def _closed(self, stream: QuorumStream, reason: Exception | None) -> None:
         peer = stream.directory_id
+        self._moved.set()
         if self._forget(stream) and not self._stopping and peer not in self._dialled and peer not in self._accepted:
             self._on_event(PeerLeft(peer, is_dead=False))
 
     # ------------------------------------------------------------------ dialling
 
     async def _find(self) -> None:
+        loop = asyncio.get_running_loop()
+        pace, before = Pace(loop.time()), None
         while True:
             try:
                 disk = read_disk(self._disk)
@@ -159,7 +187,17 @@ class QuorumLinks:
                     self._dialling[endpoint] = asyncio.get_running_loop().create_task(self._keep(endpoint))
                 for endpoint in sorted(self._dialling.keys() - wanted, key=str):
                     self._dialling.pop(endpoint).cancel()
-            await asyncio.sleep(ADDRESSES_INTERVAL_S)
+                if wanted != before or self._moved.is_set():
+                    pace.moved(loop.time())
+                before = wanted
+            self._moved.clear()
+            interval_s = pace.interval_s(loop.time())
+            if interval_s <= ADDRESSES_INTERVAL_S:
+                await asyncio.sleep(interval_s)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._moved.wait()
 
     async def _keep(self, endpoint: Endpoint) -> None:
         """Dial, again when the link ends, for as long as that address is among the controllers'."""

@@ -162,6 +162,8 @@ class Quorum:
     def next_deadline_ms(self) -> int | None:
         """When ``tick`` has something to do; None: not until a message comes."""
         if self.role is Role.LEADER:
+            if not self._progress:
+                return None  # a sole voter says nothing to anybody
             lost_ms = self._majority_lost_ms()
             return self._heartbeat_deadline_ms if lost_ms is None else min(self._heartbeat_deadline_ms, lost_ms)
         return self._timer.deadline_ms if self._takes_part else None

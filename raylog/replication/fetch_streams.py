@@ -8,7 +8,7 @@ that is newly followed does not wait for the fetch in flight: that one is given 
 id) and another leaves at once. Assignments come in bursts, hence one millisecond to collect them.
 
 The leader answers as soon as there is news of any partition, so how long a fetch may wait only says how often a quiet stream asks in
-vain, each time for all that it follows. The wait doubles with each answer that brings nothing, up to eight times
+vain, each time for all that it follows. The wait doubles with each answer that brings nothing, up to sixteen times
 ``replica.fetch.wait.max.ms``, and stays well below what makes a follower lag; with the first news, a new assignment or a failure it
 is the short one again.
 
@@ -29,8 +29,8 @@ from raylog.replication.throttle import UNLIMITED
 from raylog.types import Endpoint, TopicIdPartition
 
 COLLECT_MS = 1
-LONGER_WAITS_MAX = 3  # doublings
-WAITS_PER_LAG = 6  # so many fit into replica.lag.time.max.ms
+LONGER_WAITS_MAX = 4  # doublings
+WAITS_PER_LAG = 4  # so many fit into replica.lag.time.max.ms
 HELD_BACK_WAIT_MS = 5
 
 
