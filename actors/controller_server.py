@@ -571,7 +571,8 @@ class ControllerServer:
         epoch = self._controller.controller_epoch
         for session in exits:
             session.send(Exit(epoch, SHUT_DOWN))
-        deadline = self._loop.time() + SHUTDOWN_PATIENCE_S
+        fullest = max((len(ids) for ids in self._controller.image.assigned.values()), default=0)
+        deadline = self._loop.time() + shutdown_patience_s(fullest)
         while self._sessions and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
         self._loop.call_later(0.1, lambda: self._loop.create_task(self._finish()))
@@ -598,6 +599,11 @@ class ControllerServer:
     async def _finish(self) -> None:
         self._stopping = False
         await self.stop(SHUT_DOWN)
+
+
+def shutdown_patience_s(replicas: int) -> float:
+    """How long a process may take to close so many logs cleanly; each is flushed."""
+    return SHUTDOWN_PATIENCE_S + private.LOG_CLOSING_S * replicas
 
 
 def _refuse(request: Request, reply: ControllerReply) -> None:

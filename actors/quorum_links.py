@@ -1,7 +1,8 @@
 """A controller's links to the other controllers: finds them, keeps one way to each, and says who joined, left and died.
 
-It dials every address in its disk's ``meta.properties`` but its own, again and again (``Pace``), and asks whoever answers which disk it is: addresses
-only help to find voters, directory ids name them. Both sides dial, so two controllers may have two connections; a message takes the own
+It dials every address in its disk's ``meta.properties`` but its own, again and again, and asks whoever answers which disk it is: addresses
+only help to find voters, directory ids name them. The addresses are read anew, often while something moves and seldom while nothing does
+(``Pace``). Both sides dial, so two controllers may have two connections; a message takes the own
 one if it is open, else the other's. Messages to a peer without a link are dropped, for the quorum says again what matters.
 
 When a link that was dialled ends, the address is dialled again at once. Refused, closed before the handshake ended, or answered by a

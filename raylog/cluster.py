@@ -70,11 +70,12 @@ from raylog.placement.ray_connection import (
 )
 from raylog.starting import Standing, Start
 from raylog.types import Endpoint
-from raylog.wire.private import ClusterStatus, DescribeQuorum, RegisterDisks, Shutdown
+from raylog.wire.private import LOG_CLOSING_S, ClusterStatus, DescribeQuorum, RegisterDisks, Shutdown
 
 DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"
 _STATUS_S = 10.0
+_SHUTDOWN_S = 60.0
 _REFUSALS_S = 2.0  # for which a cluster is asked whose controllers refuse connections: one may be starting again
 
 logger = logging.getLogger("raylog")
@@ -163,13 +164,16 @@ class Cluster:
             raise ClusterError(f"no controller answers ({'; '.join(failures)}): start the cluster with `raylog up`")
         return max(told, key=lambda quorum: (quorum["leader_epoch"], quorum["high_watermark"]))
 
-    def shutdown(self, timeout_s: float = 60) -> None:
+    def shutdown(self, timeout_s: float | None = None) -> None:
         """End every server cleanly and, if ``init`` started Ray, Ray too. Data stays; ``init`` on the folder brings it back.
 
-        Idempotent. Afterwards this handle refuses everything with ClosedError.
+        ``timeout_s`` None: a minute, and 20 ms more for each replica, whose log has to be flushed. Idempotent. Afterwards this handle
+        refuses everything with ClosedError.
         """
         if self._is_shut_down:
             return
+        if timeout_s is None:
+            timeout_s = _SHUTDOWN_S + LOG_CLOSING_S * self._replicas()
         self._is_shut_down = True
         with _lock:
             if self.folder is not None:
@@ -183,6 +187,14 @@ class Cluster:
             import ray
 
             ray.shutdown()
+
+    def _replicas(self) -> int:
+        """How many there are; 0 where nobody says."""
+        try:
+            status = self.status()
+        except RaylogError:
+            return 0
+        return sum(len(partition["replicas"]) for topic in status["topics"] for partition in topic["partitions"])
 
     def _live_address(self) -> ClusterAddress:
         if self._is_shut_down:

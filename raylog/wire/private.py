@@ -170,6 +170,9 @@ class DisksRegistered:
     API_KEY: ClassVar[int]
 
 
+LOG_CLOSING_S = 0.02  # how long a shutdown may take for each log that a process holds
+
+
 @request_of(SHUTDOWN)
 @dataclass(frozen=True, slots=True)
 class Shutdown:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
-from raylog.actors import log_work
+from raylog.actors import controller_server, log_work
 from raylog.actors.replica_server import ReplicaServer
 from raylog.client.sync import call
 from raylog.log.log import Log
 from raylog.metadata.session import SHUT_DOWN
+from raylog.wire import private
 from raylog.wire.private import Shutdown
 
 pytestmark = pytest.mark.core
@@ -31,10 +33,32 @@ def test_a_server_keeps_its_session_until_its_logs_are_closed(faulty: Any, monke
 
     monkeypatch.setattr(log_work, "close_cleanly", closing)
     call(faulty.running.address, Shutdown(), timeout_s=60)
-    running = faulty.running
+    await_end(faulty.running)
+    assert kept and all(kept)
+
+
+def await_end(running: Any) -> None:
     for broker, controller in running.controllers.items():
         assert running._loops[broker].run(controller.ended()) == SHUT_DOWN
     servers = list(running.launcher.servers.values())
     running.launcher.servers.clear()  # ended already
     assert all(running.run(server.ended()) == SHUT_DOWN for server in servers)
-    assert kept and all(kept)
+
+
+def test_a_shutdown_waits_longer_where_there_are_more_logs_to_close(
+    faulty: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty.make_topic()
+    close = log_work.close_cleanly
+    sessions = len(faulty.running.controller._sessions)
+
+    def closing(log: Log) -> None:
+        time.sleep(0.3)
+        close(log)
+
+    monkeypatch.setattr(log_work, "close_cleanly", closing)
+    monkeypatch.setattr(controller_server, "SHUTDOWN_PATIENCE_S", 0.0)
+    monkeypatch.setattr(private, "LOG_CLOSING_S", 60.0)
+    done = call(faulty.running.address, Shutdown(), timeout_s=60)
+    assert done.stopped == sessions, "nobody was given up"
+    await_end(faulty.running)
