@@ -24,6 +24,7 @@ behind the end; the producers' states are as of the end.
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -130,7 +131,7 @@ class Log:
         try:
             where = f"{topic}-{partition}"
             log = cls(found, files, directory, config, topic_id, boot_id, where, now_ms, roll_jitter, open_files)
-            log.checkpoint(flush=True)
+            log._make_durable(found)
         except BaseException:
             found.lock.close()
             open_files.log_closed()
@@ -183,6 +184,20 @@ class Log:
         self._flushed_always = config.flush_messages == 1
         self._checkpoint_is_behind = False  # the recovery point on the disk may be above the real one
         self._recent = RecentAppends()
+
+    def _make_durable(self, found: Opened) -> None:
+        """End an opening: what it found and made survives a loss of power.
+
+        The first checkpoint of an empty log is not flushed: without one, the next opening trusts the log no more than with this one.
+        The folder's own name comes last, when its journal is most likely written already: many logs are made at once, and a disk
+        that others use is slow to flush.
+        """
+        is_empty = found.report.condition is Condition.MISSING
+        self.checkpoint(flush=not is_empty)
+        if is_empty:
+            self.files.sync_directory(self.directory)
+        if found.is_new_folder:
+            self.files.sync_directory(os.path.dirname(self.directory))
 
     # ------------------------------------------------------------------ facts
 

@@ -54,6 +54,8 @@ class Opened:
     recovery_point: int
     cleaner_point: int = 0
     compacted_end: int = 0
+    is_new_folder: bool = False
+    """It had no topic id: its own name may not be on the disk yet."""
 
 
 def opened(
@@ -80,8 +82,7 @@ def opened(
             other = None
         if other is None:
             write_topic_id(files, directory, topic_id)
-            files.sync_directory(os.path.dirname(directory))
-        return _opened(
+        found = _opened(
             directory,
             lock,
             report,
@@ -92,6 +93,8 @@ def opened(
             adopted=adopted,
             is_kafkas=is_kafkas,
         )
+        found.is_new_folder = other is None
+        return found
     except OSError as error:
         lock.close()
         raise _unusable(error, directory) from error

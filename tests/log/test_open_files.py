@@ -13,9 +13,10 @@ from raylog.log.config import LogConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.log.log import Log
 from raylog.log.open_files import FILES_PER_SEGMENT, OpenFiles, TooManyLogs, descriptors_for, logs_max_of
+from raylog.metadata.session import Condition
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode_values
-from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles
+from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles, WorstLuck
 
 TOPIC_ID = uuid.UUID(int=7)
 SMALL = LogConfig(segment_bytes=400, segment_index_bytes=4096, index_interval_bytes=1)
@@ -220,3 +221,36 @@ def test_descriptors_of_real_files_stay_within_the_bound(tmp_path: Path) -> None
     for log in logs:
         log.close()
     assert count() == before
+
+
+def test_a_new_log_waits_for_the_disk_three_times_and_an_old_one_twice() -> None:
+    files, open_files = SimulatedFiles(), OpenFiles(2)
+    files.make_directory("/disk")
+    waits: list[tuple[str, str]] = []
+
+    def note(operation: str, path: str) -> None:
+        if operation in ("flush", "sync_directory"):
+            waits.append((operation, path))
+
+    files.disk.fault = note
+    log = opened(files, open_files)
+    assert waits == [
+        ("flush", "/disk/t-0/partition.metadata.tmp"),
+        ("sync_directory", "/disk/t-0"),
+        ("sync_directory", "/disk"),
+    ]
+    log.close(clean=False)
+    waits.clear()
+    opened(files, open_files)
+    assert len(waits) == 2
+
+
+def test_a_new_log_is_there_after_a_loss_of_power_and_nobody_trusts_it() -> None:
+    disk = SimulatedDisk()
+    files = disk.files()
+    files.make_directory("/disk")
+    files.sync_directory("/")
+    opened(files, OpenFiles(2)).close(clean=False)
+    disk.lose_power(WorstLuck())
+    found = opened(disk.files(), OpenFiles(2))
+    assert found.condition is Condition.SUSPECT and found.log_end_offset == 0
