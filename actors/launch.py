@@ -31,7 +31,7 @@ from typing import Any
 
 import ray
 
-from raylog.actors.ray_actors import RAY_CLASSES
+from raylog.actors.ray_classes import RAY_CLASSES
 from raylog.actors.ray_launcher import CONTROLLER_PREFIX, pinned
 from raylog.actors.spec import ServerSpec
 from raylog.errors import ClusterError, RaylogError

@@ -1,4 +1,4 @@
-"""The Ray classes: each a plain server and the few lines that make it an actor.
+"""The actors' classes: each a plain server and the few lines that make it an actor. (``ray_classes`` makes Ray's of them.)
 
 ``__init__`` only stores its arguments (an ``__init__`` that raises makes an actor dead for good); ``start`` opens the
 server on the actor's own event loop, which is uvloop's, and returns where it listens. A server that ends by itself (told to
@@ -174,11 +174,3 @@ class ControllerActor(ServerActor):
 
         self._launcher = RayLauncher(self._spec.host)
         return ControllerServer(spec, launcher=self._launcher)
-
-
-RAY_CLASSES: dict[str, Any] = {
-    "replica": ray.remote(PartitionReplicaActor),
-    "coordinator": ray.remote(CoordinatorActor),
-    "broker": ray.remote(BrokerActor),
-    "controller": ray.remote(ControllerActor),
-}

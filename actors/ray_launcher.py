@@ -15,7 +15,6 @@ from typing import Any
 
 import ray
 
-from raylog.actors.ray_actors import RAY_CLASSES
 from raylog.actors.spec import ServerSpec
 from raylog.placement.disks import encode_id
 from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group, remove_group
@@ -89,6 +88,8 @@ class RayLauncher:
         Raises Ray's error if it died before that; afterwards its session tells. It is waited for ``JOIN_PATIENCE_S`` to be known. Blocks
         as long as Ray has no place for the actor: a disk whose node is away, a head that is away.
         """
+        from raylog.actors.ray_classes import RAY_CLASSES
+
         name = f"raylog:{encode_id(spec.directory_id)}:{spec.node_id}:{spec.incarnation}"
         spec = replace(spec, host=self._host)
         handle = RAY_CLASSES[kind].options(max_restarts=0, **pinned(spec.directory_id, name=name)).remote(spec)

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import raylog
-from raylog.actors.ray_actors import RAY_CLASSES
+from raylog.actors.ray_classes import RAY_CLASSES
 from raylog.client.admin import NewTopic
 
 WAIT_S = 60.0

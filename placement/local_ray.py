@@ -57,11 +57,13 @@ def is_endpoint(address: str) -> bool:
     return bool(host) and port.isdecimal()
 
 
-def is_child_of_raylet(pid: int) -> bool:
-    """Whether the Ray that started this process of this machine still lives: Ray's processes are children of its raylet."""
+def is_of_a_raylet(pid: int) -> bool:
+    """Whether the Ray that started this process of this machine still lives.
+
+    Ray's processes are children of its raylet, or of a fork server that is one and ends with it.
+    """
     try:
-        parent = psutil.Process(pid).parent()
-        return parent is not None and parent.name() == "raylet"
+        return any(ancestor.name() == "raylet" for ancestor in psutil.Process(pid).parents())
     except psutil.Error:
         return False
 
@@ -75,12 +77,16 @@ def coming_up(gcs_address: str) -> int:
 
     What a process uses beyond ``COMES_UP_CPU_S`` is work, or idling, and does not count.
     """
+    parents: dict[int, int] = {}
     raylets = set()
-    workers: list[tuple[int, float]] = []
+    used_s: dict[int, float] = {}
     for process in psutil.process_iter(["ppid", "name", "cmdline", "cpu_times"]):
         info = process.info
+        parents[process.pid] = info["ppid"]
         if info["name"] == "raylet" and f"--gcs-address={gcs_address}" in (info["cmdline"] or ()):
             raylets.add(process.pid)
         elif info["cpu_times"] is not None:
-            workers.append((info["ppid"], info["cpu_times"].user + info["cpu_times"].system))
-    return sum(int(10 * min(used_s, COMES_UP_CPU_S)) for parent, used_s in workers if parent in raylets)
+            used_s[process.pid] = info["cpu_times"].user + info["cpu_times"].system
+    started = {pid for pid in used_s if parents[pid] in raylets}
+    started |= {pid for pid in used_s if parents[pid] in started}  # by a fork server
+    return sum(int(10 * min(used_s[pid], COMES_UP_CPU_S)) for pid in started)

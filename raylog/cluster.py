@@ -56,7 +56,7 @@ from raylog.placement.disks import (
 from raylog.placement.listeners import listeners_of_brokers
 from raylog.placement.local_ray import (
     coming_up,
-    is_child_of_raylet,
+    is_of_a_raylet,
     running_ray,
 )
 from raylog.placement.ray_connection import (
@@ -498,7 +498,7 @@ def _running(home: Path, name: str, count: int) -> Cluster | None:
     except RaylogError:
         return None
     all_live = {broker["id"] for broker in status["brokers"] if broker["live"]} >= {disk.broker_id for disk in disks}
-    return cluster if all_live and is_child_of_raylet(status["controller"]["pid"]) else None
+    return cluster if all_live and is_of_a_raylet(status["controller"]["pid"]) else None
 
 
 # ------------------------------------------------------------------ disks

@@ -351,7 +351,7 @@ def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: 
     if port != RAY_HEAD_PORT:
         notice(f"port {RAY_HEAD_PORT} is taken: Ray's head listens on {port}")
     command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--disable-usage-stats"),
+        *(sys.executable, "-m", "raylog.placement.ray_start", "start", "--head", "--disable-usage-stats"),
         *(f"--port={port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"),
         *(f"--object-store-memory={OBJECT_STORE_BYTES}",),
         f"--resources={json.dumps(node_resources(disk.path for disk in disks))}",

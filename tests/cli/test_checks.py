@@ -215,7 +215,7 @@ def test_replicas_are_counted_in_a_disk_and_in_an_embedded_cluster(tmp_path: Pat
 
 @pytest.mark.core
 def test_the_processes_of_every_kind_of_server_are_looked_at() -> None:
-    from raylog.actors.ray_actors import RAY_CLASSES
+    from raylog.actors.ray_classes import RAY_CLASSES
 
     assert {each.__ray_metadata__.class_name for each in RAY_CLASSES.values()} == set(SERVER_ACTORS)
 

@@ -1,0 +1,171 @@
+"""The process that server actors are forked from: ``python -P -m raylog.actors.fork_server LOCK LISTENER RAYLET SCRIPT …``.
+
+The first worker of a raylet becomes it (``raylog.placement.worker_setup`` tells how). It imports Ray
+and raylog's servers once, and then forks a process for each request: its own first, whose script and
+arguments are on its command line, then those that come over its socket. A forked process takes over
+the arguments and the environment of its request and runs Ray's worker script. From there on it is a
+worker like any other.
+
+The first three arguments are file descriptors: the lock that makes this the only fork server of its
+raylet, the socket, and the raylet's process. The fork server ends when the raylet has ended. Until
+then it waits, and does nothing.
+
+Forking is refused where it would not be safe, and the workers start in Ray's own way: where an import
+has started a thread, and where one has drawn random numbers in Ray's C++ code, because all forked
+processes would go on with the same numbers, and so give the same ids to different objects.
+"""
+
+from __future__ import annotations
+
+import gc
+
+if __name__ == "__main__":
+    gc.disable()
+    from raylog.actors.spared_imports import spare_imports_in_servers
+
+    spare_imports_in_servers()
+
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+REQUEST_TIMEOUT_S = 10.0
+PRELOADED = (
+    "ray",
+    "raylog.actors.ray_actors",
+    "raylog.actors.freed_memory",
+    "raylog.actors.controller_server",
+    "raylog.actors.ray_launcher",
+    "raylog.actors.broker_server",
+    "raylog.actors.ray_notices",
+    "raylog.actors.replica_server",
+)
+"""What the servers of all roles need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """What the fork server holds, and a forked process lets go of."""
+
+    lock: int
+    listener: int
+    raylet: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One that is to be forked."""
+
+    arguments: list[str]  # the script, and what it is given
+    environment: dict[str, str]
+
+
+def preload() -> None:
+    """Import them, and let no garbage collection of a forked process look through them again."""
+    for name in PRELOADED:
+        import_module(name)
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def why_not_fork() -> str | None:
+    """What keeps this process from being forked."""
+    if len(os.listdir("/proc/self/task")) > 1:
+        return "an import has started a thread"
+    if _drawn_by_a_forked_process() == _drawn_by_a_forked_process():
+        return "an import has drawn random numbers in Ray, and forked processes would draw the same ones"
+    return None
+
+
+def _drawn_by_a_forked_process() -> bytes:
+    """A random id of Ray's. This process must not draw one itself."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        from ray import ObjectRef
+
+        os.write(writing, ObjectRef.from_random().binary())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as drawn:
+        found = drawn.read()
+    os.waitpid(pid, 0)
+    return found
+
+
+def serve(held: Descriptors, first: Worker) -> Worker | None:
+    """Returns in each forked process: which worker it is. In this one None, when the raylet has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forked processes
+    if os.fork() == 0:
+        _let_go(held)
+        return first
+    waiting = select.poll()
+    waiting.register(held.listener, select.POLLIN)
+    waiting.register(held.raylet, select.POLLIN)
+    with socket.socket(fileno=os.dup(held.listener)) as listener:
+        while held.raylet not in dict(waiting.poll()):
+            connection, _ = listener.accept()
+            with connection:
+                worker = _read(connection)
+                if worker is None:
+                    continue
+                try:
+                    pid = os.fork()
+                except OSError:
+                    continue  # whoever asked finds the connection closed and goes another way
+                if pid == 0:
+                    _let_go(held)
+                    return worker
+                connection.send(b"f")
+    return None
+
+
+def _let_go(held: Descriptors) -> None:
+    os.setpgid(0, 0)  # as the raylet does: when a worker ends, the raylet ends all of the worker's group
+    for descriptor in (held.lock, held.listener, held.raylet):
+        os.close(descriptor)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def _read(connection: socket.socket) -> Worker | None:
+    """None if whoever asked is gone."""
+    received = bytearray()
+    connection.settimeout(REQUEST_TIMEOUT_S)
+    try:
+        connection.send(b"a")
+        while part := connection.recv(1 << 16):
+            received += part
+        arguments, environment = json.loads(received)
+    except (OSError, ValueError):
+        return None
+    return Worker(arguments, environment)
+
+
+def main(given: Sequence[str]) -> None:
+    held = Descriptors(*map(int, given[:3]))
+    for descriptor in (held.lock, held.listener, held.raylet):
+        os.set_inheritable(descriptor, False)
+    first = Worker(list(given[3:]), dict(os.environ))
+    preload()
+    if reason := why_not_fork():
+        os.write(held.lock, reason.encode())
+        os.execv(sys.executable, [sys.executable, *first.arguments])
+    worker = serve(held, first)
+    if worker is None:
+        return
+    os.environ.clear()
+    os.environ.update(worker.environment)
+    sys.argv = worker.arguments
+    runpy.run_path(worker.arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
