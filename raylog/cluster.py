@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,6 @@ from raylog.errors import (
     ClusterError,
     ConfigError,
     DisconnectedError,
-    DiskError,
     ProtocolError,
     RayError,
     RaylogError,
@@ -44,15 +43,10 @@ from raylog.metadata.broker_configs import for_all_brokers
 from raylog.placement.disks import (
     Disk,
     differs,
-    disk_path,
-    encode_id,
-    format_disk,
-    new_id,
-    open_disk,
-    read_disk,
     set_listeners,
     with_controllers,
 )
+from raylog.placement.embedded_disks import existing_disks, prepare_disks
 from raylog.placement.listeners import listeners_of_brokers
 from raylog.placement.local_ray import (
     coming_up,
@@ -281,18 +275,20 @@ def start_cluster(
     name: str = DEFAULT_NAME,
     log_to_driver: bool = False,
     launcher: Launcher | None = None,
+    asked: Future[Cluster | None] | None = None,
 ) -> Cluster:
     """What ``init`` does, with a patience and reports of the caller's.
 
     With a ``launcher``, the caller has just started the Ray at ``ray_address``: this process does not connect to it.
+    ``asked``: what ``running_cluster`` returns, where the caller has asked already.
     """
     timeout_s = start.patience.still_s
     home = Path(folder).expanduser().resolve()
     wanted = listeners_of_brokers(brokers, listeners, advertised_listeners)
     brokers_configs = for_all_brokers(configs)
     with _lock:
-        running = _running(home, name, brokers * disks_per_broker)
-        if running is not None and any(differs(disk, wanted) for disk in _existing(home)):
+        running = asked.result() if asked is not None else running_cluster(home, name, brokers * disks_per_broker)
+        if running is not None and any(differs(disk, wanted) for disk in existing_disks(home)):
             raise ClusterError("the cluster runs with other listeners: shut it down before they are changed")
         existing = _clusters.get(home)
         if running is not None and len(running.address.bootstrap) >= (controllers or 1):
@@ -425,7 +421,7 @@ def find(
         if ray_address is not None:
             raise ConfigError("a cluster is found by its folder or by its Ray's address: give one of the two")
         home = Path(folder).expanduser().resolve()
-        disks = _existing(home)
+        disks = existing_disks(home)
         if not disks:
             raise ClusterError(f"no cluster under {home}: start one with raylog.init({str(folder)!r}) or `raylog up`")
         return Cluster(_address(name, disks[0]), folder=home)
@@ -484,12 +480,12 @@ def _credentials(where: str, controllers: Sequence[str], deadline: Deadline) -> 
     )
 
 
-def _running(home: Path, name: str, count: int) -> Cluster | None:
+def running_cluster(home: Path, name: str, count: int) -> Cluster | None:
     """The cluster that this process or another one has started on the folder, if it lives and has that many disks.
 
     What a killed program leaves behind may answer for a moment longer than its Ray lives; it is waited for, not used.
     """
-    disks = _existing(home)
+    disks = existing_disks(home)
     if len(disks) < count or not all(disk.controllers for disk in disks):
         return None
     cluster = Cluster(_address(name, disks[0]), folder=home)
@@ -502,44 +498,6 @@ def _running(home: Path, name: str, count: int) -> Cluster | None:
 
 
 # ------------------------------------------------------------------ disks
-
-
-def _existing(home: Path) -> list[Disk]:
-    paths = sorted(home.glob("broker-*"), key=lambda path: (len(path.name), path.name)) if home.is_dir() else []
-    disks = [disk for disk in map(read_disk, paths) if disk is not None]
-    foreign = {disk.cluster_id for disk in disks}
-    if len(foreign) > 1:
-        raise DiskError(
-            f"{home} holds disks of {len(foreign)} clusters ({', '.join(sorted(foreign))}): keep one cluster's"
-        )
-    return disks
-
-
-def has_run(folder: str | Path) -> bool:
-    """Whether a cluster has been started on the disks under ``folder``."""
-    return any(disk.controllers for disk in _existing(Path(folder).expanduser().resolve()))
-
-
-def prepare_disks(home: Path, brokers: int, racks: Sequence[str] | None, disks_each: int = 1) -> list[Disk]:
-    """The disks under ``home``: those that are there, and new ones up to the numbers of brokers, and of disks of each, asked for."""
-    if brokers < 1:
-        raise ClusterError(f"a cluster has at least one broker, not {brokers}")
-    if racks is not None and len(racks) != brokers:
-        raise ClusterError(f"{len(racks)} racks for {brokers} brokers: give one each")
-    disks = _existing(home)
-    cluster_id = disks[0].cluster_id if disks else encode_id(new_id())
-    secret = disks[0].secret if disks else secrets.token_urlsafe(32)
-    taken = {disk.path for disk in disks}
-    for broker_id in range(brokers):
-        rack = next((disk.rack for disk in disks if disk.broker_id == broker_id), racks[broker_id] if racks else None)
-        missing = disks_each - sum(disk.broker_id == broker_id for disk in disks)
-        free = [path for number in range(disks_each) if (path := disk_path(home, broker_id, number)) not in taken]
-        for path in free[: max(0, missing)]:
-            disks.append(
-                format_disk(path, cluster_id=cluster_id, broker_id=broker_id, rack=rack, controllers=[], secret=secret)
-            )
-    in_order = sorted(disks, key=lambda disk: (disk.broker_id, len(disk.path.name), disk.path.name))
-    return [open_disk(disk.path, cluster_id=cluster_id) for disk in in_order]
 
 
 def _address(name: str, disk: Disk) -> ClusterAddress:

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import psutil
 import typer
@@ -24,9 +25,13 @@ from raylog.cli.connection import CONNECT_TIMEOUT_S, DEFAULT_FOLDER, Address, Fo
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
 from raylog.cli.recovery import await_recovery, recovery_words
 from raylog.errors import ClusterError, RayError
+from raylog.placement.embedded_disks import has_run, prepare_disks
 from raylog.placement.local_ray import forget_ray, running_ray
 from raylog.placement.ray_environment import RAY_CLUSTERS, RAY_STARTUPS
 from raylog.starting import Start
+
+if TYPE_CHECKING:
+    from raylog.cluster import Cluster
 
 RAY_NOTE = "ray-started-by-raylog.json"
 RAY_HEAD_PORT = 6379
@@ -100,7 +105,6 @@ def up(
     and after it, also later ones, which become brokers.
     """
     from raylog.cli.configs import parse_changes
-    from raylog.cluster import has_run, start_cluster
     from raylog.launcher import Launcher
     from raylog.metadata.broker_configs import REPLICATION_FACTOR_UNSET, for_all_brokers
 
@@ -115,13 +119,17 @@ def up(
     with progress_bar(quiet=as_json) as progress:
         task = progress.add_task("Ray", total=3)
         start = Start(timeout, _reporter(lambda words: progress.update(task, description=words), quiet=as_json))
-        launcher = None
+        launcher, asked = None, None
         with contextlib.ExitStack() as ends:
             address = address or running_ray()
             if address is None:
                 launcher = ends.enter_context(Launcher(is_loopback=True))  # comes up beside Ray
+                beside = ends.enter_context(ThreadPoolExecutor(1))
+                asked = beside.submit(_ask_for_running, folder, brokers * disks_per_broker)
                 with start.phase("ray"):
                     address = _start_ray(folder, brokers, rack, disks_per_broker)
+            from raylog.cluster import start_cluster
+
             progress.update(task, advance=1, description="controllers")
             if controllers is None and not has_run(folder):
                 controllers = 3 if brokers >= 3 else 1
@@ -138,6 +146,7 @@ def up(
                 host=host,
                 ray_address=address,
                 launcher=launcher,
+                asked=asked,
             )
         progress.update(task, advance=1, description="logs")
         with start.phase("logs"):
@@ -166,6 +175,13 @@ def up(
         f"       raylog status{option}",
         f"       raylog down{where}",
     )
+
+
+def _ask_for_running(folder: Path, count: int) -> Cluster | None:
+    """The cluster that runs on the folder. Runs beside the start of Ray: it may take two seconds, and so may its imports."""
+    from raylog.cluster import DEFAULT_NAME, running_cluster
+
+    return running_cluster(Path(folder).expanduser().resolve(), DEFAULT_NAME, count)
 
 
 def _reporter(draw: Callable[[str], None], *, quiet: bool) -> Callable[[str], None]:
@@ -342,7 +358,6 @@ def _bootstrap_servers(state: dict[str, Any]) -> str:
 
 def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: int) -> str:
     """Start a Ray on the loopback interface that outlives this command; its address."""
-    from raylog.cluster import prepare_disks
     from raylog.placement.ray_connection import OBJECT_STORE_BYTES
     from raylog.placement.resources import node_resources
 

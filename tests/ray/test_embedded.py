@@ -18,10 +18,11 @@ from raylog import NewTopic, TopicPartition
 from raylog.actors.quorum_disks import quorum_disks
 from raylog.actors.ray_launcher import RayLauncher
 from raylog.actors.spec import ServerSpec, new_incarnation
-from raylog.cluster import _launch, prepare_disks
+from raylog.cluster import _launch
 from raylog.errors import ClusterError, ConfigError
 from raylog.launcher import Launcher
 from raylog.placement.disks import Disk, encode_id, format_disk, with_controllers
+from raylog.placement.embedded_disks import prepare_disks
 from raylog.placement.resources import NAMESPACE
 from raylog.starting import Start
 from raylog.types import Endpoint, node_id
