@@ -7,9 +7,11 @@ Each round starts three things one after the other, each until its command retur
 - the same folder *after SIGKILL of everything*, Ray included, while a load of acknowledged records ran on 12 partitions, RF 3. The
   clients of the load go on; nothing that was acknowledged may be missing.
 
-``raylog up`` says how long its phases took. What is left of its time is the command's own: the interpreter, imports, and the end of
-the process. It does not wait for hosts that hold no replica yet; how long these take after it has returned is given beside. "Beyond Ray's own start" is the time of ``raylog up`` less that of the bare Ray of the same round. CPU seconds of the
-server processes are given beside: divided by the machine's cores they are the least time that such a start can take here.
+``raylog up`` says how long its phases took. What is left of its time is the command's own: the interpreter, imports, and the
+end of the process. It does not wait for hosts that hold no replica yet: how long they take after it has returned is given
+beside. "Beyond Ray's own start" is the time of ``raylog up`` less that of the bare Ray of the same round. CPU seconds of the
+server processes and of the fork server are given, too: divided by the machine's cores they are the least time that such a
+start can take here.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Election timeouts are drawn by the caller, at least ``election_timeout_ms`` each. After ``leader_lost`` they are shortened in
 proportion, so that the first election comes after about ``lost_leader_timeout_ms``, and each further one in a row after twice the
 time, up to the ordinary one: elections that follow each other faster than the disks can answer would never end.
+
+Members that begin together would stand together, again and again, until their timeouts are far enough apart. So the first time
+each leaves those before it twice the shortest timeout to be elected.
 """
 
 from __future__ import annotations
@@ -36,9 +39,17 @@ class ElectionTimer:
         self.restart(now_ms)
 
     def leader_lost(self, now_ms: int) -> None:
-        """The leader's process has ended, or there has been none since the members began."""
+        """The leader's process has ended."""
         self._hurry_ms = self._lost_leader_ms
         self.restart(now_ms)
+
+    def never_led(self, now_ms: int, place: int) -> None:
+        """There has been no leader since the members began. ``place``: this one's among the voters, counted from 0.
+
+        They may all begin at the same moment, so they stand in order, not all at once.
+        """
+        self.leader_lost(now_ms)
+        self.deadline_ms += 2 * self._lost_leader_ms * place
 
     def paused(self, now_ms: int) -> None:
         """This process was: nobody's silence meanwhile counts."""

@@ -193,7 +193,7 @@ class Quorum:
         A leader that is there after all is not disturbed: whoever hears it refuses the vote that precedes an election.
         """
         if not self._has_known_leader and self.role is not Role.LEADER:
-            self._timer.leader_lost(now_ms)
+            self._timer.never_led(now_ms, sum(voter < self.identity for voter in self.voters))
 
     def peer_lost(self, peer: uuid.UUID, now_ms: int) -> None:
         """That member's process has ended, as far as can be seen: if it led, its silence is not waited for."""

@@ -56,11 +56,10 @@ def test_the_hurry_ends_when_a_leader_is_heard(follower: Quorum) -> None:
     assert attempts(follower, 1_500) == [1_010]
 
 
-@pytest.fixture
-def beginner() -> Quorum:
-    """The second voter, just started."""
+def beginner(place: int) -> Quorum:
+    """A voter that has just started."""
     return Quorum(
-        VOTERS[1],
+        VOTERS[place],
         hard_state=HardState(),
         snapshot=bootstrap_snapshot("c", VOTERS),
         entries=[],
@@ -70,10 +69,20 @@ def beginner() -> Quorum:
     )
 
 
-def test_members_that_have_just_begun_do_not_wait_for_a_leader_that_there_never_was(beginner: Quorum) -> None:
-    assert attempts(beginner, 300) == []
-    beginner.peer_joined(300)
-    assert attempts(beginner, 500)[0] == 340
+def test_members_that_have_just_begun_do_not_wait_for_a_leader_that_there_never_was() -> None:
+    quorum = beginner(0)
+    assert attempts(quorum, 300) == []
+    quorum.peer_joined(300)
+    assert attempts(quorum, 500)[0] == 340
+
+
+def test_members_that_begin_together_stand_one_after_the_other() -> None:
+    firsts = []
+    for place in range(3):
+        quorum = beginner(place)
+        quorum.peer_joined(0)
+        firsts.append(attempts(quorum, 500)[0])
+    assert firsts == [40, 120, 200]
 
 
 def test_a_member_that_has_known_a_leader_waits_for_its_silence_whoever_joins(follower: Quorum) -> None:
