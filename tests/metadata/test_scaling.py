@@ -6,6 +6,8 @@ import uuid
 
 import pytest
 
+from raylog.errors import ConfigError
+from raylog.metadata.broker_configs import for_all_brokers
 from raylog.metadata.host_loads import Bounds, HostLoad, worth_moving
 from raylog.metadata.records import HostKind
 from raylog.metadata.requests import (
@@ -345,6 +347,23 @@ def test_bounds_that_make_no_sense_are_refused(loaded, values, words):
     loaded.run(BEAT_MS)
     outcome = loaded.configure(**values)
     assert outcome.error and words in (outcome.message or ""), outcome
+
+
+def test_taking_a_bound_away_is_refused_where_the_default_does_not_go_with_the_other(loaded):
+    assert loaded.configure(busy_ratio="0.9", idle_ratio="0.8").error == 0
+    deleted = ConfigChange("actor.scaling.busy.ratio", ConfigOperation.DELETE, None)
+    outcome = loaded.world.ask(AlterConfigs((ResourceChanges(ResourceType.BROKER, "", (deleted,)),))).resources[0]
+    assert outcome.error and "0.8 is not below" in outcome.message
+    replaced = ResourceChanges(ResourceType.BROKER, "", (), replaces=True)
+    assert loaded.world.ask(AlterConfigs((replaced,))).resources[0].error == 0
+
+
+def test_what_a_cluster_is_started_with_is_checked_before_anything_starts():
+    assert for_all_brokers({"actor_scaling_enable": False}) == {"actor.scaling.enable": "false"}
+    with pytest.raises(ConfigError, match="set both so that the idle one is clearly lower"):
+        for_all_brokers({"actor.scaling.idle.ratio": 0.8})
+    with pytest.raises(ConfigError, match="must be at most 1"):
+        for_all_brokers({"actor.scaling.busy.ratio": 75})
 
 
 # ---------------------------------------------------------- the arithmetic
