@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 
+import msgpack
 import pytest
 
 from raylog.errors import ConfigError
 from raylog.metadata.broker_configs import for_all_brokers
 from raylog.metadata.host_loads import Bounds, HostLoad, worth_moving
-from raylog.metadata.records import HostKind
+from raylog.metadata.records import HostKind, HostPlanned, decode_batch, encode_batch
 from raylog.metadata.requests import (
     AlterConfigs,
     ConfigChange,
@@ -258,6 +259,15 @@ def test_a_controller_that_comes_in_the_middle_of_a_step_leaves_nothing_behind(l
     assert [len(loaded.held(node)) for node in loaded.hosts] == [4, 4]
 
 
+def test_an_idle_host_stays_where_the_others_could_not_take_its_load(loaded):
+    loaded.demand(125)
+    loaded.run(60_000)
+    (added,) = loaded.added
+    loaded.demands = {id: 40 if loaded.node(id) == added else 150 for id in loaded.ids}
+    loaded.run(LONG_MS)
+    assert loaded.added == [added] and len(loaded.held(added)) == 4
+
+
 def test_one_replica_moves_at_a_time(loaded):
     loaded.demand(125)
     while not loaded.added:
@@ -364,6 +374,14 @@ def test_what_a_cluster_is_started_with_is_checked_before_anything_starts():
         for_all_brokers({"actor.scaling.idle.ratio": 0.8})
     with pytest.raises(ConfigError, match="must be at most 1"):
         for_all_brokers({"actor.scaling.busy.ratio": 75})
+
+
+def test_a_host_planned_by_an_older_version_was_not_added_by_itself():
+    host = HostPlanned(65_538, uuid.UUID(int=1), HostKind.REPLICAS, is_automatic=True)
+    (plain,) = msgpack.unpackb(encode_batch([host]))
+    assert plain["v"] == 2 and decode_batch(encode_batch([host])) == (host,)
+    older = {key: value for key, value in plain.items() if key != "is_automatic"} | {"v": 1}
+    assert decode_batch(msgpack.packb([older])) == (HostPlanned(65_538, uuid.UUID(int=1), HostKind.REPLICAS),)
 
 
 # ---------------------------------------------------------- the arithmetic
