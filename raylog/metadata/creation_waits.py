@@ -22,7 +22,7 @@ Invariants (``check``): a wait that is committed lacks a leader, has a deadline,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
@@ -46,10 +46,6 @@ class _Wait:
     pending: dict[TopicIdPartition, str]
     timeout_ms: int
     is_committed: bool = False
-    names: frozenset[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.names = frozenset(self.pending.values())
 
 
 class CreationWaits:
@@ -111,8 +107,7 @@ class CreationWaits:
         wait = self._waits.get(token)
         if wait is None:
             return []
-        late = wait.pending.values() if wait.is_committed else wait.names
-        return self._end(token, _timed_out(wait.reply, late))
+        return self._end(token, _timed_out(wait.reply, wait.pending.values()))
 
     def forget(self, token: int) -> None:
         """Nobody waits for that answer any more."""
@@ -160,12 +155,10 @@ def _timed_out(reply: Created, names: Iterable[str]) -> Created:
     message = "it is created, but not all of its new partitions had a leader in time"
     if isinstance(reply, TopicsCreated):
         creations = (
-            TopicCreation(each.name, REQUEST_TIMED_OUT, message) if each.name in late and not each.error else each
-            for each in reply.topics
+            TopicCreation(each.name, REQUEST_TIMED_OUT, message) if each.name in late else each for each in reply.topics
         )
         return replace(reply, topics=tuple(creations))
     outcomes = (
-        TopicOutcome(each.name, REQUEST_TIMED_OUT, message) if each.name in late and not each.error else each
-        for each in reply.topics
+        TopicOutcome(each.name, REQUEST_TIMED_OUT, message) if each.name in late else each for each in reply.topics
     )
     return replace(reply, topics=tuple(outcomes))

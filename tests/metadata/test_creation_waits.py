@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
+from types import SimpleNamespace
+
 import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.metadata import new_partitions
-from raylog.metadata.events import RequestAbandoned
+from raylog.metadata.creation_waits import CREATION, CreationWaits
+from raylog.metadata.events import Reply, RequestAbandoned
 from raylog.metadata.requests import (
     CreatePartitions,
     CreateTopics,
@@ -15,7 +19,10 @@ from raylog.metadata.requests import (
     DrainBroker,
     NewTopic,
     PartitionGrowth,
+    TopicCreation,
+    TopicsCreated,
 )
+from raylog.metadata.timers import Timers
 from raylog.types import NO_LEADER, TopicIdPartition
 
 ASSIGNMENT = ((0, (0, 1, 2)), (1, (1, 2, 0)))
@@ -204,3 +211,42 @@ def test_a_partition_that_somebody_has_led_is_not_new(world):
     world.leader(id).kill()
     (view,) = views(world)
     assert (view.error, view.leader_node) == (ErrorCode.leader_not_available, NO_LEADER)
+
+
+# ------------------------------------------------------------------ the machine, alone
+
+ID = TopicIdPartition(uuid.UUID(int=1), 0)
+CREATED = TopicsCreated((TopicCreation("t", 0, None, ID.topic_id, 1, 1),))
+
+
+class Committed:
+    """The committed image, as far as the waits look at it: who leads each partition."""
+
+    def __init__(self, **leaders):
+        self.leaders = leaders
+
+    def partition(self, id):
+        return SimpleNamespace(leader=self.leaders["leader"])
+
+
+def waits_for(leader, *, timeout_ms):
+    timers = Timers()
+    waits = CreationWaits(Committed(leader=leader), timers)
+    waits.begin(5, CREATED, {ID: "t"}, timeout_ms=timeout_ms, now_ms=0)
+    return waits, timers
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 1_000])
+def test_what_is_led_when_it_is_committed_is_waited_for_by_nobody(timeout_ms):
+    waits, timers = waits_for(0, timeout_ms=timeout_ms)
+    assert waits.committed(5) == [Reply(5, CREATED)]
+    waits.check()
+    assert not waits.partitions() and (CREATION, 5) not in timers
+
+
+def test_a_deposed_controller_answers_only_what_is_committed():
+    waits, timers = waits_for(NO_LEADER, timeout_ms=1_000)
+    assert waits.deposed() == [], "another one may decide otherwise"
+    assert waits.committed(5) == []
+    assert waits.deposed() == [Reply(5, CREATED)]
+    assert (CREATION, 5) not in timers

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.session import Assignment, Removal
+from raylog.metadata.session import Assignment, Release, Removal
 from raylog.replication.awaited import stand_in_id
 from raylog.replication.context import HostConfig
 from raylog.replication.events import (
@@ -29,6 +29,7 @@ from raylog.replication.events import (
     ProducePartition,
     ProduceReceived,
     ProduceReply,
+    Released,
     Removed,
 )
 from raylog.testing.replica_hosts import P0, TOPIC_ID, Hosts, batch
@@ -240,6 +241,71 @@ def test_a_consumer_of_a_replica_that_becomes_a_follower_is_sent_to_the_leader()
     assert result.hint is not None and result.hint.leader_epoch == 0
 
 
+def test_a_request_waits_for_all_its_partitions() -> None:
+    hosts = one_host()
+    for id in (P0, P1):
+        assign_new(hosts, id=id)
+    token = hosts.token()
+    parts = (ListOffsetsPartition(P0, -1), ListOffsetsPartition(P1, -1))
+    hosts.handle(1, ListOffsetsReceived(token, -1, 0, parts))
+    hosts.assign(1, (1,), epoch=0, id=P0)
+    assert not hosts.replies, "the other one does not serve yet"
+    hosts.assign(1, (1,), epoch=0, id=P1)
+    assert [part.error for part in hosts.replies[token].partitions] == [0, 0]
+
+
+def test_who_was_answered_is_not_answered_again_when_the_time_is_up() -> None:
+    hosts = one_host(awaited_leader_wait_ms=700)
+    assign_new(hosts)
+    token = list_offsets(hosts)
+    hosts.assign(1, (1,), epoch=0)
+    assert error_of(hosts, token) == 0
+    hosts.replies.clear()
+    hosts.advance(1_000)
+    assert not hosts.replies
+
+
+def test_a_partition_that_is_assigned_again_is_awaited_again() -> None:
+    hosts = one_host()
+    assign_new(hosts)
+    hosts.handle(1, Released(Release(hosts.controller_epoch, *P0)))
+    assert error_of(hosts, list_offsets(hosts)) in (UNKNOWN, NOT_LEADER)
+    assign_new(hosts)
+    token = list_offsets(hosts)
+    assert token not in hosts.replies
+    hosts.assign(1, (1,), epoch=0)
+    assert error_of(hosts, token) == 0
+
+
+def test_what_has_waited_for_a_leader_waits_only_as_long_as_is_left() -> None:
+    hosts = one_host()
+    token = hosts.fetch(1, 0, max_wait_ms=500)
+    hosts.advance(300)
+    assign_new(hosts)
+    hosts.assign(1, (1,), epoch=0)
+    hosts.advance(199)
+    assert token not in hosts.replies, "it serves, and has no records"
+    hosts.advance(2)
+    result = hosts.fetched(token)
+    assert result is not None and result.error == 0
+
+
+def test_a_deletion_of_records_waits_only_as_long_as_is_left() -> None:
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1, 2), epoch=0)
+    hosts.produce(1, b"a")
+    hosts.run()
+    hosts.advance(1_000)
+    hosts.assign(NOBODY, (1, 2), epoch=1)
+    token = delete_records(hosts, timeout_ms=1_000)
+    hosts.advance(600)
+    hosts.assign(1, (1, 2), epoch=2, to=(1,))  # the other one does not hear of it
+    hosts.advance(399)
+    assert token not in hosts.replies, "the other replica has not deleted it"
+    hosts.advance(2)
+    assert error_of(hosts, token) == ErrorCode.request_timed_out
+
+
 # ---------------------------------------------------------------------- it never serves
 
 
@@ -288,6 +354,25 @@ def test_a_deleted_topic_ends_the_wait_and_nobody_waits_for_it_again(is_open: bo
     assert error_of(hosts, again) in (UNKNOWN, NOT_LEADER)
     hosts.finish_openings()
     assert error_of(hosts, hosts.produce(1, b"b")) == UNKNOWN
+
+
+def test_a_replica_that_is_let_go_while_it_opens_ends_the_wait_at_once() -> None:
+    hosts = one_host()
+    hosts.holds_openings = True
+    assign_new(hosts)
+    tokens = [hosts.produce(1, b"a"), list_offsets(hosts)]
+    hosts.handle(1, Released(Release(hosts.controller_epoch, *P0)))
+    assert all(error_of(hosts, token) in (UNKNOWN, NOT_LEADER) for token in tokens)
+
+
+def test_what_a_client_that_went_away_has_sent_takes_no_room() -> None:
+    hosts = one_host(awaited_requests_max=1)
+    assign_new(hosts)
+    hosts.handle(1, Cancelled(hosts.produce(1, b"a")))
+    token = hosts.produce(1, b"b")
+    assert token not in hosts.replies, "it waits where the other one did"
+    hosts.assign(1, (1,), epoch=0)
+    assert values(hosts) == [b"b"]
 
 
 def test_a_partition_that_never_comes_is_unknown_after_a_short_while() -> None:
