@@ -40,6 +40,7 @@ from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.errors import KafkaError, RaylogError, error_for
 from raylog.log.mounts import files_at
 from raylog.metadata import requests
+from raylog.metadata.assignment_batches import gathered
 from raylog.metadata.controller import Controller
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.events import (
@@ -289,7 +290,7 @@ class ControllerServer:
         self._handle(Ticked())
 
     def _run(self, effects: list[Effect]) -> None:
-        for effect in effects:
+        for effect in gathered(effects):
             match effect:
                 case SendFrame(session_id, frame):
                     session = self._sessions.get(session_id)

@@ -23,7 +23,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -41,16 +41,19 @@ from raylog.groups.context import GroupConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files, NotInMemory
 from raylog.log.open_files import OpenFiles
+from raylog.metadata.assignment_batches import apart
 from raylog.metadata.session import (
     SHUT_DOWN,
     AlterPartitionAnswer,
     Assignment,
+    Assignments,
     CopyRatesChanged,
     Exit,
     FromController,
     Hello,
     Release,
     Removal,
+    TopicsNamed,
     Welcome,
 )
 from raylog.placement.disks import boot_id
@@ -261,12 +264,13 @@ class ReplicaServer:
 
     # ------------------------------------------------------------------ the machine
 
-    def _handle(self, event: Event) -> None:
-        if self._stopping:  # a closed log takes no answer of a leader, a broken connection causes no other
-            if isinstance(event, LogOpened) and event.log is not None:
-                log_work.close_log(event.log, clean=False)
-            return
-        self._run(self._host.handle(event, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))
+    def _handle(self, *events: Event) -> None:
+        for event in events:
+            if self._stopping:  # a closed log takes no answer of a leader, a broken connection causes no other
+                if isinstance(event, LogOpened) and event.log is not None:
+                    log_work.close_log(event.log, clean=False)
+                return
+            self._run(self._host.handle(event, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))
         for token in [token for token in self._unanswered if not self._host.holds(token)]:
             self._unanswered.pop(token).done()
         self._groups.look()
@@ -438,11 +442,11 @@ class ReplicaServer:
     def _controller_said(self, frame: FromController) -> None:
         if self._stopping:
             return
-        self._groups.hear(frame)
         match frame:
             case Assignment():
-                self._names.add(frame.topic, frame.topic_id)
-                self._handle(Assigned(frame))
+                self._assigned((frame,))
+            case Assignments():
+                self._assigned(apart(frame))
             case Removal():
                 self._handle(Removed(frame))
             case Release():
@@ -451,9 +455,19 @@ class ReplicaServer:
                 self._handle(AlterPartitionAnswered(frame))
             case Welcome() | CopyRatesChanged():
                 self._handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
+            case TopicsNamed():
+                self._groups.hear(frame)
             case Exit(_, reason):
                 logger.info("told to exit: %s", reason)
                 self._exiting = self._loop.create_task(self.stop(reason))
+
+    def _assigned(self, assignments: Iterable[Assignment]) -> None:
+        events = []
+        for each in assignments:
+            self._groups.hear(each)
+            self._names.add(each.topic, each.topic_id)
+            events.append(Assigned(each))
+        self._handle(*events)
 
     # ------------------------------------------------------------------ logs
 

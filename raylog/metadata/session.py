@@ -309,6 +309,35 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignedPartition:
+    """An Assignment among others. ``topic``, ``replicas`` and ``config`` are positions in the tables of the frame."""
+
+    topic: int
+    partition: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    min_isr: int
+    config: int
+    elr: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """Many Assignments, in order: what they have in common is said once (``assignment_batches``)."""
+
+    controller_epoch: int
+    topics: tuple[tuple[uuid.UUID, str], ...]
+    replicas: tuple[AssignedReplica, ...]
+    configs: tuple[tuple[tuple[str, str], ...], ...]
+    partitions: tuple[AssignedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Removal:
     """The replica is not this actor's any more (topic deleted, or moved away): close and delete its folder.
 
@@ -398,6 +427,7 @@ FromController = (
     | BrokerDisks
     | ImageChanged
     | Assignment
+    | Assignments
     | Removal
     | Release
     | TopicsNamed

@@ -1,0 +1,47 @@
+"""What the servers say to each other when the host of many leaders dies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raylog.actors.replica_server import ReplicaServer
+from raylog.client.admin import NewTopic
+from raylog.client.sync import AdminClient, Producer
+from raylog.metadata.session import Assignment, Assignments, FromController
+from raylog.testing.in_process import cluster
+from raylog.types import FIRST_REPLICA_SLOT, node_id
+
+PARTITIONS = 40
+
+
+class Listening(ReplicaServer):
+    """Keeps the frames about partitions that its controller has sent."""
+
+    def __init__(self, *options: Any, **named: Any) -> None:
+        super().__init__(*options, **named)
+        self.said: list[Assignment | Assignments] = []
+
+    def _controller_said(self, frame: FromController) -> None:
+        if isinstance(frame, Assignment | Assignments):
+            self.said.append(frame)
+        super()._controller_said(frame)
+
+
+@pytest.mark.core
+def test_the_new_leaders_of_many_partitions_hear_of_it_in_one_frame() -> None:
+    with cluster(3, replica_server=Listening) as running:
+        admin = AdminClient(running.address)
+        admin.create_topics(NewTopic("t", replica_assignment=dict.fromkeys(range(PARTITIONS), (0, 1, 2))))
+        survivor: Any = running.launcher.servers[node_id(1, FIRST_REPLICA_SLOT)]
+        survivor.said.clear()
+        running.crash(node_id(0, FIRST_REPLICA_SLOT))
+        with Producer(running.address, acks="all") as producer:
+            for partition in range(PARTITIONS):
+                producer.send("t", b"value", partition=partition)
+            assert producer.flush(30) == 0
+        admin.close()
+    frames = [frame for frame in survivor.said if isinstance(frame, Assignments)]
+    led = [[each.partition for each in frame.partitions if each.leader == 1] for frame in frames]
+    assert list(range(PARTITIONS)) in led, led
