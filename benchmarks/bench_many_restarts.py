@@ -26,6 +26,7 @@ RAYLOG = "raylog"
 WITHIN_S = 600.0
 VALUE = bytes(100)
 POLL_RECORDS = 500
+PARTS = {1: 4_000, 3: 1_000}  # partitions by replication factor
 
 
 def create(bootstrap: str, topic: str, partitions: int, replication_factor: int) -> float:
@@ -101,13 +102,19 @@ def count_handles(bench: Benchmark, case: str, at: Home) -> None:
     bench.record(f"{case}: memory maps of the process with most", RAYLOG, [max(maps)], unit="maps", all=maps)
     bench.record(f"{case}: threads of the process with most", RAYLOG, [max(threads)], unit="threads", all=threads)
     bench.record(f"{case}: memory of all server processes (PSS)", RAYLOG, [sum(memory)], unit="MB", all=memory)
-    bench.note(f"{case}: `ulimit -n` was {soft:,}, `vm.max_map_count` {allowed:,}.")
+    limits = f"`ulimit -n` was {soft:,}, `vm.max_map_count` {allowed:,}."
+    if limits not in bench.notes:
+        bench.note(limits)
+
+
+def name_of(partitions: int, replication_factor: int) -> str:
+    return f"{partitions:,} partitions, RF {replication_factor}, {'one broker' if replication_factor == 1 else 'three brokers'}"
 
 
 def run(bench: Benchmark, partitions: int, replication_factor: int) -> None:
     import raylog
 
-    case = f"{partitions:,} partitions, RF {replication_factor}, {'one broker' if replication_factor == 1 else 'three brokers'}"
+    case = name_of(partitions, replication_factor)
 
     def took(what: str, seconds: float) -> None:
         bench.record(f"{case}: {what}", RAYLOG, [seconds], unit="s", load=os.getloadavg()[0])
@@ -146,6 +153,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--partitions", type=int, default=0, help="instead of both; nothing is written then")
     parser.add_argument("--replication-factor", type=int, default=1, choices=(1, 3))
+    parser.add_argument("--only", choices=tuple(map(str, PARTS)), help="one of the two; the other's figures stay")
     asked = arguments(parser)
     bench = Benchmark(
         "many_restarts",
@@ -159,8 +167,11 @@ def main() -> int:
     elif asked.quick:
         run(bench, 50, 1)
     else:
-        run(bench, 4_000, 1)
-        run(bench, 1_000, 3)
+        wanted = [int(asked.only)] if asked.only else list(PARTS)
+        kept = tuple(name_of(PARTS[factor], factor) for factor in PARTS if factor not in wanted)
+        bench.cases = {case: found for case, found in bench.earlier().items() if kept and case.startswith(kept)}
+        for factor in wanted:
+            run(bench, PARTS[factor], factor)
     return bench.finish()
 
 

@@ -129,6 +129,8 @@ def _unpacker(hint: Any) -> Convert:
     if origin in (Union, types.UnionType):
         inner = _unpacker(_without_none(args))
         return lambda value: None if value is None else inner(value)
+    if hint == tuple[tuple[str, str], ...]:
+        return _PairsUnpacker()
     if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
         each = _unpacker(args[0])
         return lambda value: tuple(each(item) for item in _array(value))
@@ -147,6 +149,27 @@ def _unpacker(hint: Any) -> Convert:
         return cls(*(convert(item) for convert, item in zip(converts, items, strict=False)))  # type: ignore[operator]
 
     return unpack_dataclass
+
+
+class _PairsUnpacker:
+    """Pairs of strings: configs, mostly the same ones again and again. What equals the last value is that value, and is kept once."""
+
+    __slots__ = ("_last", "_plain")
+
+    def __init__(self) -> None:
+        self._plain: list[Any] = []
+        self._last: tuple[tuple[str, str], ...] = ()
+
+    def __call__(self, value: Any) -> tuple[tuple[str, str], ...]:
+        if value != self._plain or not isinstance(value, list):
+            found = []
+            for item in _array(value):
+                name, setting = _array(item)
+                if type(name) is not str or type(setting) is not str:
+                    raise TypeError(f"{item!r} is no pair of strings")
+                found.append((name, setting))
+            self._last, self._plain = tuple(found), value
+        return self._last
 
 
 def _checked(kind: type) -> Convert:

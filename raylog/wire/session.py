@@ -34,10 +34,23 @@ class Session(Stream[Frame]):
         if connection.unsent_bytes > BACKLOG_BYTES_MAX:
             connection.abort(ProtocolError(f"the peer left {connection.unsent_bytes} bytes unread"))
             return
-        self._write(to_frame(frame))
+        self._write(_encoded(frame))
 
     def _decode(self, body: memoryview) -> Frame:
         return from_frame(body)
+
+
+_last_encoded: tuple[Frame | None, bytes] = (None, b"")
+
+
+def _encoded(frame: Frame) -> bytes:
+    """Its bytes. The controller sends many a frame to several actors, one after the other: it is encoded once."""
+    global _last_encoded
+    known, encoded = _last_encoded
+    if known is not frame:
+        encoded = to_frame(frame)
+        _last_encoded = frame, encoded
+    return encoded
 
 
 def accept_session(request: Request, on_frame: OnFrame, on_close: OnClose) -> Session:

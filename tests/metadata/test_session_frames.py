@@ -24,6 +24,7 @@ from raylog.metadata.session import (
 )
 from raylog.metadata.session_frames import ControllerEpochGuard, from_actor, from_controller, from_frame, to_frame
 from raylog.types import Endpoint
+from raylog.wire import session
 
 T = uuid.UUID(int=7)
 HELLO = Hello(
@@ -102,3 +103,37 @@ def test_tv_25_frames_of_an_older_controller_epoch_are_refused():
     assert not guard.accepts(assignment(1)) and guard.highest_epoch == 2
     assert guard.accepts(assignment(3)) and guard.highest_epoch == 3
     assert not guard.accepts(assignment(2))
+
+
+def test_configs_that_many_assignments_share_are_kept_once() -> None:
+    config = (("cleanup.policy", "delete"), ("retention.ms", "1"))
+    first, second = (from_frame(to_frame(assignment(partition, config))) for partition in (0, 1))
+    assert first.config == config and first.config is second.config
+    other = from_frame(to_frame(assignment(2, (("retention.ms", "2"),))))
+    assert other.config == (("retention.ms", "2"),) and first.config == config
+
+
+@pytest.mark.parametrize("damaged", [[["a", 1]], [["a"]], [["a", "b", "c"]], "ab", [b"ab"]])
+def test_configs_that_are_no_pairs_of_strings_are_refused(damaged: object) -> None:
+    plain = msgpack.unpackb(to_frame(assignment(0, ()))) | {"config": damaged}
+    with pytest.raises(ProtocolError, match="Assignment"):
+        from_frame(msgpack.packb(plain))
+
+
+def test_a_frame_for_several_sessions_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[object] = []
+
+    def counted(frame: FromController) -> bytes:
+        encoded.append(frame)
+        return to_frame(frame)
+
+    monkeypatch.setattr(session, "to_frame", counted)
+    frames = [assignment(0, ()), assignment(1, ())]
+    assert [session._encoded(frame) for frame in frames for _ in range(3)] == [
+        to_frame(frame) for frame in frames for _ in range(3)
+    ]
+    assert encoded == frames
+
+
+def assignment(partition: int, config: tuple[tuple[str, str], ...]) -> Assignment:
+    return Assignment(1, T, "t", partition, 0, 0, 0, (), (), (), (), 1, config)
