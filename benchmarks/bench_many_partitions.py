@@ -200,7 +200,10 @@ def main() -> int:
     if "one" in parts:
         single(bench, asked.partitions)
     judge(bench, asked.partitions)
-    bench.note("Sides ran one after the other, each alone on the machine.")
+    bench.note(
+        "Sides ran one after the other, on a machine that others used, too: the load is noted with the figures. "
+        "Figures of the part that was not run anew are an earlier run's."
+    )
     return bench.finish()
 
 
