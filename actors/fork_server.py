@@ -7,8 +7,8 @@ the arguments and the environment of its request and runs Ray's worker script. F
 worker like any other.
 
 The first three arguments are file descriptors: the lock that makes this the only fork server of its
-raylet, the socket, and the raylet's process. The fork server ends when the raylet has ended. Until
-then it waits, and does nothing.
+raylet and environment, the socket, and the raylet's process. The fork server ends with the raylet, and
+when no process that it has forked has been there for a while. Until then it waits, and does nothing.
 
 Forking is refused where it would not be safe, and the workers start in Ray's own way: where an import
 has started a thread, and where one has drawn random numbers in Ray's C++ code, because all forked
@@ -32,11 +32,13 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 
 REQUEST_TIMEOUT_S = 10.0
+IDLE_MS = 60_000
 PRELOADED = (
     "ray",
     "raylog.actors.ray_actors",
@@ -102,37 +104,72 @@ def _drawn_by_a_forked_process() -> bytes:
 
 
 def serve(held: Descriptors, first: Worker) -> Worker | None:
-    """Returns in each forked process: which worker it is. In this one None, when the raylet has ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forked processes
+    """Returns in each forked process: which worker it is. In this one None, when it is needed no more."""
     if os.fork() == 0:
         _let_go(held)
         return first
-    waiting = select.poll()
-    waiting.register(held.listener, select.POLLIN)
-    waiting.register(held.raylet, select.POLLIN)
-    with socket.socket(fileno=os.dup(held.listener)) as listener:
-        while held.raylet not in dict(waiting.poll()):
-            connection, _ = listener.accept()
-            with connection:
-                worker = _read(connection)
-                if worker is None:
-                    continue
-                try:
-                    pid = os.fork()
-                except OSError:
-                    continue  # whoever asked finds the connection closed and goes another way
-                if pid == 0:
-                    _let_go(held)
-                    return worker
-                connection.send(b"f")
+    with ended_children() as ended, socket.socket(fileno=os.dup(held.listener)) as listener:
+        waiting = select.poll()
+        for descriptor in (listener.fileno(), held.raylet, ended.fileno()):
+            waiting.register(descriptor, select.POLLIN)
+        has_children = _reap()
+        while ready := dict(waiting.poll(None if has_children else IDLE_MS)):
+            if held.raylet in ready:
+                return None
+            if listener.fileno() in ready:
+                connection, _ = listener.accept()
+                with connection:
+                    worker = _read(connection)
+                    if worker is not None and _fork_for(connection):
+                        _let_go(held)
+                        return worker
+            if ended.fileno() in ready:
+                ended.recv(1 << 16)
+            has_children = _reap()
     return None
+
+
+@contextmanager
+def ended_children() -> Iterator[socket.socket]:
+    """Readable when a forked process has ended."""
+    reading, writing = socket.socketpair()
+    with reading, writing:
+        writing.setblocking(False)
+        signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        try:
+            yield reading
+        finally:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def _reap() -> bool:
+    """Take note of forked processes that have ended; whether any is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _fork_for(connection: socket.socket) -> bool:
+    """Fork for whoever asked, and say so; True in the forked process. Without a word they go another way."""
+    try:
+        pid = os.fork()
+    except OSError:
+        return False
+    if pid:
+        with suppress(OSError):
+            connection.send(b"f")
+    return pid == 0
 
 
 def _let_go(held: Descriptors) -> None:
     os.setpgid(0, 0)  # as the raylet does: when a worker ends, the raylet ends all of the worker's group
     for descriptor in (held.lock, held.listener, held.raylet):
         os.close(descriptor)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _read(connection: socket.socket) -> Worker | None:

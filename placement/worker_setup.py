@@ -8,6 +8,7 @@ everything once: the fork server (``raylog.actors.fork_server``).
 The first server actor of a raylet becomes the fork server. It stays a child of the raylet, and the
 actors' processes are its children. Each later one hands its arguments and environment over and ends.
 A fork server serves one environment only, because C code reads some variables once, before the fork.
+The id of the job is one of these, so each job has a fork server: a cluster's servers are of one job.
 
 Every other worker, and one that cannot be forked, is set up by Ray's own script. This script runs
 once per worker, so it imports only small modules of the standard library, and nothing of raylog's.
@@ -35,8 +36,6 @@ WORKER_SCRIPT = "default_worker.py"
 CONTEXT = "--serialized-runtime-env-context="
 LANGUAGE = "--language="
 RAYLET_SOCKET = "--raylet-name="
-PER_WORKER = ("RAY_JOB_ID",)
-"""Variables that the raylet sets for one worker, and that are read when they are needed."""
 PATIENCE_S = 30.0
 _RETRY_S = 0.005
 
@@ -56,8 +55,7 @@ def environment_of(context: dict[str, object]) -> dict[str, str] | None:
 
 def meeting_point(raylet_socket: str, environment: dict[str, str]) -> str:
     """The path of the fork server's socket: beside the raylet's, and no longer than the shortest name there."""
-    shared = sorted(item for item in environment.items() if item[0] not in PER_WORKER)
-    digest = zlib.crc32(repr((os.getppid(), shared)).encode())
+    digest = zlib.crc32(repr((os.getppid(), sorted(environment.items()))).encode())
     return os.path.join(os.path.dirname(raylet_socket), f"rf{digest:08x}")
 
 

@@ -164,12 +164,14 @@ def test_forked_processes_draw_different_ids(raylet: Raylet) -> None:
     assert len({each["drawn"] for each in raylet.reports(3)}) == 3
 
 
-def test_a_worker_with_another_environment_has_another_fork_server(raylet: Raylet) -> None:
-    for mark in ("one", "other"):
-        raylet.start(variables=server_variables(mark))
+@pytest.mark.parametrize("name", ["RAY_JOB_ID", "MARK"])
+def test_a_worker_with_another_environment_has_another_fork_server(raylet: Raylet, name: str) -> None:
+    for value in ("01000000", "02000000"):
+        raylet.start(variables=server_variables() | {name: value})
     reports = raylet.reports(2)
-    assert {each["mark"] for each in reports} == {"one", "other"}
     assert len({each["parent"] for each in reports}) == 2
+    if name == "MARK":
+        assert {each["mark"] for each in reports} == {"01000000", "02000000"}
 
 
 def test_the_fork_server_ends_with_its_raylet(raylet: Raylet) -> None:
@@ -179,6 +181,26 @@ def test_the_fork_server_ends_with_its_raylet(raylet: Raylet) -> None:
     raylet.kill()
     server.wait(PATIENCE_S)
     assert psutil.pid_exists(report["pid"]), "what becomes of a worker is Ray's affair"
+
+
+def test_the_fork_server_ends_when_none_of_its_processes_is_left_for_a_while(tmp_path: Path) -> None:
+    script = tmp_path / "default_worker.py"
+    script.write_text("import os, time; time.sleep(1); os._exit(0)")
+    program = f"""\
+import os, socket, time
+from raylog.actors import fork_server
+fork_server.IDLE_MS = 100
+listener = socket.socket(socket.AF_UNIX)
+listener.bind({str(tmp_path / "s")!r})
+listener.listen()
+lock = os.open({str(tmp_path / "lock")!r}, os.O_CREAT | os.O_RDWR)
+fork_server.main([str(lock), str(listener.detach()), str(os.pidfd_open(os.getppid())), {str(script)!r}])
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("it had waited for its processes")
+"""
+    assert run(program).strip() == "it had waited for its processes"
 
 
 def test_after_the_death_of_the_fork_server_the_next_worker_becomes_one(raylet: Raylet) -> None:
