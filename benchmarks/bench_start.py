@@ -49,12 +49,12 @@ FORK_SERVER = "raylog.actors.fork_server"
 BARE_RAY = """
 import sys, time
 from pathlib import Path
-from raylog.cli.cluster import _end_ray, _start_ray
+from raylog.cli.ray_head import end_ray, start_ray
 folder = Path(sys.argv[1])
 began = time.monotonic()
-_start_ray(folder, int(sys.argv[2]), None, 1)
+start_ray(folder, int(sys.argv[2]), None, 1)
 print(time.monotonic() - began)
-_end_ray(folder)
+end_ray(folder)
 """
 
 

@@ -7,10 +7,6 @@ and notes in the folder which session that was, so that ``down`` ends that Ray a
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,29 +14,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import psutil
 import typer
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, DEFAULT_FOLDER, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
+from raylog.cli.ray_head import RAY_NOTE, end_ray, start_ray
 from raylog.cli.recovery import await_recovery, recovery_words
-from raylog.errors import ClusterError, RayError
-from raylog.placement.embedded_disks import has_run, prepare_disks
-from raylog.placement.local_ray import forget_ray, running_ray
-from raylog.placement.ray_environment import RAY_CLUSTERS, RAY_STARTUPS
+from raylog.errors import ClusterError
+from raylog.placement.embedded_disks import has_run
+from raylog.placement.local_ray import running_ray
 from raylog.starting import Start
 
 if TYPE_CHECKING:
     from raylog.cluster import Cluster
 
-RAY_NOTE = "ray-started-by-raylog.json"
-RAY_HEAD_PORT = 6379
-END_TIMEOUT_S = 5
-RAY_START_TIMEOUT_S = 300
-RAY_START_ATTEMPTS = 3
-RAY_TOOK_TOO_LONG = "The current node timed out during startup"
 REPORT_EVERY_S = 10
-RECONNECT_TIMEOUT_S = 7 * 24 * 3600
 
 
 def up(
@@ -127,7 +115,7 @@ def up(
                 beside = ends.enter_context(ThreadPoolExecutor(1))
                 asked = beside.submit(_ask_for_running, folder, brokers * disks_per_broker)
                 with start.phase("ray"):
-                    address = _start_ray(folder, brokers, rack, disks_per_broker)
+                    address = start_ray(folder, brokers, rack, disks_per_broker)
             from raylog.cluster import start_cluster
 
             progress.update(task, advance=1, description="controllers")
@@ -251,11 +239,11 @@ def down(
         cluster_id = cluster.address.cluster_id
         cluster.shutdown()
     except ClusterError:
-        if not _end_ray(folder):
+        if not end_ray(folder):
             raise
         ended = True  # its servers were gone already, the Ray that `up` had started was not
     else:
-        ended = _end_ray(folder)
+        ended = end_ray(folder)
     if as_json:
         print_json({"cluster_id": cluster_id, "ray_ended": ended})
     else:
@@ -354,124 +342,3 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
 
 def _bootstrap_servers(state: dict[str, Any]) -> str:
     return ",".join(each["listener"] for each in state["brokers"] if each["listener"])
-
-
-def _start_ray(folder: Path, brokers: int, racks: list[str] | None, disks_each: int) -> str:
-    """Start a Ray on the loopback interface that outlives this command; its address."""
-    from raylog.placement.ray_connection import OBJECT_STORE_BYTES
-    from raylog.placement.resources import node_resources
-
-    disks = prepare_disks(folder, brokers, racks, disks_each)
-    port = _free_port(RAY_HEAD_PORT)
-    if port != RAY_HEAD_PORT:
-        notice(f"port {RAY_HEAD_PORT} is taken: Ray's head listens on {port}")
-    command = [
-        *(sys.executable, "-m", "raylog.placement.ray_start", "start", "--head", "--disable-usage-stats"),
-        *(f"--port={port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"),
-        *(f"--object-store-memory={OBJECT_STORE_BYTES}",),
-        f"--resources={json.dumps(node_resources(disk.path for disk in disks))}",
-    ]
-    environment = (
-        RAY_STARTUPS
-        | os.environ
-        | {
-            "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_TIMEOUT_S),
-            "RAY_prestart_worker_first_driver": "0",  # that is the process that starts the controllers: it runs no tasks
-            RAY_CLUSTERS: "0",
-        }
-    )
-    for attempt in range(RAY_START_ATTEMPTS):
-        done = _ran(command, environment)
-        if done.returncode != 0:
-            _end_with_children(_named_processes(f"127.0.0.1:{port}"))  # what had come up before it failed
-        if RAY_TOOK_TOO_LONG not in done.stderr:
-            break
-        if attempt + 1 < RAY_START_ATTEMPTS:
-            notice("Ray gave its own node up, which has 30 s to come up: the machine is busy; once more")
-    if done.returncode != 0:
-        reason = (done.stderr or done.stdout).strip().splitlines()
-        raise RayError(f"Ray did not start: {reason[-1] if reason else 'no reason given'}; see `raylog doctor`")
-    address = f"127.0.0.1:{port}"
-    (folder / RAY_NOTE).write_text(json.dumps({"address": address, "processes": _ray_processes(address)}) + "\n")
-    return address
-
-
-def _ran(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            timeout=RAY_START_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"`ray start` did not return within {RAY_START_TIMEOUT_S} s")
-
-
-def _end_ray(folder: Path) -> bool:
-    """End the processes of the Ray that ``up`` started for this folder; False if it started none that still runs.
-
-    A process is known by its id and the time of its start, so that an id that was used again is left alone.
-    """
-    note = folder / RAY_NOTE
-    if not note.exists():
-        return False
-    noted = json.loads(note.read_text())
-    started = {int(pid): created for pid, created in noted["processes"].items()}
-    roots = []
-    for pid, created in started.items():
-        try:
-            process = psutil.Process(pid)
-            if process.create_time() == created:
-                roots.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    _end_with_children(roots)
-    forget_ray(noted["address"])
-    note.unlink()
-    return bool(roots)
-
-
-def _end_with_children(roots: list[psutil.Process]) -> None:
-    children = []
-    for root in roots:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            children += root.children(recursive=True)
-    everyone = list({process.pid: process for process in [*roots, *children]}.values())
-    for process in everyone:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _, stubborn = psutil.wait_procs(everyone, timeout=END_TIMEOUT_S)
-    for process in stubborn:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def _ray_processes(address: str) -> dict[int, float]:
-    """The processes of the Ray with that address: id and time of start."""
-    return {process.pid: process.info["create_time"] for process in _named_processes(address)}
-
-
-def _named_processes(address: str) -> list[psutil.Process]:
-    """The processes that name the Ray with that address on their command line."""
-    named = (f"--gcs-address={address}", f"--address={address}", f"--gcs_server_port={address.rpartition(':')[2]}")
-    return [
-        process
-        for process in psutil.process_iter(["cmdline", "create_time"])
-        if any(word in named for word in process.info["cmdline"] or ())
-    ]
-
-
-def _free_port(wanted: int) -> int:
-    for candidate in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", candidate))
-            except OSError:
-                continue
-            port: int = probe.getsockname()[1]
-            return port
-    raise RayError("no port is free on 127.0.0.1")

@@ -1,40 +1,67 @@
-"""``raylog up`` where Ray comes up halfway and fails, as it does on a machine that is too busy."""
+"""``raylog up`` where Ray comes up halfway and fails: on a machine that is too busy, or where another Ray takes its port."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from raylog.cli import cluster
+from raylog.cli import ray_head
 from raylog.errors import RayError
 
 pytestmark = pytest.mark.core
 
+PORT = 3  # nobody's: a Ray of the user is not touched
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)", f"--gcs-address=127.0.0.1:{PORT}"]
 
-def test_what_came_up_of_a_ray_that_failed_to_start_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    port = 3  # nobody's: a Ray of the user is not touched
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", f"--gcs-address=127.0.0.1:{port}"])
 
-    tries: list[int] = []
+class FailingRay:
+    """``ray start`` that leaves a process behind and says why it failed, as often as it is tried."""
 
-    def failed(*arguments: Any, **settings: Any) -> subprocess.CompletedProcess[str]:
-        tries.append(1)
-        return subprocess.CompletedProcess([], 1, "", "Exception: The current node timed out during startup.\n")
+    def __init__(self, said: str) -> None:
+        self.said = said
+        self.left: list[subprocess.Popen[bytes]] = []
 
-    monkeypatch.setattr(cluster, "_free_port", lambda wanted: port)
-    monkeypatch.setattr(cluster.subprocess, "run", failed)
+    def __call__(self, *arguments: Any, env: dict[str, str], **settings: Any) -> subprocess.CompletedProcess[str]:
+        self.left.append(subprocess.Popen(SLEEPER, env=env))
+        return subprocess.CompletedProcess([], 1, "", self.said)
+
+
+@pytest.fixture
+def neighbour(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of another Ray, which has the port that this one tries."""
+    monkeypatch.setattr(ray_head, "_free_port", lambda wanted: PORT)
+    process = subprocess.Popen(SLEEPER)
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize(
+    ("said", "tries"),
+    [
+        ("Exception: The current node timed out during startup.\n", ray_head.RAY_START_ATTEMPTS),
+        ("AssertionError: Session name a does not match persisted value b'b'.\n", ray_head.RAY_START_ATTEMPTS),
+        ("ValueError: no such option\n", 1),
+    ],
+)
+def test_what_came_up_of_a_ray_that_failed_to_start_is_ended_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neighbour: subprocess.Popen[bytes], said: str, tries: int
+) -> None:
+    ray = FailingRay(said)
+    monkeypatch.setattr(ray_head.subprocess, "run", ray)
     try:
-        with pytest.raises(RayError, match="timed out during startup"):
-            cluster._start_ray(tmp_path / "data", 1, None, 1)
-        assert not psutil.pid_exists(left.pid)
-        assert len(tries) == cluster.RAY_START_ATTEMPTS, (
-            "on a busy machine Ray is given more than one of its 30 seconds"
-        )
+        with pytest.raises(RayError, match=said.strip()):
+            ray_head.start_ray(tmp_path / "data", 1, None, 1)
+        assert len(ray.left) == tries
+        assert not any(psutil.pid_exists(each.pid) for each in ray.left)
+        assert neighbour.poll() is None
     finally:
-        left.kill()
-        left.wait()
+        for each in ray.left:
+            each.kill()
+            each.wait()
