@@ -112,6 +112,8 @@ def test_a_folder_that_cannot_be_made_is_refused_with_advice(tmp_path: Path) -> 
 
 def test_a_vanished_folder_is_an_os_error(tmp_path: Path) -> None:
     log = _open(tmp_path / "t-0")
+    log.append_as_leader(encode_values([b"x"], timestamp_ms=1), leader_epoch=0, wall_ms=1)
+    log.high_watermark = 1  # so that the checkpoint has something new to say
     FILES.remove_directory(str(tmp_path / "t-0"))
     with pytest.raises(OSError) as caught:
         log.checkpoint()
@@ -211,3 +213,17 @@ def test_a_file_system_that_cannot_tell_what_is_in_memory_is_read_as_ever(
     monkeypatch.setattr(disk_files.os, "preadv", unsupported)
     assert [file.read_at(2, 3, in_memory=True) for _ in range(2)] == [b"234", b"234"] and len(asked) == 1
     file.close()
+
+
+def test_a_checkpoint_is_written_again_only_when_it_says_something_new(tmp_path: Path) -> None:
+    log = _open(tmp_path / "t-0")
+    log.append_as_leader(encode_values([b"x"], timestamp_ms=1), leader_epoch=0, wall_ms=1)
+    log.checkpoint()
+    path = next((tmp_path / "t-0").glob("replica.checkpoint"))
+    written = path.stat().st_mtime_ns, path.stat().st_ino
+    log.checkpoint()
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == written
+    log.high_watermark = 1
+    log.checkpoint()
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) != written
+    log.close(clean=False)
