@@ -26,7 +26,10 @@ from ray_machines import MACHINE, RAY_TOOK_TOO_LONG, kill_marked, processes_mark
 
 import raylog
 from raylog import NewTopic
+from raylog.actors.quorum_disks import METADATA_FOLDER
+from raylog.cli.metadata_files import is_metadata, metadata_entries
 from raylog.log.partition_metadata import LOCK_NAME
+from raylog.records.batch import batches
 from raylog.testing.verifiable_load import VerifiableLoad, audit_of
 
 pytestmark = pytest.mark.chaos
@@ -34,7 +37,6 @@ pytestmark = pytest.mark.chaos
 TOPICS = {"thrice": (2, 3), "once": (2, 1)}  # partitions, replication factor
 LOGS = sum(partitions * factor for partitions, factor in TOPICS.values())
 TORN = b"torn record"
-RECORDED_S = 12  # a high watermark is reported every 5 s, and then recorded within 3 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,11 @@ def test_an_old_copy_of_one_brokers_logs_that_is_back_alone_does_not_lead_after_
 
     The good logs stay locked by this test until the wait is long over.
     """
-    topic, partitions, wait_s = "old", 2, 2
+    topic, witness, partitions, wait_s = "old", "witness", 2, 2
     cluster = raylog.connect(folder=home.data)
     with cluster.admin() as admin:
-        admin.create_topics([NewTopic(topic, partitions, 3, configs={"min.insync.replicas": "2"})])
+        configs = {"min.insync.replicas": "2"}
+        admin.create_topics([NewTopic(topic, partitions, 3, configs=configs), NewTopic(witness, 1, 3, configs=configs)])
     setting = f"unclean.shutdown.election.wait.ms={wait_s * 1_000}"
     home.raylog(
         "configs",
@@ -210,35 +213,64 @@ def test_an_old_copy_of_one_brokers_logs_that_is_back_alone_does_not_lead_after_
         "--add-config",
         setting,
     )
-    eventually(lambda: isr_is_whole(cluster, topic), "all replicas in sync")
+    eventually(lambda: isr_is_whole(cluster, topic) and isr_is_whole(cluster, witness), "all replicas in sync")
     copies = home.folder / "copies"
     with VerifiableLoad(cluster.address, topic, partitions=partitions, producers=2, records_per_second=1_000) as load:
         eventually(lambda: load.ledger.acknowledged > 1_000, "acknowledged records")
         for folder in home.data.glob(f"broker-1/{topic}-*"):
             shutil.copytree(folder, copies / folder.name)
-        copied = load.ledger.acknowledged
-        time.sleep(RECORDED_S)
-        eventually(lambda: load.ledger.acknowledged > copied + 1_000, "records that the copies lack")
+        ends = {folder.name: log_end(folder) for folder in copies.iterdir()}
+        eventually(
+            lambda: all(noted(home, topic, name) > end for name, end in ends.items()),
+            "the controllers' record is beyond the copies",
+        )
     kill_marked({home.mark})
     assert not load.ledger.failed, load.words()
     for copy in copies.iterdir():
         shutil.rmtree(home.data / "broker-1" / copy.name)
         shutil.copytree(copy, home.data / "broker-1" / copy.name)
     with ExitStack() as locks:
-        good = [path for broker in (0, 2) for path in home.data.glob(f"broker-{broker}/{topic}-*/{LOCK_NAME}")]
-        assert len(good) == 2 * partitions
+        good = [
+            path
+            for broker in (0, 2)
+            for name in (topic, witness)
+            for path in home.data.glob(f"broker-{broker}/{name}-*/{LOCK_NAME}")
+        ]
+        assert len(good) == 2 * (partitions + 1)
         for path in good:
             fcntl.flock(locks.enter_context(path.open("r+")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         starting = threading.Thread(target=lambda: print(home.up()))
         starting.start()
         eventually(lambda: has_left_the_isr(cluster, topic, 1), "the old copies are not in sync any more")
-        time.sleep(3 * wait_s)
+        # Its good log came back at the same time as the old copies, and waited as long for the others.
+        eventually(lambda: partitions_of(cluster, witness)[0]["leader"] == 1, "the wait is over")
         assert all(part["leader"] < 0 and 1 not in part["isr"] for part in partitions_of(cluster, topic))
     starting.join()
     eventually(lambda: isr_is_whole(cluster, topic), "all replicas in sync again")
     findings = audit_of(load, cluster.address)
     print(findings.words())
     assert findings.holds and findings.acknowledged == load.ledger.acknowledged, findings.words()
+
+
+def log_end(folder: Path) -> int:
+    """Behind the last whole batch of a copied log."""
+    (log,) = folder.glob("*.log")
+    return max(view.next_offset for view in batches(log.read_bytes(), allow_partial_tail=True))
+
+
+def noted(home: Home, topic: str, folder: str) -> int:
+    """The high watermark of a partition in the controllers' record, as one of their files has it; 0: none yet."""
+    ids, marks = {}, {}
+    for path in sorted((home.data / "broker-0" / METADATA_FOLDER).iterdir()):  # the log comes after its snapshots
+        if not is_metadata(path):
+            continue
+        for entry in metadata_entries(path, path.read_bytes()):
+            if entry.get("record") == "TopicCreated":
+                ids[entry["topic_id"]] = entry["name"]
+            for each in entry.get("topics", ()) if entry.get("record") == "HighWatermarksNoted" else ():
+                for part in each["partitions"]:
+                    marks[f"{ids.get(each['topic_id'])}-{part['partition']}"] = part["offset"]
+    return int(marks.get(folder, 0))
 
 
 def partitions_of(cluster: raylog.Cluster, topic: str) -> list[dict[str, Any]]:
