@@ -33,6 +33,7 @@ import zlib
 
 SERVER_PROCESS = "RAYLOG_SERVER_PROCESS"  # raylog.types has it, too
 WORKER_SCRIPT = "default_worker.py"
+RAYS_OWN = "setup_worker.py"
 CONTEXT = "--serialized-runtime-env-context="
 LANGUAGE = "--language="
 RAYLET_SOCKET = "--raylet-name="
@@ -113,10 +114,20 @@ def be_forked(path: str, arguments: list[str], environment: dict[str, str]) -> N
     os.close(lock)
 
 
+def rays_own_script(scripts: list[str]) -> str:
+    """Where Ray's own script is: beside the script that Python workers run. Java's command names none."""
+    if scripts:
+        return os.path.join(os.path.dirname(scripts[0]), RAYS_OWN)
+    from importlib.util import find_spec
+
+    ray = find_spec("ray")  # does not import it
+    assert ray is not None and ray.origin is not None
+    return os.path.join(os.path.dirname(ray.origin), "_private", "workers", RAYS_OWN)
+
+
 def main(given: list[str]) -> None:
     worker = [each for each in given if not each.startswith((CONTEXT, LANGUAGE))]
     named = [place for place, each in enumerate(worker) if os.path.basename(each) == WORKER_SCRIPT]
-    rays_own = os.path.join(os.path.dirname(worker[named[0]]) if named else "", "setup_worker.py")
     values = dict(each.split("=", 1) for each in given if each.startswith((CONTEXT, LANGUAGE, RAYLET_SOCKET)))
     context = values.get(CONTEXT.rstrip("="))
     if context and named == [0] and values.get(LANGUAGE.rstrip("=")) == "PYTHON":
@@ -126,7 +137,7 @@ def main(given: list[str]) -> None:
                 be_forked(meeting_point(values[RAYLET_SOCKET.rstrip("=")], environment), worker, environment)
         except (OSError, ValueError, KeyError):
             pass  # Ray's own script does it, or says what is wrong
-    os.execv(sys.executable, [sys.executable, rays_own, *given])
+    os.execv(sys.executable, [sys.executable, rays_own_script([worker[place] for place in named]), *given])
 
 
 if __name__ == "__main__":

@@ -234,6 +234,29 @@ def test_every_other_worker_is_set_up_by_rays_own_script(
     assert not list((raylet.folder / "reports").iterdir())
 
 
+def test_a_worker_in_java_is_set_up_by_rays_own_script(tmp_path: Path) -> None:
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho started: $*\n")
+    java.chmod(0o755)
+    done = subprocess.run(
+        [
+            *(
+                sys.executable,
+                worker_setup.__file__,
+                "-Dray.raylet.node-manager-port=1",
+                "io.ray.runtime.DefaultWorker",
+            ),
+            *("--language=JAVA", "--serialized-runtime-env-context={}"),
+        ],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("started: ") and "io.ray.runtime.DefaultWorker" in done.stdout, done
+
+
 def test_a_fork_server_that_may_not_fork_leaves_all_workers_to_ray(tmp_path: Path) -> None:
     script, lock = tmp_path / "default_worker.py", tmp_path / "lock"
     script.write_text("import sys; print('fresh', sys.argv[1:], 'raylog' in sys.modules)")
