@@ -37,10 +37,12 @@ from raylog.metadata.requests import (
     PartitionGrowth,
     PartitionsCreated,
     PartitionTarget,
+    PlanHost,
     RegisterDisk,
     ReplicasMoved,
     ResourceChanges,
     ResourceType,
+    RetireHost,
     TopicCreation,
     TopicsCreated,
     TopicsDescribed,
@@ -52,7 +54,7 @@ from raylog.testing.odd_producers import Successor, Vandal
 from raylog.testing.queue_producer import QueueProducer
 from raylog.testing.simulated_scaling import PARTITIONS
 from raylog.testing.workload import Administrator, Client, Consumer, Leader, Producer
-from raylog.types import ReplicaMove, TopicIdPartition
+from raylog.types import ReplicaMove, TopicIdPartition, broker_of
 
 if TYPE_CHECKING:
     from raylog.testing.simulation import Simulation
@@ -83,6 +85,7 @@ class Administration:
         self._draining: set[int] = set()  # a request is on its way
         self._registering: set[int] = set()  # likewise
         self._reassigned: list[tuple[str, int]] = []
+        self._plans_hosts = simulation.seed % 3 == 1
 
     def start(self) -> None:
         self._to_register = len(self.simulation.brokers)
@@ -163,6 +166,8 @@ class Administration:
             return
         self._relocate_later()
         simulation, rng = self.simulation, self.scheduler.rng
+        if self._plans_hosts and not simulation.scaling.is_on and self.scheduler.chance(0.15):
+            self._change_hosts()
         if not self.topics:
             return
         name = rng.choice(sorted(self.topics))
@@ -191,6 +196,22 @@ class Administration:
             delay_us = self.scheduler.skewed_us(rng.choice((3_000, 30_000)))
             simulation.counts["processes killed amid a move"] += 1
             self.scheduler.after_us(delay_us, lambda: None if self._stopped else victim.kill(), "die amid a move")
+
+    def _change_hosts(self) -> None:
+        """One more host for a disk, or one less: often the one that has just been added, and never the last one."""
+        active = self.simulation.controllers.active()
+        if active is None or active.controller is None or not active.controller.image.hosts:
+            return
+        hosts = active.controller.image.hosts
+        host = hosts[self.scheduler.rng.choice(sorted(hosts))]
+        beside = [each for each in hosts.values() if (each.directory_id, each.kind) == (host.directory_id, host.kind)]
+        counts = self.simulation.counts
+        if len(beside) > 1:
+            counts["hosts retired by hand"] += 1
+            self.administrator.request(RetireHost(host.node_id), lambda reply: None)
+        else:
+            counts["hosts added by hand"] += 1
+            self.administrator.request(PlanHost(broker_of(host.node_id), kind=host.kind), lambda reply: None)
 
     def _relocated(self, name: str, reply: object) -> None:
         assert isinstance(reply, ReplicasMoved), reply

@@ -93,6 +93,9 @@ class Faults:
             kept = {name: self.mixture[name] for name in rng.sample(BESIDE_DEPOSITIONS, 3) if name in self.mixture}
             weight = 2 * sum(weight for _, weight in kept.values()) + 1.0
             self.mixture = kept | {DEPOSE: (kinds[DEPOSE][0], weight)}
+        if simulation.seed % 4 == 0 and "stop the active controller" in self.mixture:  # few sleepers wake up fenced
+            strike, weight = self.mixture["stop the active controller"]
+            self.mixture["stop the active controller"] = strike, 6 * weight
         self.corruption = Corruption(simulation, self.lasting)
         self.quiet_us = rng.choice((100_000, 300_000, 300_000, 1_000_000))
         if self.is_about_depositions:
