@@ -31,6 +31,14 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "tests/groups/test_cut_logs.py::test_a_leader_whose_log_is_another_one_reads_it_from_its_start",
         "it takes a coordinator whose log an unclean election cuts while groups change; hosts made that rare",
     ),
+    "forget_isr_questions_with_the_session": UnitTest(
+        "tests/replication/test_isr.py::test_a_lost_session_leaves_the_question_open_and_the_next_one_asks_again",
+        "it takes a session that is lost between a change of an ISR and its answer, and a death before the next change",
+    ),
+    "release_only_when_a_move_is_committed": UnitTest(
+        "tests/metadata/test_moves.py::test_a_move_is_told_again_to_a_process_that_missed_it",
+        "it takes a process that is cut off just when its replica is moved away, and comes back with the log open",
+    ),
     "leave_the_fetch_epoch_unchecked": UnitTest(
         "tests/replication/test_failover.py::test_a_refused_fetch_is_no_reason_to_trust", _LATE_FETCH
     ),
