@@ -45,16 +45,20 @@ def create_and_write(bootstrap: str, topic: str, partitions: int, replication_fa
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "message.timeout.ms": int(WITHIN_S * 1_000)})
     producer.list_topics(timeout=30)  # connects
-    errors: list[object] = []
     start = time.perf_counter()
     new = NewTopic(topic, partitions, replication_factor)
     admin.create_topics([new], operation_timeout=WITHIN_S, request_timeout=WITHIN_S)[topic].result()
+    write_one_record_each(producer, topic, partitions)
+    return time.perf_counter() - start
+
+
+def write_one_record_each(producer: Any, topic: str, partitions: int) -> None:
+    """Until each partition has acknowledged its record."""
+    errors: list[object] = []
     for partition in range(partitions):
         producer.produce(topic, VALUE, partition=partition, on_delivery=lambda error, _: errors.append(error))
     waiting = producer.flush(WITHIN_S)
-    took = time.perf_counter() - start
     assert not waiting and errors == [None] * partitions, f"{waiting} records wait, {set(map(str, errors))}"
-    return took
 
 
 def megabytes(pids: Sequence[int]) -> float:

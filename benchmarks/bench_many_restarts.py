@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 
 import psutil
+from bench_many_partitions import write_one_record_each
 from bench_start import Home, await_true, home
 from harness import Benchmark, arguments
 
 RAYLOG = "raylog"
 WITHIN_S = 600.0
-VALUE = bytes(100)
 POLL_RECORDS = 500
 PARTS = {1: 4_000, 3: 1_000}  # partitions by replication factor
 
@@ -47,13 +47,8 @@ def write(bootstrap: str, topic: str, partitions: int) -> float:
 
     start = time.perf_counter()
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "message.timeout.ms": int(WITHIN_S * 1_000)})
-    errors: list[object] = []
-    for partition in range(partitions):
-        producer.produce(topic, VALUE, partition=partition, on_delivery=lambda error, _: errors.append(error))
-    waiting = producer.flush(WITHIN_S)
-    took = time.perf_counter() - start
-    assert not waiting and errors == [None] * partitions, f"{waiting} records wait, {set(map(str, errors))}"
-    return took
+    write_one_record_each(producer, topic, partitions)
+    return time.perf_counter() - start
 
 
 def read(bootstrap: str, topic: str, partitions: int, records: int) -> float:

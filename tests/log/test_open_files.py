@@ -11,6 +11,7 @@ import pytest
 
 from raylog.log.config import LogConfig
 from raylog.log.disk_files import DiskFiles
+from raylog.log.files import Files
 from raylog.log.log import Log
 from raylog.log.open_files import FILES_PER_SEGMENT, OpenFiles, TooManyLogs, descriptors_for, logs_max_of
 from raylog.metadata.session import Condition
@@ -22,10 +23,10 @@ TOPIC_ID = uuid.UUID(int=7)
 SMALL = LogConfig(segment_bytes=400, segment_index_bytes=4096, index_interval_bytes=1)
 
 
-def opened(files: SimulatedFiles, open_files: OpenFiles, number: int = 0, config: LogConfig = SMALL) -> Log:
-    files.make_directory("/disk")
+def opened(files: Files, open_files: OpenFiles, number: int = 0, config: LogConfig = SMALL, disk: str = "/disk") -> Log:
+    files.make_directory(disk)
     log = Log.open(
-        f"/disk/t-{number}",
+        f"{disk}/t-{number}",
         files=files,
         config=config,
         topic="t",
@@ -201,17 +202,7 @@ def test_descriptors_of_real_files_stay_within_the_bound(tmp_path: Path) -> None
 
     before, open_files, logs = count(), OpenFiles(4), []
     for number in range(60):
-        log = Log.open(
-            str(tmp_path / f"t-{number}"),
-            files=DiskFiles(),
-            config=SMALL,
-            topic="t",
-            partition=number,
-            topic_id=TOPIC_ID,
-            now_ms=1_000,
-            boot_id="boot",
-            open_files=open_files,
-        )
+        log = opened(DiskFiles(), open_files, number, disk=str(tmp_path))
         for turn in range(5):
             append(log, b"%d" % turn)
         logs.append(log)

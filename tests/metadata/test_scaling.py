@@ -242,13 +242,19 @@ def test_the_next_controller_knows_which_hosts_were_added(loaded):
     assert loaded.hosts == [loaded.first]
 
 
-def test_a_controller_that_comes_in_the_middle_of_a_step_leaves_nothing_behind(loaded):
+def added_host_that_opens_nothing(loaded):
+    """Saturate the first host, until a replica is on its way to a host whose opening of it does not end."""
     loaded.demand(125)
     while not loaded.added:
         loaded.run(BEAT_MS)
     target = loaded.world.processes[loaded.added[0]]
     target.opens = False
     loaded.run_until_moved()
+    return target
+
+
+def test_a_controller_that_comes_in_the_middle_of_a_step_leaves_nothing_behind(loaded):
+    target = added_host_that_opens_nothing(loaded)
     assert loaded.world.state(loaded.held(target.node)[0]).leader == -1, "the step waits for it"
     loaded.world.restart_controller()
     target.opens = True
@@ -269,12 +275,7 @@ def test_an_idle_host_stays_where_the_others_could_not_take_its_load(loaded):
 
 
 def test_one_replica_moves_at_a_time(loaded):
-    loaded.demand(125)
-    while not loaded.added:
-        loaded.run(BEAT_MS)
-    target = loaded.world.processes[loaded.added[0]]
-    target.opens = False
-    loaded.run_until_moved()
+    target = added_host_that_opens_nothing(loaded)
     for _ in range(5):
         loaded.world.now += BEAT_MS
         for process in loaded.world.processes.values():
