@@ -69,7 +69,10 @@ class Fetches:
         now_ms: Callable[[], int],
         room: AnswerRoom,
         arrivals: Arrivals,
+        routed: Callable[[Request, Owner], None],
     ) -> None:
+        """``routed`` is told of each request that goes to one owner as it is."""
+        self._routed = routed
         self.arrivals = arrivals
         self.places = places
         self.owners = owners
@@ -124,6 +127,7 @@ class Fetches:
         assert request.frame is not None
         timeout_ms = asked.waits_ms + SLACK_MS
         heard = request.guarded(heard)
+        self._routed(request, owner)
         cancel = self.owners.pass_on(owner, request.frame, asked.end, heard, timeout_ms=timeout_ms, is_produce=False)
         request.on_close(lambda _: cancel())
         return True

@@ -60,7 +60,7 @@ class Owners:
 
         ``client_id`` says for whom, where the owner has to know.
         """
-        link = self._link(owner, is_produce=request.__api_key__ == PRODUCE)
+        link = self._link(owner, is_produce=getattr(request, "__api_key__", None) == PRODUCE)
         return link.begin(
             lambda connection, heard: connection.call(request, heard, timeout_ms=timeout_ms, client_id=client_id),
             on_reply,

@@ -117,8 +117,17 @@ Spot = tuple[int, int]
 class Scattered:
     """The handler of one of these APIs."""
 
-    def __init__(self, shape: Shape, places: Places, owners: Owners, arrivals: Arrivals) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        places: Places,
+        owners: Owners,
+        arrivals: Arrivals,
+        routed: Callable[[Request, Owner], None],
+    ) -> None:
+        """``routed`` is told of each request that goes to one owner as it is."""
         self._arrivals = arrivals
+        self._routed = routed
         self._shape = shape
         self._places = places
         self._owners = owners
@@ -217,6 +226,7 @@ class Scattered:
 
         timeout_ms = asked.waits_ms + SLACK_MS
         heard = request.guarded(heard)
+        self._routed(request, owner)
         self._owners.pass_on(owner, request.frame, asked.end, heard, timeout_ms=timeout_ms, is_produce=True)
         return True
 
