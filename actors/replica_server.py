@@ -285,8 +285,9 @@ class ReplicaServer:
                     log_work.close_log(event.log, clean=False)
                 return
             self._run(self._host.handle(event, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))
-        for token in [token for token in self._unanswered if not self._host.holds(token)]:
-            self._unanswered.pop(token).done()
+        if self._unanswered:
+            for token in [token for token in self._unanswered if not self._host.holds(token)]:
+                self._unanswered.pop(token).done()
         self._groups.look()
         self._set_timer()
 
@@ -403,7 +404,8 @@ class ReplicaServer:
     def led(self, topic: str | uuid.UUID, number: int) -> TopicIdPartition | None:
         """The partition, if this process leads it now."""
         id = TopicIdPartition(topic if isinstance(topic, uuid.UUID) else self._names.id_of_name(topic), number)
-        return id if self.leads(id) else None
+        replica = self._host.replicas.get(id)
+        return replica.id if replica is not None and replica.leader is not None else None  # the table's own key
 
     def leads(self, id: TopicIdPartition) -> bool:
         """Whether this process leads it now."""

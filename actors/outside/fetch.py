@@ -43,7 +43,7 @@ from raylog.actors.outside import one_partition
 from raylog.actors.outside.answer_room import AnswerRoom
 from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.fetch_sessions import NO_SESSION, Fetching, FetchSessions, Key
-from raylog.actors.outside.owners import Owner, Owners
+from raylog.actors.outside.owners import Owner, Owners, Routed, unmoved
 from raylog.actors.outside.places import NO_EPOCH, Coming, Elsewhere, Places
 from raylog.types import NO_LEADER, broker_of
 from raylog.wire.frames import decode_response
@@ -69,9 +69,8 @@ class Fetches:
         now_ms: Callable[[], int],
         room: AnswerRoom,
         arrivals: Arrivals,
-        routed: Callable[[Request, Owner], None],
+        routed: Routed = unmoved,
     ) -> None:
-        """``routed`` is told of each request that goes to one owner as it is."""
         self._routed = routed
         self.arrivals = arrivals
         self.places = places

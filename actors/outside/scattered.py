@@ -36,7 +36,7 @@ from raylog.actors.apis import offsets, produce, producers
 from raylog.actors.apis.entities import NO_DELAY, build, fields_of, milliseconds, module_of, response_class
 from raylog.actors.outside import one_partition
 from raylog.actors.outside.arrivals import Arrivals
-from raylog.actors.outside.owners import Owner, Owners
+from raylog.actors.outside.owners import Owner, Owners, Routed, unmoved
 from raylog.actors.outside.places import NO_EPOCH, Coming, Elsewhere, Places
 from raylog.errors import ClientTimeoutError
 from raylog.types import NO_LEADER, broker_of
@@ -123,9 +123,8 @@ class Scattered:
         places: Places,
         owners: Owners,
         arrivals: Arrivals,
-        routed: Callable[[Request, Owner], None],
+        routed: Routed = unmoved,
     ) -> None:
-        """``routed`` is told of each request that goes to one owner as it is."""
         self._arrivals = arrivals
         self._routed = routed
         self._shape = shape

@@ -19,12 +19,20 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from raylog.actors.apis import fetch, produce
 from raylog.errors import ClusterError
 from raylog.replication.events import FetchReply, ProduceReply
-from raylog.server.usual_requests import FETCH, PRODUCE, UsualFetch, UsualProduce, usual_fetch, usual_produce
+from raylog.server.usual_requests import (
+    FETCH,
+    HEADER_BYTES,
+    PRODUCE,
+    UsualFetch,
+    UsualProduce,
+    usual_fetch,
+    usual_produce,
+)
 from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, slot_of
 from raylog.wire import private
 from raylog.wire.frames import RequestHeader, decode_request_header
@@ -38,8 +46,10 @@ logger = logging.getLogger("raylog.replica")
 
 LONG_STAY: Final = 4_096
 """A connection that was served so often before it goes back was right to come."""
-_Usual = UsualProduce | UsualFetch
-_Work = tuple[_Usual, Callable[[Request], None]]
+KNOWN_MAX: Final = 1_024
+"""Of each kind, for one connection."""
+Usual = TypeVar("Usual", UsualProduce, UsualFetch)
+_Work = tuple[UsualProduce | UsualFetch, Callable[[Request], None]]
 _correlation = struct.Struct(">i").unpack_from
 _size = struct.Struct(">i").pack
 
@@ -135,14 +145,39 @@ def _prepare(channel: Channel, moved: Moved, connection: ServerConnection) -> No
     connection.came_by(channel, moved)
 
 
+class _Known(Generic[Usual]):
+    """The requests of one kind that a connection has sent, by what they begin with.
+
+    Those of one client to partitions of one topic begin equally long, so the length of the last one is the one to look up.
+    """
+
+    __slots__ = ("_by_start", "_end")
+
+    def __init__(self) -> None:
+        self._by_start: dict[bytes, Usual] = {}
+        self._end = 0
+
+    def add(self, usual: Usual | None) -> None:
+        if usual is None:
+            return
+        if len(self._by_start) >= KNOWN_MAX:
+            self._by_start.clear()
+        self._by_start[usual.start] = usual
+        self._end = HEADER_BYTES + len(usual.start)
+
+    def like(self, frame: memoryview | bytes) -> Usual | None:
+        """The known request that begins as this frame does, behind its correlation id."""
+        return self._by_start.get(bytes(frame[HEADER_BYTES : self._end]))
+
+
 class _DoorConnection(ServerConnection):
     """A client's connection while it is served here."""
 
     def __init__(self, door: Door, server: Server) -> None:
         super().__init__(server)
         self._door = door
-        self._produce: UsualProduce | None = None  # the last one of each kind
-        self._fetch: UsualFetch | None = None
+        self._produces: _Known[UsualProduce] = _Known()
+        self._fetches: _Known[UsualFetch] = _Known()
         self._channel: Channel
         self._moved: Moved
         self._is_back = False
@@ -165,7 +200,7 @@ class _DoorConnection(ServerConnection):
         self._dispatch(handler, header, None, size, data, usual.header_end)
 
     def _produced_again(self, data: memoryview | bytes) -> _Work | None:
-        usual = self._produce
+        usual = self._produces.like(data)
         if usual is None or (records := usual.records_of(data)) is None:
             return None
         if not self._door.host.leads(usual.id):
@@ -173,7 +208,7 @@ class _DoorConnection(ServerConnection):
         return usual, partial(self._door.host.produce_usual, usual=usual, records=records)
 
     def _fetched_again(self, data: memoryview | bytes) -> _Work | None:
-        usual = self._fetch
+        usual = self._fetches.like(data)
         if usual is None or (offset := usual.offset_of(data)) is None:
             return None
         if not self._door.host.leads(usual.id) or not self._door.has_room(usual.bytes_max):
@@ -186,10 +221,10 @@ class _DoorConnection(ServerConnection):
         if spoken is None or header.version not in spoken:
             return None
         if header.api_key == PRODUCE:
-            self._produce = usual_produce(data, header, position, self._door.host.led)
+            self._produces.add(usual_produce(data, header, position, self._door.host.led))
             return self._produced_again(data)
         if header.api_key == FETCH:
-            self._fetch = usual_fetch(data, header, position, self._door.host.led)
+            self._fetches.add(usual_fetch(data, header, position, self._door.host.led))
             return self._fetched_again(data)
         return None
 

@@ -62,7 +62,6 @@ class UsualProduce:
     __slots__ = (
         "_acks",
         "_api",
-        "_body_start",
         "_head",
         "_is_flexible",
         "_tail",
@@ -71,6 +70,7 @@ class UsualProduce:
         "client_id",
         "header_end",
         "id",
+        "start",
         "version",
     )
     key: Final = PRODUCE
@@ -86,7 +86,7 @@ class UsualProduce:
         self._timeout_ms = parsed.waits_ms
         self._varies_at = parsed.varies_at
         self._api = bytes(frame[:API_BYTES])
-        self._body_start = bytes(frame[HEADER_BYTES : parsed.varies_at])
+        self.start = bytes(frame[HEADER_BYTES : parsed.varies_at])
         self._is_flexible = version >= PRODUCE_FLEXIBLE
         partition = _index_and_error.pack(parsed.number, 0)
         if self._is_flexible:
@@ -99,7 +99,7 @@ class UsualProduce:
     def records_of(self, frame: Buffer) -> Buffer | None:
         """The records of a request that begins as this one did and is as sound; None for any other."""
         at = self._varies_at
-        if frame[:API_BYTES] != self._api or frame[HEADER_BYTES:at] != self._body_start:
+        if frame[:API_BYTES] != self._api or frame[HEADER_BYTES:at] != self.start:
             return None
         try:
             if self._is_flexible:
@@ -136,7 +136,6 @@ class UsualFetch:
 
     __slots__ = (
         "_api",
-        "_body_start",
         "_epoch",
         "_head",
         "_is_flexible",
@@ -151,6 +150,7 @@ class UsualFetch:
         "client_id",
         "header_end",
         "id",
+        "start",
         "version",
     )
     key: Final = FETCH
@@ -165,7 +165,7 @@ class UsualFetch:
         version = self.version = header.version
         at = self._varies_at = parsed.varies_at
         self._api = bytes(frame[:API_BYTES])
-        self._body_start = bytes(frame[HEADER_BYTES:at])
+        self.start = bytes(frame[HEADER_BYTES:at])
         self._rest = bytes(frame[at + 8 : parsed.end])
         self._is_flexible = version >= FETCH_FLEXIBLE
         self._limits = _waits.unpack_from(frame, header_end + self._is_flexible + (4 if version < 15 else 0))
@@ -194,7 +194,7 @@ class UsualFetch:
         at = self._varies_at
         if (
             frame[:API_BYTES] != self._api
-            or frame[HEADER_BYTES:at] != self._body_start
+            or frame[HEADER_BYTES:at] != self.start
             or frame[at + 8 : at + 8 + len(self._rest)] != self._rest
         ):
             return None

@@ -262,17 +262,11 @@ def _refusals(server: Server) -> dict[int, _Refusal]:
     refusals: dict[int, _Refusal] = {cluster_view.METADATA: _metadata}
     for shape in SHAPES:
         refusals[shape.key] = lambda code, _, shape=shape: (
-            Scattered(shape, _Refusing(places, code), owners, fetches.arrivals, lambda *_: None).handle
+            Scattered(shape, _Refusing(places, code), owners, fetches.arrivals).handle
         )  # type: ignore[misc]
     refusals[FETCH] = lambda code, _: (
         Fetches(
-            _Refusing(places, code),
-            owners,
-            fetches.sessions,
-            fetches.now_ms,
-            fetches.room,
-            fetches.arrivals,
-            lambda *_: None,
+            _Refusing(places, code), owners, fetches.sessions, fetches.now_ms, fetches.room, fetches.arrivals
         ).handle
     )
     return refusals

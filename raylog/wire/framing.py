@@ -244,13 +244,6 @@ class FramedProtocol(asyncio.BufferedProtocol):
         """Ends this end of a connection that goes on elsewhere (``duplicate_socket``). The peer notices nothing."""
         self.abort()
 
-    def parse_again(self, data: bytes) -> None:
-        """Delivers frames that were not delivered for good, before what has been read since. Reading goes on."""
-        self._stash = data + self._prefix + self._stash
-        self._prefix = b""
-        self._reading_held = True
-        self.release_reading()
-
     def close(self, reason: Exception | None = None) -> None:
         """Sends what is queued, then closes. No further frame is delivered."""
         if self.shut:
