@@ -23,6 +23,7 @@ import asyncio
 import logging
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -70,6 +71,7 @@ from raylog.replication.events import (
     DamageSuspected,
     Effect,
     Event,
+    FetchReply,
     Flush,
     Load,
     LogFailed,
@@ -78,6 +80,7 @@ from raylog.replication.events import (
     OwnAppend,
     ProducePartition,
     ProducePartitionResult,
+    ProduceReply,
     Released,
     Removed,
     RemoveFolder,
@@ -90,7 +93,10 @@ from raylog.replication.events import (
 )
 from raylog.replication.host import ReplicaHost
 from raylog.replication.replica import Replica
+from raylog.server.door import Door, without_hints
+from raylog.server.usual_requests import UsualFetch, UsualProduce
 from raylog.types import Endpoint, TopicIdPartition, broker_of
+from raylog.wire.framing import Buffer
 from raylog.wire.handshake import Peer
 from raylog.wire.server import Request, Server
 
@@ -102,8 +108,12 @@ CHECKING_THREADS = 2
 ToEntity = Callable[[Any], Any]
 
 
+def _as_it_is(reply: Any) -> Any:
+    return reply
+
+
 class _Inside:
-    """Somebody of this process who waits for a reply, in the place of a request of the wire."""
+    """Somebody of this process who waits for a reply as the machine gives it, in the place of a request of the wire."""
 
     __slots__ = ("reply",)
 
@@ -157,6 +167,7 @@ class ReplicaServer:
             on_change=lambda connected: self._handle(ControlSessionChanged(connected)),
             loads=self._host.take_loads,
         )
+        self._door = Door(self, spec.node_id)
         secret = self._disk.secret.encode()
         self._server = Server(
             {
@@ -171,6 +182,7 @@ class ReplicaServer:
                 **repairs.handlers(self, self._names, self._handle),
                 **self._groups.handlers(),
                 **self._session.handlers(),
+                **self._door.handlers(),
             },
             identity=self._identity,
             secret=secret,
@@ -217,6 +229,7 @@ class ReplicaServer:
         self._groups.stop()
         if reason != SHUT_DOWN:
             await self._session.stop()
+        await self._door.stop()
         await self._server.stop()
         self._leaders.close()
         if self._timer is not None:
@@ -238,6 +251,7 @@ class ReplicaServer:
         self._stopping = True
         self._groups.stop()
         await self._session.stop()
+        await self._door.stop(grace_s=0)
         await self._server.stop(grace_s=0)
         self._leaders.close()
         if self._timer is not None:
@@ -271,8 +285,9 @@ class ReplicaServer:
                     log_work.close_log(event.log, clean=False)
                 return
             self._run(self._host.handle(event, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))
-        for token in [token for token in self._unanswered if not self._host.holds(token)]:
-            self._unanswered.pop(token).done()
+        if self._unanswered:
+            for token in [token for token in self._unanswered if not self._host.holds(token)]:
+                self._unanswered.pop(token).done()
         self._groups.look()
         self._set_timer()
 
@@ -384,6 +399,51 @@ class ReplicaServer:
         self._handle(fetch.event(body, token, self._names, request.version))
         self._parked(request, token)
 
+    # ------------------------------------------------------------------ requests of clients at the door
+
+    def led(self, topic: str | uuid.UUID, number: int) -> TopicIdPartition | None:
+        """The partition, if this process leads it now."""
+        id = TopicIdPartition(topic if isinstance(topic, uuid.UUID) else self._names.id_of_name(topic), number)
+        replica = self._host.replicas.get(id)
+        return replica.id if replica is not None and replica.leader is not None else None  # the table's own key
+
+    def leads(self, id: TopicIdPartition) -> bool:
+        """Whether this process leads it now."""
+        replica = self._host.replicas.get(id)
+        return replica is not None and replica.leader is not None
+
+    def produce_usual(self, request: Request, usual: UsualProduce, records: Buffer) -> None:
+        """A Produce of one partition, read already (``raylog.server.door``)."""
+
+        def answer(reply: ProduceReply) -> None:
+            frame = usual.answer(request.correlation_id, reply.partitions[0])
+            if frame is not None:
+                request.send(frame)
+            else:
+                request.reply(produce.entity(request.body, without_hints(reply), request.version))
+
+        self._next_token = token = self._next_token + 1
+        self._waiting[token] = (_Inside(answer), _as_it_is)
+        self._handle(usual.event(token, records))
+        self._parked(request, token)
+
+    def fetch_usual(self, request: Request, usual: UsualFetch, offset: int) -> None:
+        """A consumer's Fetch of one partition, read already (``raylog.server.door``)."""
+
+        def answer(reply: FetchReply) -> None:
+            frame = usual.answer(request.correlation_id, reply.partitions[0])
+            if frame is not None:
+                request.send(frame)
+            else:
+                request.reply(fetch.entity(request.body, without_hints(reply), request.version))
+
+        self._next_token = token = self._next_token + 1
+        self._waiting[token] = (_Inside(answer), _as_it_is)
+        self._handle(usual.event(token, offset))
+        self._parked(request, token)
+
+    # ------------------------------------------------------------------ other requests
+
     def _list_offsets(self, request: Request) -> None:
         body = request.body
         token = self._park(request, lambda reply: offsets.list_offsets_entity(body, reply, request.version))
@@ -415,7 +475,7 @@ class ReplicaServer:
 
     def append(self, id: TopicIdPartition, batch: bytes, then: Callable[[ProducePartitionResult], None]) -> None:
         """Append it, if this process leads; ``then`` is called before this returns."""
-        token = self._park(_Inside(then), lambda reply: reply.partitions[0])
+        token = self._park(_Inside(lambda reply: then(reply.partitions[0])), _as_it_is)
         self._handle(OwnAppend(token, ProducePartition(id, batch)))
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:

@@ -23,7 +23,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from embedded import EmbeddedCluster
+from embedded import EmbeddedCluster, add_layout_option, layout_of
 from harness import Benchmark, arguments
 from paced_load import Ledger, Pacer, held_against, partition_records
 
@@ -74,6 +74,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=None, help=f"how many (default {KILLS})")
     parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
+    add_layout_option(parser)
     options = arguments(parser)
     kills_wanted = options.kills or (3 if options.quick else KILLS)
     bench = Benchmark(
@@ -89,10 +90,11 @@ def main() -> int:
             "seed": options.seed,
         },
         quick=options.quick,
+        variant=layout_of(options),
     )
     dice = random.Random(options.seed)
     ledger = Ledger()
-    with EmbeddedCluster() as running:
+    with EmbeddedCluster(replicas_per_actor=options.replicas_per_actor) as running:
         running.create_topic(TOPIC, replication_factor=3, configs={"min.insync.replicas": "2"})
         with running.cluster.producer(acks="all", linger_ms=0) as producer:
             pacer = Pacer(

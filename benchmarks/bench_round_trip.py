@@ -10,6 +10,7 @@ Each round gives the median and the 99th percentile of its round trips. The mach
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
 import time
@@ -19,7 +20,7 @@ from functools import partial
 import uvloop
 from apache_kafka import VERSION, ApacheKafka
 from confluent_kafka import Producer as ConfluentKafkaProducer
-from embedded import EmbeddedCluster
+from embedded import EmbeddedCluster, add_layout_option, layout_of
 from harness import Benchmark, Measurement, arguments
 
 from raylog.client.address import ClusterAddress
@@ -92,15 +93,19 @@ def measure(bench: Benchmark, case: str, contestants: dict[str, Callable[[], Tri
 
 
 def main() -> int:
-    quick = arguments().quick
+    parser = argparse.ArgumentParser()
+    add_layout_option(parser)
+    options = arguments(parser)
+    quick = options.quick
     count = TRIPS // (10 if quick else 1)
     bench = Benchmark(
         "round_trip",
         f"send to acknowledgement, one record at a time, against Apache Kafka {VERSION}",
         settings={"record_bytes": len(VALUE), "linger.ms": 0, "trips_per_round": count, "brokers": 3},
         quick=quick,
+        variant=layout_of(options),
     )
-    with EmbeddedCluster() as ours, ApacheKafka(brokers=3) as theirs:
+    with EmbeddedCluster(replicas_per_actor=options.replicas_per_actor) as ours, ApacheKafka(brokers=3) as theirs:
         address = ours.cluster.address
         for replicas, acks in ((1, "1"), (3, "all")):
             topic = f"trips-{replicas}"

@@ -14,11 +14,12 @@ The CPU time that all servers of a side used per GB of values stands below the r
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from functools import partial
 
 from apache_kafka import VERSION, ApacheKafka
-from embedded import EmbeddedCluster
+from embedded import EmbeddedCluster, add_layout_option, layout_of
 from harness import Benchmark, arguments, cpu_seconds
 from producers import (
     SETTINGS,
@@ -90,14 +91,18 @@ class Case:
 
 
 def main() -> int:
-    quick = arguments().quick
+    parser = argparse.ArgumentParser()
+    add_layout_option(parser)
+    options = arguments(parser)
+    quick = options.quick
     bench = Benchmark(
         "versus_apache_kafka",
         f"one producer, one partition, against Apache Kafka {VERSION}",
         settings=SETTINGS | {"brokers": 3, "records": {str(key): count for key, count in RECORDS.items()}},
         quick=quick,
+        variant=layout_of(options),
     )
-    with EmbeddedCluster() as ours, ApacheKafka(brokers=3) as theirs:
+    with EmbeddedCluster(replicas_per_actor=options.replicas_per_actor) as ours, ApacheKafka(brokers=3) as theirs:
         for replicas in (1, 3):
             for size in (100, 1000):
                 case = Case(ours, theirs, size, replicas, quick=quick)

@@ -6,6 +6,7 @@ what benchmarks ask about processes: who leads a partition, and under which proc
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import shutil
@@ -24,11 +25,27 @@ WAIT_S = 60.0
 SERVER_CLASSES = {each.__ray_metadata__.class_name for each in RAY_CLASSES.values()}
 
 
-class EmbeddedCluster:
-    """A running cluster between ``with`` and its end."""
+def add_layout_option(parser: argparse.ArgumentParser) -> None:
+    """For scripts that can measure both layouts of replicas: hosts that share them, and a process each."""
+    parser.add_argument(
+        "--replicas-per-actor",
+        type=int,
+        help="of the script's topics (default: auto); results have a file of their own",
+    )
 
-    def __init__(self, brokers: int = 3) -> None:
+
+def layout_of(options: argparse.Namespace) -> str:
+    """What to call results that are not those of the default layout."""
+    wanted = options.replicas_per_actor
+    return "" if wanted is None else f"replicas_per_actor_{wanted}"
+
+
+class EmbeddedCluster:
+    """A running cluster between ``with`` and its end. ``replicas_per_actor``: of topics that ``create_topic`` makes, None: auto."""
+
+    def __init__(self, brokers: int = 3, *, replicas_per_actor: int | None = None) -> None:
         self.brokers = brokers
+        self._layout = {} if replicas_per_actor is None else {"replicas.per.actor": replicas_per_actor}
         self.folder = Path(tempfile.mkdtemp(prefix="rlb"))
         self._ray_folder = os.environ.get("RAY_TMPDIR")
         self._cluster: raylog.Cluster | None = None
@@ -74,7 +91,7 @@ class EmbeddedCluster:
     ) -> None:
         """Creates a topic and waits until every partition has a leader and a full ISR."""
         with self.cluster.admin() as admin:
-            admin.create_topics(NewTopic(topic, partitions, replication_factor, dict(configs or {})))
+            admin.create_topics(NewTopic(topic, partitions, replication_factor, self._layout | dict(configs or {})))
         self.await_whole(topic, replication_factor)
 
     def delete_topic(self, topic: str) -> None:

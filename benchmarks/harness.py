@@ -93,7 +93,7 @@ class Target:
 
 
 class Benchmark:
-    """One script's cases and targets."""
+    """One script's cases and targets. ``variant``: of a script that can measure the same in another way, with a file for each."""
 
     def __init__(
         self,
@@ -103,9 +103,10 @@ class Benchmark:
         settings: Mapping[str, Any] | None = None,
         rounds: int | None = None,
         quick: bool = False,
+        variant: str = "",
     ) -> None:
         override = os.environ.get("RAYLOG_BENCH_ROUNDS")
-        self.name = name
+        self.name = f"{name}.{variant}" if variant else name
         self.claim = claim
         self.settings = dict(settings or {})
         self.rounds = int(override) if override else 1 if quick else (rounds or ROUNDS)

@@ -58,7 +58,7 @@ def page(results: Path = RESULTS) -> str:
 def _section(result: dict[str, Any]) -> str:
     machine = result["machine"]
     lines = [
-        f"## {result['benchmark'].replace('_', ' ')}",
+        f"## {result['benchmark'].replace('.', ', ').replace('_', ' ')}",
         "",
         f"{result['claim'][0].upper()}{result['claim'][1:]}. Script: `benchmarks/{script_of(result['benchmark'])}`; "
         f"{machine['cores']} cores, {machine['cpu']}, {result['started'][:10]}.",
@@ -76,7 +76,8 @@ def _section(result: dict[str, Any]) -> str:
 
 def script_of(benchmark: str) -> str:
     """The script that wrote a result."""
-    return f"{benchmark}.py" if benchmark == FAILOVER else f"bench_{benchmark}.py"
+    name = benchmark.partition(".")[0]  # before the variant
+    return f"{name}.py" if name == FAILOVER else f"bench_{name}.py"
 
 
 def _medians(result: dict[str, Any]) -> list[str]:

@@ -82,7 +82,10 @@ class TopicNames:
         named = getattr(topic, "topic_id", None)
         if named is not None:
             return named  # type: ignore[no-any-return]
-        name = getattr(topic, "name", None) or getattr(topic, "topic", None) or ""
+        return self.id_of_name(getattr(topic, "name", None) or getattr(topic, "topic", None) or "")
+
+    def id_of_name(self, name: str) -> uuid.UUID:
+        """The id of the topic of that name; a made-up one for a name that is not here."""
         known = self._ids.get(name)
         return known if known is not None else stand_in_id(name)
 

@@ -43,7 +43,7 @@ from raylog.actors.outside import one_partition
 from raylog.actors.outside.answer_room import AnswerRoom
 from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.fetch_sessions import NO_SESSION, Fetching, FetchSessions, Key
-from raylog.actors.outside.owners import Owner, Owners
+from raylog.actors.outside.owners import Owner, Owners, Routed, unmoved
 from raylog.actors.outside.places import NO_EPOCH, Coming, Elsewhere, Places
 from raylog.types import NO_LEADER, broker_of
 from raylog.wire.frames import decode_response
@@ -69,7 +69,9 @@ class Fetches:
         now_ms: Callable[[], int],
         room: AnswerRoom,
         arrivals: Arrivals,
+        routed: Routed = unmoved,
     ) -> None:
+        self._routed = routed
         self.arrivals = arrivals
         self.places = places
         self.owners = owners
@@ -124,6 +126,7 @@ class Fetches:
         assert request.frame is not None
         timeout_ms = asked.waits_ms + SLACK_MS
         heard = request.guarded(heard)
+        self._routed(request, owner)
         cancel = self.owners.pass_on(owner, request.frame, asked.end, heard, timeout_ms=timeout_ms, is_produce=False)
         request.on_close(lambda _: cancel())
         return True

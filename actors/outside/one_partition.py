@@ -50,19 +50,24 @@ class OnePartition(NamedTuple):
     waits_ms: int
     found_at: int  # where the number stands in an answer about this partition alone; its error follows
     throttle_at: int  # where the throttle time stands in such an answer, from its end if negative
+    named: bytes  # the topic as the request writes it, and the answer, too
+    varies_at: int  # behind what further requests of this kind begin with: size and records, or the fetch offset
     error_at: int | None = None  # where the error of the answer as a whole stands
     bytes_max: int = 0  # of a Fetch
+    acks: int = 0  # of a Produce
+    records_at: int = 0
+    records_end: int = 0
 
 
-class _NotSimple(Exception):
-    pass
+class NotSimpleError(Exception):
+    """These bytes go the long way."""
 
 
 def produced(frame: Buffer, version: int, position: int) -> OnePartition | None:
     """A Produce request whose header's fixed part ends at ``position``."""
     try:
         return _produced(frame, version, position)
-    except (_NotSimple, IndexError, ValueError, struct.error):
+    except (NotSimpleError, IndexError, ValueError, struct.error):
         return None
 
 
@@ -75,26 +80,38 @@ def _produced(frame: Buffer, version: int, position: int) -> OnePartition:
     position = _one(frame, position + 6, is_flexible)
     start = position
     topic, position = _topic(frame, position, version, is_flexible)
-    named = position - start
+    named = bytes(frame[start:position])
     position = _one(frame, position, is_flexible)
     (number,) = _int32(frame, position)
-    size, position = _size(frame, position + 4, is_flexible)
-    position += size
+    varies_at = position + 4
+    size, records_at = _size(frame, varies_at, is_flexible)
+    position = records_at + size
     if is_flexible:
         position = _no_tags(frame, _no_tags(frame, _no_tags(frame, position)))
     if acks == 0 or timeout_ms < 0 or size <= 0 or position > len(frame):
-        raise _NotSimple
+        raise NotSimpleError
     # correlation id, tags of the header, length of topics, topic, length of partitions
-    found_at = 4 + 1 + 1 + named + 1 if is_flexible else 4 + 4 + named + 4
-    # the throttle time, tags of the answer
-    return OnePartition(topic, number, position, timeout_ms, found_at, -5 if is_flexible else -4)
+    found_at = 4 + 1 + 1 + len(named) + 1 if is_flexible else 4 + 4 + len(named) + 4
+    return OnePartition(
+        topic,
+        number,
+        position,
+        timeout_ms,
+        found_at,
+        -5 if is_flexible else -4,  # the throttle time, tags of the answer
+        named,
+        varies_at,
+        acks=acks,
+        records_at=records_at,
+        records_end=records_at + size,
+    )
 
 
 def fetched(frame: Buffer, version: int, position: int) -> OnePartition | None:
     """A Fetch request whose header's fixed part ends at ``position``."""
     try:
         return _fetched(frame, version, position)
-    except (_NotSimple, IndexError, ValueError, struct.error):
+    except (NotSimpleError, IndexError, ValueError, struct.error):
         return None
 
 
@@ -105,43 +122,46 @@ def _fetched(frame: Buffer, version: int, position: int) -> OnePartition:
     if version < 15:
         (replica_id,) = _int32(frame, position)
         if replica_id >= 0:
-            raise _NotSimple
+            raise NotSimpleError
         position += 4
     max_wait_ms, _, max_bytes = _waits(frame, position)
     if max_wait_ms < 0 or max_bytes < 1:
-        raise _NotSimple
+        raise NotSimpleError
     position += 13  # and the isolation level
     if version >= SESSIONS_FROM:
         if _session(frame, position) != (NO_SESSION, SESSIONLESS):
-            raise _NotSimple
+            raise NotSimpleError
         position += 8
     position = _one(frame, position, is_flexible)
     start = position
     topic, position = _topic(frame, position, version, is_flexible)
-    named = position - start
+    named = bytes(frame[start:position])
     position = _one(frame, position, is_flexible)
     (number,) = _int32(frame, position)
-    position += 4 + (4 if version >= 9 else 0) + 8 + (4 if version >= 12 else 0) + (8 if version >= 5 else 0) + 4
+    varies_at = position + 4 + (4 if version >= 9 else 0)
+    position = varies_at + 8 + (4 if version >= 12 else 0) + (8 if version >= 5 else 0) + 4
     if is_flexible:
         position = _no_tags(frame, _no_tags(frame, position))
     if version >= SESSIONS_FROM:
         forgotten, position = _count(frame, position, is_flexible)
         if forgotten != 0:
-            raise _NotSimple
+            raise NotSimpleError
     if version >= 11:
         rack, position = _text_size(frame, position, is_flexible)
         if rack != 0:
-            raise _NotSimple
+            raise NotSimpleError
     if is_flexible:
         position = _no_tags(frame, position)
     if position > len(frame):
-        raise _NotSimple
+        raise NotSimpleError
     # correlation id, tags of the header, throttle time, error and session, length of topics, topic, length of partitions
     head = 4 + is_flexible + 4 + (6 if version >= SESSIONS_FROM else 0)
-    found_at = head + 1 + named + 1 if is_flexible else head + 4 + named + 4
+    found_at = head + 1 + len(named) + 1 if is_flexible else head + 4 + len(named) + 4
     throttle_at = 4 + is_flexible
     error_at = throttle_at + 4 if version >= SESSIONS_FROM else None
-    return OnePartition(topic, number, position, max_wait_ms, found_at, throttle_at, error_at, max_bytes)
+    return OnePartition(
+        topic, number, position, max_wait_ms, found_at, throttle_at, named, varies_at, error_at, max_bytes
+    )
 
 
 def is_good_news(answer: Buffer, asked: OnePartition) -> bool:
@@ -157,7 +177,7 @@ def is_good_news(answer: Buffer, asked: OnePartition) -> bool:
 
 def _no_tags(frame: Buffer, position: int) -> int:
     if frame[position] != 0:
-        raise _NotSimple
+        raise NotSimpleError
     return position + 1
 
 
@@ -165,7 +185,7 @@ def _one(frame: Buffer, position: int, is_flexible: bool) -> int:
     """Behind the length of an array that has one element."""
     count, position = _count(frame, position, is_flexible)
     if count != 1:
-        raise _NotSimple
+        raise NotSimpleError
     return position
 
 
@@ -173,7 +193,7 @@ def _count(frame: Buffer, position: int, is_flexible: bool) -> tuple[int, int]:
     if not is_flexible:
         return _int32(frame, position)[0], position + 4
     if frame[position] > 127:
-        raise _NotSimple
+        raise NotSimpleError
     return frame[position] - 1, position + 1
 
 
@@ -182,7 +202,7 @@ def _topic(frame: Buffer, position: int, version: int, is_flexible: bool) -> tup
         return uuid.UUID(bytes=bytes(frame[position : position + 16])), position + 16
     name, position = _text(frame, position, is_flexible)
     if not name:
-        raise _NotSimple
+        raise NotSimpleError
     return name, position
 
 
@@ -190,7 +210,7 @@ def _text(frame: Buffer, position: int, is_flexible: bool) -> tuple[str, int]:
     """A text or none, which is read as an empty one, and where it ends."""
     size, position = _text_size(frame, position, is_flexible)
     if size < -1:
-        raise _NotSimple
+        raise NotSimpleError
     end = position + max(size, 0)
     return str(frame[position:end], "utf-8"), end
 
@@ -203,8 +223,11 @@ def _text_size(frame: Buffer, position: int, is_flexible: bool) -> tuple[int, in
 
 def _size(frame: Buffer, position: int, is_flexible: bool) -> tuple[int, int]:
     """A length of bytes, −1 for none, and where they start."""
-    if not is_flexible:
-        return _int32(frame, position)[0], position + 4
+    return compact_size(frame, position) if is_flexible else (_int32(frame, position)[0], position + 4)
+
+
+def compact_size(frame: Buffer, position: int) -> tuple[int, int]:
+    """The same as flexible versions write it. Raises NotSimpleError or IndexError."""
     size = frame[position]
     position += 1
     if size > 127:
@@ -216,5 +239,5 @@ def _size(frame: Buffer, position: int, is_flexible: bool) -> tuple[int, int]:
             if byte < 128:
                 break
         else:
-            raise _NotSimple
+            raise NotSimpleError
     return size - 1, position

@@ -21,6 +21,7 @@ from raylog.types import Endpoint
 from raylog.wire.connection import Connection, OnReply
 from raylog.wire.framing import Buffer
 from raylog.wire.handshake import Peer
+from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.broker")
 
@@ -28,6 +29,8 @@ OPEN_TIMEOUT_MS = 5_000
 PRODUCE = 0
 NO_REPLY = -1  # the correlation id of what cannot be cancelled
 
+Routed = Callable[[Request, "Owner"], None]
+"""Is told of each request that is about to go to one owner as it is."""
 Send = Callable[[Connection, OnReply], int]
 """Sends a request and says its correlation id."""
 
@@ -38,6 +41,10 @@ class Owner(NamedTuple):
     node_id: int
     incarnation: int
     endpoint: Endpoint
+
+
+def unmoved(request: Request, owner: Owner) -> None:
+    """Where nobody's connection follows its requests to their owner (``raylog.listener.moves``)."""
 
 
 def _nothing() -> None:
@@ -60,7 +67,7 @@ class Owners:
 
         ``client_id`` says for whom, where the owner has to know.
         """
-        link = self._link(owner, is_produce=request.__api_key__ == PRODUCE)
+        link = self._link(owner, is_produce=getattr(request, "__api_key__", None) == PRODUCE)
         return link.begin(
             lambda connection, heard: connection.call(request, heard, timeout_ms=timeout_ms, client_id=client_id),
             on_reply,

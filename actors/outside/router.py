@@ -40,18 +40,19 @@ from raylog.actors.outside.fetch_sessions import SLOTS, FetchSessions
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import Places
 from raylog.actors.outside.topic_creation import TopicCreation
+from raylog.listener.moves import Moves
 from raylog.metadata import broker_configs
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.topic_configs import INT_MAX
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
+from raylog.wire.limits import LISTENER_LIMITS
 from raylog.wire.server import Handler, Limits, Request, Server
 
 ANSWERED_HERE = (cluster_view.METADATA, cluster_view.DESCRIBE_CLUSTER)
 CONTROLLER_APIS = tuple(api for api in (*admin.APIS, *configs.APIS, *operations.APIS) if api.key not in ANSWERED_HERE)
 PRODUCE = scattered.PRODUCE.key
 _chance = random.SystemRandom()
-LIMITS = Limits(idle_timeout_ms=600_000, connection_fetches_max=4, answers_bytes_max=256 << 20)
 
 
 class Router:
@@ -72,9 +73,10 @@ class Router:
     ) -> None:
         """``listener`` is where to listen, ``controller`` says which broker has the active controller, and where that listens."""
         self._controller = controller
-        self._limits = limits or LIMITS  # where nothing else is set
+        self._limits = limits or LISTENER_LIMITS  # where nothing else is set
         self._places = Places(broker_id, image)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
+        self._moves = Moves(self._owners)
         self._link = ControllerLink(
             self._controller_endpoint,
             secret=secret,
@@ -86,7 +88,7 @@ class Router:
         self._arrivals = Arrivals()
         self._creation = TopicCreation(self._places, self._link, self._arrivals)
         room = AnswerRoom(lambda: self.server)
-        fetches = Fetches(self._places, self._owners, self.sessions, _now_ms, room, self._arrivals)
+        fetches = Fetches(self._places, self._owners, self.sessions, _now_ms, room, self._arrivals, self._moves.routed)
         handlers: dict[int, Handler] = {
             cluster_view.METADATA: self._metadata,
             cluster_view.DESCRIBE_CLUSTER: self._describe_cluster,
@@ -102,7 +104,9 @@ class Router:
             **acls.VERSIONS,
         }
         for shape in scattered.SHAPES:
-            handlers[shape.key] = scattered.Scattered(shape, self._places, self._owners, self._arrivals).handle
+            handlers[shape.key] = scattered.Scattered(
+                shape, self._places, self._owners, self._arrivals, self._moves.routed
+            ).handle
             versions[shape.key] = shape.versions
         for api in CONTROLLER_APIS:
             handlers[api.key] = self._link.forward(timed_out(api))
@@ -128,6 +132,7 @@ class Router:
             limits=self._limits,
         )
         self.server.on_read = room.answers_read
+        self._moves.server = self.server
 
     def bind(self) -> Endpoint:
         """Take the port. Clients that connect wait until ``start``. Raises ClusterError if none can be had."""
@@ -146,6 +151,7 @@ class Router:
             if actor.alive
         }
         self._owners.keep(living)
+        self._moves.keep(living)
         self._arrivals.image_changed()
 
     def _take_limits(self) -> None:
@@ -167,6 +173,7 @@ class Router:
         """Close the listener and everything behind it."""
         self._arrivals.close()
         await self.server.stop(grace_s=grace_s)
+        self._moves.close()
         self._owners.close()
         self._link.close()
 

@@ -36,7 +36,7 @@ from raylog.actors.apis import offsets, produce, producers
 from raylog.actors.apis.entities import NO_DELAY, build, fields_of, milliseconds, module_of, response_class
 from raylog.actors.outside import one_partition
 from raylog.actors.outside.arrivals import Arrivals
-from raylog.actors.outside.owners import Owner, Owners
+from raylog.actors.outside.owners import Owner, Owners, Routed, unmoved
 from raylog.actors.outside.places import NO_EPOCH, Coming, Elsewhere, Places
 from raylog.errors import ClientTimeoutError
 from raylog.types import NO_LEADER, broker_of
@@ -117,8 +117,16 @@ Spot = tuple[int, int]
 class Scattered:
     """The handler of one of these APIs."""
 
-    def __init__(self, shape: Shape, places: Places, owners: Owners, arrivals: Arrivals) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        places: Places,
+        owners: Owners,
+        arrivals: Arrivals,
+        routed: Routed = unmoved,
+    ) -> None:
         self._arrivals = arrivals
+        self._routed = routed
         self._shape = shape
         self._places = places
         self._owners = owners
@@ -217,6 +225,7 @@ class Scattered:
 
         timeout_ms = asked.waits_ms + SLACK_MS
         heard = request.guarded(heard)
+        self._routed(request, owner)
         self._owners.pass_on(owner, request.frame, asked.end, heard, timeout_ms=timeout_ms, is_produce=True)
         return True
 

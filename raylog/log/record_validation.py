@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from raylog.errors import KafkaError, RecordError
@@ -40,6 +39,7 @@ from raylog.records.batch import (
     BatchView,
     TimestampType,
     batches,
+    is_plain_batch,
     with_log_append_time,
     with_max_timestamp,
 )
@@ -80,7 +80,7 @@ def takes_long(records: Buffer, config: LogConfig, wall_ms: int, walked_bytes_ma
     size = len(records)
     if size > walked_bytes_max or (size > WALKED_BYTES_MAX_IN_PYTHON and kernel.loaded() is None):
         return True
-    if not _looks_inside(config):
+    if not _looks_inside(config) or (config.compression is None and is_plain_batch(records)):
         return False
     try:
         return any(_takes_long(view, config, wall_ms) for view in batches(records))
@@ -186,22 +186,14 @@ def _judged(
     records, start, end = (
         (view.buffer, view.position + HEADER_SIZE, view.end) if inflated is None else (inflated, 0, len(inflated))
     )
-    judge = partial(
-        record_faults,
-        records,
-        view.record_count,
-        base_timestamp=view.base_timestamp,
-        start=start,
-        end=end,
-        needs_keys=config.compacts,
-        oldest=LONG_MIN if oldest is None else oldest,
-    )
+    oldest = LONG_MIN if oldest is None else oldest
     newest = LONG_MAX if newest is None else newest
+    count, base, needs_keys = view.record_count, view.base_timestamp, config.compacts
     named = view.max_timestamp if config.timestamp_type == TimestampType.CREATE_TIME else LONG_MAX
-    faults = judge(newest=min(named, newest))
+    faults = record_faults(records, count, base, start, end, needs_keys, oldest, min(named, newest))
     if faults is None or named >= newest:
         return faults, None
-    faults = judge(newest=newest)
+    faults = record_faults(records, count, base, start, end, needs_keys, oldest, newest)
     if faults is not None:
         return faults, None
     return None, largest_timestamp(

@@ -38,6 +38,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12  # base_offset and batch_length
 MAGIC_POSITION = 16
+ATTRIBUTES_LOW_POSITION = 22
 CRC_POSITION = 17
 CRC_START = 21  # the first byte that the CRC covers
 CURRENT_MAGIC = 2
@@ -218,6 +219,16 @@ def peek_size(buffer: Buffer, position: int = 0) -> int | None:
     if len(buffer) - position < LOG_OVERHEAD:
         return None
     return LOG_OVERHEAD + int(_SIZE.unpack_from(buffer, position + 8)[0])
+
+
+def is_plain_batch(buffer: Buffer) -> bool:
+    """Whether the buffer is one batch of today's format, by its length field, whose records are not compressed."""
+    return (
+        len(buffer) >= HEADER_SIZE
+        and buffer[MAGIC_POSITION] == CURRENT_MAGIC
+        and not buffer[ATTRIBUTES_LOW_POSITION] & COMPRESSION_MASK
+        and peek_size(buffer) == len(buffer)
+    )
 
 
 def batches(buffer: Buffer, position: int = 0, *, allow_partial_tail: bool = False) -> Iterator[BatchView]:

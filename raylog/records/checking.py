@@ -57,7 +57,6 @@ class RecordFaults:
 def record_faults(
     records: Buffer,
     count: int,
-    *,
     base_timestamp: int,
     start: int = 0,
     end: int | None = None,
@@ -76,7 +75,10 @@ def record_faults(
         return walk if walk.broken or walk.refused else None
     check = found.check_few_records if stop - start <= HELD_BYTES_MAX else found.check_records
     arguments = (start, stop, count, base_timestamp, needs_keys, oldest, newest)
-    if _lent(check, records, *arguments, None) == kernel.OK:
+    if isinstance(records, bytes):
+        if check(records, *arguments, None) == kernel.OK:
+            return None
+    elif _lent(check, records, *arguments, None) == kernel.OK:
         return None
     faults = (kernel.Fault * FAULTS_MAX)()
     report = kernel.Report(faults, FAULTS_MAX)

@@ -169,9 +169,11 @@ class ProduceRequests:
         if late.settled:
             return
         produce = late.produce
-        result, required_end = self._append_one(late.part, produce.acks, checked, now_ms, wall_ms)
+        replica = self._replicas.get(late.part.id)
+        result, required_end = self._append_one(late.part, replica, produce.acks, checked, now_ms, wall_ms)
         if required_end >= 0 and produce.acks:
-            produce.wait_for(late.index, self._replicas[late.part.id], required_end)
+            assert replica is not None
+            produce.wait_for(late.index, replica, required_end)
         produce.was_late(late, result)
 
     def _orders(self, request: ProduceReceived, wall_ms: int) -> list[CheckRecords]:
@@ -199,7 +201,17 @@ class ProduceRequests:
         checked: CheckedRecords | None = None,
     ) -> tuple[ProducePartitionResult, int]:
         """The result, and the offset at which the append is complete (−1 after an error)."""
-        replica = self._replicas.get(part.id)
+        return self._append(part, self._replicas.get(part.id), acks, now_ms, wall_ms, checked)
+
+    def _append(
+        self,
+        part: ProducePartition,
+        replica: Replica | None,
+        acks: int,
+        now_ms: int,
+        wall_ms: int,
+        checked: CheckedRecords | None,
+    ) -> tuple[ProducePartitionResult, int]:
         if replica is None:
             error, hint = self._context.absence(part.id)
             return ProducePartitionResult(part.id, error, hint=hint), -1
@@ -216,14 +228,16 @@ class ProduceRequests:
         waits: list[tuple[int, Replica, int]] = []
         late: list[tuple[int, ProducePartition]] = []
         for index, part in enumerate(request.partitions):
-            if self._must_wait(request, part):
+            replica = self._replicas.get(part.id)
+            if self._must_wait(request, part, replica):
                 late.append((index, part))
                 results.append(ProducePartitionResult(part.id, 0))
                 continue
-            result, required_end = self._append_one(part, acks, checked.get(index), now_ms, wall_ms)
+            result, required_end = self._append_one(part, replica, acks, checked.get(index), now_ms, wall_ms)
             results.append(result)
             if required_end >= 0:
-                waits.append((index, self._replicas[part.id], required_end))
+                assert replica is not None
+                waits.append((index, replica, required_end))
         if late:
             produce = self._parked.park_produce(
                 request.token, request.timeout_ms, results, waits if acks else [], late, acks=acks, now_ms=now_ms
@@ -235,23 +249,27 @@ class ProduceRequests:
         elif acks:
             self._context.effects.append(Reply(request.token, ProduceReply(tuple(results))))
 
-    def _must_wait(self, request: ProduceReceived, part: ProducePartition) -> bool:
-        replica = self._replicas.get(part.id)
+    def _must_wait(self, request: ProduceReceived, part: ProducePartition, replica: Replica | None) -> bool:
         if replica is not None and replica.leader is not None:
             return False
         awaited = self._awaited
         return request.timeout_ms > 0 and awaited.is_awaited(part.id) and awaited.has_room(len(part.records))
 
     def _append_one(
-        self, part: ProducePartition, acks: int, checked: CheckedRecords | None, now_ms: int, wall_ms: int
+        self,
+        part: ProducePartition,
+        replica: Replica | None,
+        acks: int,
+        checked: CheckedRecords | None,
+        now_ms: int,
+        wall_ms: int,
     ) -> tuple[ProducePartitionResult, int]:
         """The result, and the offset that has to be reached before it holds; −1 where it holds already, or is an error."""
-        replica = self._replicas.get(part.id)
         if replica is not None and replica.assignment.topic in INTERNAL_TOPICS:
             return ProducePartitionResult(part.id, INVALID_TOPIC_EXCEPTION), -1
         if replica is not None and replica.leader is not None and _holds_several_batches(part.records):
             return ProducePartitionResult(part.id, INVALID_RECORD, message=_SEVERAL_BATCHES), -1
-        result, required_end = self.append(part, acks, now_ms, wall_ms, checked)
+        result, required_end = self._append(part, replica, acks, now_ms, wall_ms, checked)
         if required_end >= 0 and replica is not None and replica.log is not None:
             reached = replica.log.high_watermark if acks == -1 else replica.flushing.completed_end
             if reached < required_end:

@@ -30,6 +30,7 @@ none is.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 import sys
@@ -139,6 +140,7 @@ class FramedProtocol(asyncio.BufferedProtocol):
         self._window = LARGE_FRAME_BYTES
         self._prefix = b""  # 0 <= len < 4: the start of a size
         self._stash = b""  # read, not parsed: reading was held meanwhile
+        self._given = b""  # what another process had read of this connection and not parsed
         self._body: bytearray | None = None  # the incomplete frame, if any
         self._body_view: memoryview | None = None
         self._body_size = 0
@@ -218,6 +220,30 @@ class FramedProtocol(asyncio.BufferedProtocol):
         if not self._reading_held and not self.lost and self.transport is not None:
             self.transport.resume_reading()
 
+    def begin_with(self, data: bytes) -> None:
+        """Parses these bytes before any that are read. Before there is a transport: for a connection that another process began."""
+        assert self.transport is None, "bytes were read already"
+        self._given = data
+
+    def duplicate_socket(self) -> tuple[socket.socket, bytes] | None:
+        """Another descriptor of this connection's socket, and the bytes that were read from it and not parsed.
+
+        For whoever goes on with the connection elsewhere: this end has to ``forget`` it then. None while that cannot be: some bytes are
+        still to be sent, the rest of a frame is awaited, or the bytes on the socket are not ours alone (TLS).
+        """
+        sock = self._plain_socket
+        if sock is None or self.lost or self.shut or self._body is not None or self.transport is None:
+            return None
+        if self._out:
+            self._flush()
+        if self.unsent_bytes:
+            return None
+        return socket.socket(fileno=os.dup(sock.fileno())), self._prefix + self._stash
+
+    def forget(self) -> None:
+        """Ends this end of a connection that goes on elsewhere (``duplicate_socket``). The peer notices nothing."""
+        self.abort()
+
     def close(self, reason: Exception | None = None) -> None:
         """Sends what is queued, then closes. No further frame is delivered."""
         if self.shut:
@@ -257,8 +283,11 @@ class FramedProtocol(asyncio.BufferedProtocol):
                 self._plain_socket = sock
         if self.shut:
             transport.abort()
-        else:
-            self.opened()
+            return
+        self.opened()
+        if self._given:
+            given, self._given = self._given, b""
+            self._receive(memoryview(given))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.lost:
@@ -310,6 +339,11 @@ class FramedProtocol(asyncio.BufferedProtocol):
 
     def _receive(self, data: memoryview) -> None:
         """Delivers the whole frames in ``data`` and keeps the rest."""
+        if self._reading_held and not self._parsing:
+            self._stash += (
+                data  # a loop may read once more after it was told to pause (uvloop, behind ``connection_made``)
+            )
+            return
         position = 0
         end = len(data)
         largest = 0

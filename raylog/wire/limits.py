@@ -26,3 +26,7 @@ class Limits:
     idle_timeout_ms: int | None = None
     connection_fetches_max: int | None = None
     answers_bytes_max: int | None = None
+
+
+LISTENER_LIMITS = Limits(idle_timeout_ms=600_000, connection_fetches_max=4, answers_bytes_max=256 << 20)
+"""What Kafka clients may make a listener hold, where nothing else is configured."""

@@ -36,6 +36,7 @@ REPAIR_REPLICA: Final = 20_013
 MOVE_REPLICAS: Final = 20_014
 PLAN_HOST: Final = 20_015
 RETIRE_HOST: Final = 20_016
+OPEN_DOOR: Final = 20_017
 
 _T = TypeVar("_T")
 _requests: dict[int, type[Any]] = {}
@@ -409,6 +410,24 @@ class RepairBegun:
     """The replica has taken it in. It goes on as it is while no other one is in sync."""
 
     API_KEY: ClassVar[int]
+
+
+@request_of(OPEN_DOOR)
+@dataclass(frozen=True, slots=True)
+class OpenDoor:
+    """A Broker asks a host of its own where it takes over connections of Kafka clients (``raylog.wire.moved_connections``)."""
+
+    API_KEY: ClassVar[int]
+
+
+@reply_to(OPEN_DOOR)
+@dataclass(frozen=True, slots=True)
+class DoorOpened:
+    """``name``: in Linux's abstract namespace; the channel's first message is ``token``."""
+
+    API_KEY: ClassVar[int]
+    name: str
+    token: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ where the header's fixed part ends. ``body`` decodes them when it is first asked
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from raylog.errors import RaylogError
@@ -101,6 +101,13 @@ class Request:
         self.connection.send_reply(self, encode_response(entity, self.correlation_id))
         if (delay := getattr(entity, "throttle_time", None)) and self.connection.server.ordered:
             self.connection.mute(delay.total_seconds())
+
+    def send(self, frame: Sequence[Buffer]) -> None:
+        """Sends an answer that is written already, size and correlation id included; one that doesn't have the client wait."""
+        if self.state is GONE:
+            return
+        assert self.state is OPEN, f"request {self.header} was answered twice"
+        self.connection.send_reply(self, frame)
 
     def pass_on(self, frame: Buffer) -> None:
         """Sends the answer that somebody else gave to the same request, as it came; none that has the client wait.

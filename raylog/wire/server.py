@@ -18,6 +18,9 @@ connections wait that hold more than ``SMALL_HOLDER_BYTES``: a follower's parked
 frees parked produce requests always gets through. A peer that does not read its replies is not read either. An outside client that is
 told to wait (``throttle_time``) is not read for so long. ``request.release()`` gives the bytes back early, once the body is of no more use.
 
+Leaving. A connection may ``leave``: when all that was asked is answered and sent, its socket and what was read and not parsed go to
+whoever continues with it (``raylog.wire.moved_connections``). ``adopt`` is the other end: a connection that another server has begun.
+
 Bad input. Whatever is no frame, no known request or no proof is logged in one line with the peer's address, and the
 connection is closed; a handler that raises a RaylogError for a private API refuses by that error, anything else that
 escapes a handler closes the connection with a traceback in the log, for there is no way to know what the peer was told.
@@ -66,7 +69,11 @@ SMALL_HOLDER_BYTES: Final = 64 * 1024
 BROKER_REQUESTS_MAX: Final = 65_536
 SWEEP_INTERVAL_S: Final = 1.0
 
+UNSENT_POLL_S: Final = 0.005  # how often a connection that leaves looks whether its peer has read
+
 Handler = Callable[["Request"], Awaitable[Any] | None]
+HandOver = Callable[[socket.socket, bytes], bool]
+"""Takes a connection's socket and the bytes that were read from it and not parsed; False: it can't, and has closed the socket."""
 
 
 class ServerConnection(FramedProtocol):
@@ -94,6 +101,11 @@ class ServerConnection(FramedProtocol):
         self._progress_mark = -1
         self._idle_mark = -1
         self._idle_since = 0.0
+        self._leaving: tuple[HandOver, bytes] | None = None
+        self.requests = 0  # ever dispatched
+        self.is_adopted = False  # another server has begun it
+        self.route: Any = None  # the handlers' own note of where this connection's requests go
+        self.came_back = 0  # how often it has left and returned
 
     def __repr__(self) -> str:
         return f"<connection of {self.peername}, node {self.peer.node_id}>"
@@ -111,7 +123,8 @@ class ServerConnection(FramedProtocol):
             self.abort()
             return
         connections_max = server.limits.connections_max
-        if connections_max is not None and len(server.connections) >= connections_max:
+        open_here = len(server.connections) + server.connections_elsewhere
+        if connections_max is not None and open_here >= connections_max and not self.is_adopted:
             self.refused(ProtocolError(f"{connections_max} connections are open, which is all that are allowed"))
             return
         if server.secret is not None:
@@ -161,6 +174,7 @@ class ServerConnection(FramedProtocol):
     ) -> None:
         request = Request(self, header, body, size, frame, position)
         self._open_requests.add(request)
+        self.requests += 1
         self.in_flight_requests += 1
         if header.api_key == FETCH:
             self.in_flight_fetches += 1
@@ -247,6 +261,8 @@ class ServerConnection(FramedProtocol):
             self.in_flight_fetches -= 1
         self.give_back(request.held_bytes)
         request.held_bytes = 0
+        if self._leaving is not None and not self.in_flight_requests:
+            self.loop.call_soon(self._maybe_leave)  # behind the write of this answer
 
     def give_back(self, count: int) -> None:
         """The peer holds ``count`` bytes less."""
@@ -326,6 +342,48 @@ class ServerConnection(FramedProtocol):
         held = [request.encoded for request in self._order or () if request.encoded]
         return self.unsent_bytes + sum(sum(map(len, reply)) for reply in held)
 
+    # -------------------------------------------------------------- leaving
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._leaving is not None
+
+    def leave(self, hand_over: HandOver, *, pending: bytes = b"") -> None:
+        """Reads no further, and gives the connection to ``hand_over`` once everything is answered and sent.
+
+        ``pending``: bytes that were delivered already and are for the other end. Where it can't be given away it goes on here, if
+        nothing is pending, and else ends.
+        """
+        assert self._leaving is None, "a connection leaves once"
+        self._leaving = (hand_over, pending)
+        self.hold_reading()
+        self.loop.call_soon(self._maybe_leave)
+
+    def release_reading(self) -> None:
+        if self._leaving is None:
+            super().release_reading()
+
+    def _maybe_leave(self) -> None:
+        if self._leaving is None or self.lost or self.shut or self.in_flight_requests:
+            return
+        if self.unsent_bytes or self._muted_until:
+            self.loop.call_later(UNSENT_POLL_S, self._maybe_leave)
+            return
+        hand_over, pending = self._leaving
+        duplicate = self.duplicate_socket()
+        if duplicate is not None:
+            sock, rest = duplicate
+            if hand_over(sock, pending + rest):
+                self.forget()
+                return
+        self._leaving = None
+        self.came_back += 1  # perhaps another time
+        self.route = None
+        if pending:
+            self.close(ProtocolError("a request that is served elsewhere, and nobody there"))
+        elif not self._waiting and not self.write_paused:
+            self.release_reading()
+
     # -------------------------------------------------------------- ending
 
     def on_lost(self, callback: Callable[[], None]) -> None:
@@ -347,6 +405,11 @@ class ServerConnection(FramedProtocol):
         self._stream = on_frame
         self._stream_closed = on_close
         self.frame_bytes_max = frame_bytes_max
+
+    def never_came(self) -> None:
+        """An adopted connection ended before it was there."""
+        for lost in self._on_lost:
+            lost()
 
     def closed(self, reason: Exception | None) -> None:
         server = self.server
@@ -417,6 +480,7 @@ class Server:
         self,
         handlers: Mapping[int, Handler],
         *,
+        connection: Callable[[Server], ServerConnection] = ServerConnection,
         identity: ActorIdentity | None = None,
         secret: Secret | None = None,
         cluster_id: str | None = None,
@@ -432,6 +496,7 @@ class Server:
         ignores_trailing_bytes: bool = False,
     ) -> None:
         self.handlers = dict(handlers)
+        self._connection = connection
         self.borrows_records = borrows_records
         self.undecoded = frozenset(undecoded)
         self.ignores_trailing_bytes = ignores_trailing_bytes
@@ -441,6 +506,7 @@ class Server:
         self.ordered = ordered
         self.limits = limits or Limits()
         self.connections: set[ServerConnection] = set()
+        self.connections_elsewhere = 0  # those that have left, and count all the same
         self.waiting: set[ServerConnection] = set()
         self.unread: set[ServerConnection] = set()  # those that may hold answers
         self.on_read: Callable[[], None] = lambda: None  # some peer has read, or is gone
@@ -476,14 +542,38 @@ class Server:
 
     async def start(self) -> Endpoint:
         """Listens. Raises ClusterError when no port can be had."""
-        self.loop = asyncio.get_running_loop()
-        self.is_over = False
+        self.begin()
         endpoint = self.bind()
         listening, self._bound = self._bound, None
         assert listening is not None
-        self._listener = await self.loop.create_server(lambda: ServerConnection(self), sock=listening, backlog=1024)
-        self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        self._listener = await self.loop.create_server(lambda: self._connection(self), sock=listening, backlog=1024)
         return endpoint
+
+    def begin(self) -> None:
+        """Begins to look after connections. ``start`` does it; a server that only adopts them doesn't listen."""
+        self.loop = asyncio.get_running_loop()
+        self.is_over = False
+        self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+    def adopt(self, sock: socket.socket, pending: bytes, prepare: Callable[[ServerConnection], None]) -> None:
+        """Goes on with a connection that another server has begun; ``prepare`` is called with it before anything is read.
+
+        ``pending``: what was read from it and not parsed. The socket is this server's from now on.
+        """
+        sock.setblocking(False)
+        connection = self._connection(self)
+        connection.is_adopted = True
+        prepare(connection)
+        connection.begin_with(pending)
+        self.spawn(self._go_on_with(connection, sock))
+
+    async def _go_on_with(self, connection: ServerConnection, sock: socket.socket) -> None:
+        try:
+            await self.loop.connect_accepted_socket(lambda: connection, sock)
+        except OSError as error:  # its peer has gone meanwhile
+            logger.debug("a connection ended while it was moved: %s", error)
+            sock.close()
+            connection.never_came()
 
     async def stop(self, *, grace_s: float = 1.0) -> None:
         """Stops listening and closes every connection; replies already given are sent if the peers read them within ``grace_s``."""

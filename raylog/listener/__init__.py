@@ -1,0 +1,1 @@
+"""How a Broker's listener gets each request of a Kafka client to whoever answers it."""

@@ -1,0 +1,135 @@
+"""Which connections of a listener move to a host of this broker, and how they come back.
+
+A Broker passes each Produce and Fetch on to the process that leads the partition: two processes see every request. A connection whose
+requests all go to the same host needs only that one, so after some of them (``PATIENCE``) it moves there (``raylog.server.door``). It comes
+back with the first request that the host doesn't serve. Each return makes the Broker wait sixteen times longer before it moves that
+connection again, unless the host served it for long.
+
+Connections that have moved count toward ``max.connections``. They outlive the Broker: when it dies they are served on, and what
+the host doesn't serve then ends them, as the death of their broker would have.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Collection
+from functools import partial
+from typing import Final
+
+from raylog.actors.outside.owners import Owner, Owners
+from raylog.wire.moved_connections import Channel, Message, Moved, connect
+from raylog.wire.private import DoorOpened, OpenDoor
+from raylog.wire.server import Request, Server, ServerConnection
+
+logger = logging.getLogger("raylog.broker")
+
+PATIENCE: Final = 16
+"""How many requests in a row go to one host before their connection does."""
+RETURNS_COUNTED_MAX: Final = 4
+OPEN_TIMEOUT_MS: Final = 5_000
+
+
+class _Route:
+    """Where a connection's requests go: the last ones, ``count`` in a row up to its request number ``last``, to one host."""
+
+    __slots__ = ("count", "last", "owner")
+
+    def __init__(self, owner: Owner, last: int) -> None:
+        self.owner = owner
+        self.last = last
+        self.count = 1
+
+
+class _Host:
+    """The channel to one host, once it is open, and the numbers of the connections that are there."""
+
+    def __init__(self) -> None:
+        self.channel: Channel | None = None
+        self.there: set[int] = set()
+
+
+class Moves:
+    """``server`` is the outside listener, as soon as there is one."""
+
+    def __init__(self, owners: Owners) -> None:
+        self.server: Server
+        self._owners = owners
+        self._hosts: dict[Owner, _Host] = {}
+        self._last_number = 0
+
+    def routed(self, request: Request, owner: Owner) -> None:
+        """A request of one partition is about to be passed on to its owner: its connection may follow when this is answered."""
+        connection = request.connection
+        route: _Route | None = connection.route
+        if route is None or route.last + 1 != connection.requests or route.owner != owner:
+            connection.route = _Route(owner, connection.requests)
+            return
+        route.last += 1
+        route.count += 1
+        if route.count < PATIENCE << 4 * min(connection.came_back, RETURNS_COUNTED_MAX) or connection.is_leaving:
+            return
+        host = self._hosts.get(owner)
+        if host is None:
+            self._open(owner)
+        elif host.channel is not None:
+            connection.leave(partial(self._hand_over, host, connection))
+
+    def keep(self, living: Collection[Owner]) -> None:
+        """Close the channels to all other processes."""
+        for owner in [owner for owner in self._hosts if owner not in living]:
+            self._close(owner)
+
+    def close(self) -> None:
+        self.keep(())
+
+    # ------------------------------------------------------------------ channels
+
+    def _open(self, owner: Owner) -> None:
+        host = self._hosts[owner] = _Host()
+
+        def opened(reply: DoorOpened | None, error: Exception | None) -> None:
+            if self._hosts.get(owner) is not host:
+                return
+            try:
+                if reply is None:
+                    raise OSError(str(error))
+                sock = connect(reply.name, reply.token)
+            except OSError as failure:  # it is asked again when its process is another one
+                logger.info("connections cannot move to node %d: %s", owner.node_id, failure)
+                return
+            host.channel = Channel(sock, partial(self._heard, host), partial(self._close, owner))
+
+        self._owners.call(owner, OpenDoor(), opened, timeout_ms=OPEN_TIMEOUT_MS)
+
+    def _close(self, owner: Owner) -> None:
+        host = self._hosts.pop(owner, None)
+        if host is None:
+            return
+        self.server.connections_elsewhere -= len(host.there)
+        if host.channel is not None:
+            host.channel.close()
+
+    # ------------------------------------------------------------------ connections
+
+    def _hand_over(self, host: _Host, connection: ServerConnection, sock: socket.socket, pending: bytes) -> bool:
+        self._last_number += 1
+        moved = Moved(self._last_number, pending, connection.came_back)
+        with sock:
+            if host.channel is None or not host.channel.send(moved, sock):
+                return False
+        host.there.add(moved.number)
+        self.server.connections_elsewhere += 1
+        return True
+
+    def _heard(self, host: _Host, message: Message, sock: socket.socket | None) -> None:
+        if message.number in host.there:
+            host.there.discard(message.number)
+            self.server.connections_elsewhere -= 1
+        if isinstance(message, Moved):
+            assert sock is not None
+            self.server.adopt(sock, message.pending, partial(_prepare, message))
+
+
+def _prepare(moved: Moved, connection: ServerConnection) -> None:
+    connection.came_back = moved.came_back

@@ -1,0 +1,244 @@
+"""The door of a host: connections of Kafka clients that a Broker accepted and that ask for what this process leads.
+
+The Broker moves a connection here once its requests are for one partition each and this process leads them (``raylog.listener.moves``).
+Here such a request needs one process instead of two, and where its bytes are usual ones, no decoding
+(``usual_requests``). Whatever else the client asks is not served here: the connection goes back, with that request in hand.
+So the door knows no API but the usual form of two, holds no metadata, and refuses nobody.
+
+A request is turned back when it is not usual, when this process doesn't lead its partition now, or when clients leave so much unread that a
+Fetch has to wait for room, which the Broker sees to. An answer that is an error goes the long way, and names no leader: the nodes that
+hosts know are processes inside, and the client asks the Broker for Metadata next.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final, Generic, Protocol, TypeVar
+
+from raylog.actors.apis import fetch, produce
+from raylog.errors import ClusterError
+from raylog.replication.events import FetchReply, ProduceReply
+from raylog.server.usual_requests import (
+    FETCH,
+    HEADER_BYTES,
+    PRODUCE,
+    UsualFetch,
+    UsualProduce,
+    usual_fetch,
+    usual_produce,
+)
+from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, slot_of
+from raylog.wire import private
+from raylog.wire.frames import RequestHeader, decode_request_header
+from raylog.wire.framing import LARGE_FRAME_BYTES, Buffer
+from raylog.wire.handshake import Peer
+from raylog.wire.limits import LISTENER_LIMITS
+from raylog.wire.moved_connections import Channel, ChannelListener, Ended, Message, Moved
+from raylog.wire.server import Request, Server, ServerConnection
+
+logger = logging.getLogger("raylog.replica")
+
+LONG_STAY: Final = 4_096
+"""A connection that was served so often before it goes back was right to come."""
+KNOWN_MAX: Final = 1_024
+"""Of each kind, for one connection."""
+Usual = TypeVar("Usual", UsualProduce, UsualFetch)
+_Work = tuple[UsualProduce | UsualFetch, Callable[[Request], None]]
+_correlation = struct.Struct(">i").unpack_from
+_size = struct.Struct(">i").pack
+
+
+class Host(Protocol):
+    """What the door needs of the process that it belongs to."""
+
+    def led(self, topic: str | uuid.UUID, number: int) -> TopicIdPartition | None:
+        """The partition, if this process leads it now."""
+
+    def leads(self, id: TopicIdPartition) -> bool:
+        """Whether this process leads it now."""
+
+    def produce_usual(self, request: Request, usual: UsualProduce, records: Buffer) -> None: ...
+
+    def fetch_usual(self, request: Request, usual: UsualFetch, offset: int) -> None: ...
+
+
+class Door:
+    """``node_id`` is the host's own."""
+
+    def __init__(self, host: Host, node_id: int) -> None:
+        self.host = host
+        self._broker = broker_of(node_id)
+        self._listener: ChannelListener | None = None
+        self._channels: set[Channel] = set()
+        self._served_here = {PRODUCE: produce.VERSIONS, FETCH: fetch.VERSIONS}
+        self.server = Server(
+            {PRODUCE: _not_by_the_table, FETCH: _not_by_the_table},
+            connection=partial(_DoorConnection, self),
+            ordered=True,
+            borrows_records=True,
+            undecoded=(PRODUCE, FETCH),
+            ignores_trailing_bytes=True,
+            versions=self._served_here,
+            limits=LISTENER_LIMITS,
+        )
+
+    def handlers(self) -> dict[int, Callable[[Request], None]]:
+        """What the host's inside server answers for the door."""
+        return {private.OPEN_DOOR: self._open}
+
+    async def stop(self, *, grace_s: float = 1.0) -> None:
+        """Close the door and every connection that came through it."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        for channel in self._channels:
+            channel.close()
+        await self.server.stop(grace_s=grace_s)
+
+    def _open(self, request: Request) -> None:
+        if not _is_broker(request.connection.peer, self._broker):
+            request.refuse(ClusterError("only this host's Broker may move connections to it"))
+            return
+        if self._listener is None:
+            self.server.begin()
+            self._listener = ChannelListener(self._accepted)
+        request.reply(private.DoorOpened(self._listener.name, self._listener.token))
+
+    def _accepted(self, sock: socket.socket) -> None:
+        def heard(message: Message, moved: socket.socket | None) -> None:
+            assert isinstance(message, Moved) and moved is not None, f"a Broker doesn't say {message}"
+            self.server.adopt(moved, message.pending, partial(_prepare, channel, message))
+
+        channel = Channel(sock, heard, lambda: self._channels.discard(channel))
+        self._channels.add(channel)
+
+    def has_room(self, bytes_max: int) -> bool:
+        """Whether clients have read so much of their answers that another one of that size may be read from the logs."""
+        bound = LISTENER_LIMITS.answers_bytes_max
+        return bound is None or bound - self.server.unread_bytes() >= bytes_max
+
+
+Answer = TypeVar("Answer", ProduceReply, FetchReply)
+
+
+def without_hints(reply: Answer) -> Answer:
+    """The same answer without the leaders that it names: they are processes inside, which clients can't reach."""
+    return replace(reply, partitions=tuple(replace(each, hint=None) for each in reply.partitions))
+
+
+def _not_by_the_table(request: Request) -> None:
+    raise AssertionError(f"{request.header} has not come through the door")
+
+
+def _is_broker(peer: Peer, broker: int) -> bool:
+    return peer.node_id >= 0 and slot_of(peer.node_id) == BROKER_SLOT and broker_of(peer.node_id) == broker
+
+
+def _prepare(channel: Channel, moved: Moved, connection: ServerConnection) -> None:
+    assert isinstance(connection, _DoorConnection)
+    connection.came_by(channel, moved)
+
+
+class _Known(Generic[Usual]):
+    """The requests of one kind that a connection has sent, by what they begin with.
+
+    Those of one client to partitions of one topic begin equally long, so the length of the last one is the one to look up.
+    """
+
+    __slots__ = ("_by_start", "_end")
+
+    def __init__(self) -> None:
+        self._by_start: dict[bytes, Usual] = {}
+        self._end = 0
+
+    def add(self, usual: Usual | None) -> None:
+        if usual is None:
+            return
+        if len(self._by_start) >= KNOWN_MAX:
+            self._by_start.clear()
+        self._by_start[usual.start] = usual
+        self._end = HEADER_BYTES + len(usual.start)
+
+    def like(self, frame: memoryview | bytes) -> Usual | None:
+        """The known request that begins as this frame does, behind its correlation id."""
+        return self._by_start.get(bytes(frame[HEADER_BYTES : self._end]))
+
+
+class _DoorConnection(ServerConnection):
+    """A client's connection while it is served here."""
+
+    def __init__(self, door: Door, server: Server) -> None:
+        super().__init__(server)
+        self._door = door
+        self._produces: _Known[UsualProduce] = _Known()
+        self._fetches: _Known[UsualFetch] = _Known()
+        self._channel: Channel
+        self._moved: Moved
+        self._is_back = False
+
+    def came_by(self, channel: Channel, moved: Moved) -> None:
+        self._channel = channel
+        self._moved = moved
+        self.came_back = moved.came_back
+        self.on_lost(self._say_ended)
+
+    def frame_received(self, frame: memoryview) -> None:
+        size = len(frame)
+        data: memoryview | bytes = bytes(frame) if size <= LARGE_FRAME_BYTES else frame
+        work = self._produced_again(data) or self._fetched_again(data) or self._first_seen(data)
+        if work is None:
+            self._turn_back(frame)
+            return
+        usual, handler = work
+        header = RequestHeader(usual.key, usual.version, _correlation(data, 4)[0], usual.client_id)
+        self._dispatch(handler, header, None, size, data, usual.header_end)
+
+    def _produced_again(self, data: memoryview | bytes) -> _Work | None:
+        usual = self._produces.like(data)
+        if usual is None or (records := usual.records_of(data)) is None:
+            return None
+        if not self._door.host.leads(usual.id):
+            return None
+        return usual, partial(self._door.host.produce_usual, usual=usual, records=records)
+
+    def _fetched_again(self, data: memoryview | bytes) -> _Work | None:
+        usual = self._fetches.like(data)
+        if usual is None or (offset := usual.offset_of(data)) is None:
+            return None
+        if not self._door.host.leads(usual.id) or not self._door.has_room(usual.bytes_max):
+            return None
+        return usual, partial(self._door.host.fetch_usual, usual=usual, offset=offset)
+
+    def _first_seen(self, data: memoryview | bytes) -> _Work | None:
+        header, position = decode_request_header(data)
+        spoken = self.server.versions.get(header.api_key)
+        if spoken is None or header.version not in spoken:
+            return None
+        if header.api_key == PRODUCE:
+            self._produces.add(usual_produce(data, header, position, self._door.host.led))
+            return self._produced_again(data)
+        if header.api_key == FETCH:
+            self._fetches.add(usual_fetch(data, header, position, self._door.host.led))
+            return self._fetched_again(data)
+        return None
+
+    def _turn_back(self, frame: memoryview) -> None:
+        came_back = 0 if self.requests >= LONG_STAY else self._moved.came_back + 1
+
+        def hand_over(sock: socket.socket, pending: bytes) -> bool:
+            back = Moved(self._moved.number, pending, came_back)
+            with sock:
+                self._is_back = self._channel.send(back, sock)
+            return self._is_back
+
+        self.leave(hand_over, pending=_size(len(frame)) + frame)
+
+    def _say_ended(self) -> None:
+        if not self._is_back:
+            self._channel.send(Ended(self._moved.number))

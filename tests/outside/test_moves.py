@@ -1,0 +1,235 @@
+"""A client's connection moves to the host that leads what it asks for, and comes back for all else; its client notices nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from outside import Client, fetch, listener, metadata, parts, produce
+from raw_requests import batch, eventually, nodes_of
+
+from raylog.actors.broker_server import BrokerServer
+from raylog.actors.outside.router import Router
+from raylog.actors.replica_server import ReplicaServer
+from raylog.client.sync import AdminClient
+from raylog.errors import DisconnectedError, RaylogError
+from raylog.listener.moves import PATIENCE
+from raylog.server.door import LONG_STAY
+from raylog.testing.in_process import InProcessCluster
+from raylog.types import BROKER_SLOT, TopicPartition, node_id
+from raylog.wire.connection import Connection
+from raylog.wire.private import OpenDoor
+
+pytestmark = pytest.mark.core
+
+Open = Callable[..., Client]
+NewTopicOf = Callable[..., str]
+
+
+def write(client: Client, topic: str, value: bytes = b"v", *, acks: int = 1) -> int:
+    """The record's offset."""
+    (answer,) = client.ask(produce(topic, {0: batch(value)}, acks=acks)).responses[0].partition_responses
+    assert answer.error_code is ErrorCode.none, answer
+    return int(answer.base_offset)
+
+
+def router(running: InProcessCluster, broker: int = 0) -> Router:
+    server = running.launcher.servers[node_id(broker, BROKER_SLOT)]
+    assert isinstance(server, BrokerServer) and server.router is not None
+    return server.router
+
+
+def at_doors(running: InProcessCluster, broker: int = 0) -> list[Any]:
+    """The connections at the doors of a broker's hosts."""
+    servers = [server for node, server in running.launcher.servers.items() if node >> 16 == broker]
+    return [each for server in servers if isinstance(server, ReplicaServer) for each in server._door.server.connections]
+
+
+def elsewhere(running: InProcessCluster, broker: int = 0) -> int:
+    return router(running, broker).server.connections_elsewhere
+
+
+def host_of(running: InProcessCluster, topic: str, broker: int = 0) -> ReplicaServer:
+    found = running.launcher.servers[nodes_of(running, topic)[broker]]
+    assert isinstance(found, ReplicaServer)
+    return found
+
+
+@pytest.fixture
+def calm(running: InProcessCluster) -> None:
+    """Connections of earlier tests are gone."""
+    for broker in range(3):
+        eventually(lambda broker=broker: elsewhere(running, broker) == 0, "nobody at a door")  # type: ignore[misc]
+
+
+def settle(running: InProcessCluster, client: Client, topic: str) -> None:
+    """Writes until the connection is at the door."""
+    before = len(at_doors(running))
+
+    def is_there() -> bool:
+        write(client, topic)
+        return len(at_doors(running)) > before
+
+    eventually(is_there, "the connection to move")
+
+
+def test_a_connection_moves_after_some_requests_and_is_served_there(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, one = new_topic((0, 1)), client()
+    for number in range(PATIENCE - 1):
+        assert write(one, topic) == number
+    assert not at_doors(running)
+    eventually(lambda: write(one, topic) >= 0 and len(at_doors(running)) == 1, "the connection to move")
+    (there,) = at_doors(running)
+    assert there.server is host_of(running, topic)._door.server
+    served = there.requests
+    last = write(one, topic, acks=-1)
+    assert write(one, topic) == last + 1 and there.requests == served + 2
+    one.close()
+    eventually(lambda: elsewhere(running) == 0 and not at_doors(running), "the end to be known")
+
+
+def test_it_comes_back_with_the_request_that_its_host_does_not_serve(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, other = new_topic((0, 1)), new_topic((0,), (0,))
+    for asked, is_answered in (
+        (metadata(topic), lambda reply: reply.topics[0].name == topic),
+        (
+            produce(other, {0: batch(b"a"), 1: batch(b"b")}),
+            lambda reply: len(reply.responses[0].partition_responses) == 2,
+        ),
+        (
+            produce(other, {0: batch(b"x" * 300_000)}),
+            lambda reply: reply.responses[0].partition_responses[0].base_offset >= 0,
+        ),
+        (fetch(topic, {0: 0}, rack="r"), lambda reply: parts(reply)[0].error_code is ErrorCode.none),
+        (produce("nowhere", {0: batch(b"v")}), lambda reply: reply.responses[0].partition_responses[0].error_code != 0),
+    ):
+        one = client()
+        settle(running, one, topic)
+        assert is_answered(one.ask(asked))
+        assert not at_doors(running) and elsewhere(running) == 0
+        assert write(one, topic) > 0
+        one.close()
+
+
+def test_requests_in_flight_over_moves_keep_their_order(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, one = new_topic((0, 1)), client()
+    expected = 0
+    for _ in range(6):
+        sent = [one.send(produce(topic, {0: batch(b"v")}, acks=(1, -1)[each % 2])) for each in range(40)]
+        asked = one.send(metadata(topic))
+        more = [one.send(produce(topic, {0: batch(b"w")})) for _ in range(10)]
+        for each in (*sent, *more):
+            (answer,) = each.result().responses[0].partition_responses
+            assert (answer.error_code, answer.base_offset) == (ErrorCode.none, expected)
+            expected += 1
+        assert asked.result().topics[0].name == topic
+
+
+def test_a_return_makes_the_next_move_later_unless_the_stay_was_long(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, one = new_topic((0,)), client()
+    settle(running, one, topic)
+    one.ask(metadata(topic))
+    for _ in range(4 * PATIENCE):
+        write(one, topic)
+    assert not at_doors(running)
+    for _ in range(13 * PATIENCE):
+        write(one, topic)
+    eventually(lambda: write(one, topic) >= 0 and len(at_doors(running)) == 1, "the second move")
+    (there,) = at_doors(running)
+    there.requests = LONG_STAY
+    one.ask(metadata(topic))
+    settle(running, one, topic)
+    (there,) = at_doors(running)
+    assert there.came_back == 0
+
+
+def test_a_fetch_waits_at_the_door_and_is_woken(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, reader, writer = new_topic((0, 1)), client(), client()
+    for _ in range(PATIENCE + 5):
+        reader.ask(fetch(topic, {0: 0}))
+    eventually(lambda: len(at_doors(running)) == 1, "the connection to move")
+    waiting = reader.send(fetch(topic, {0: 0}, max_wait_ms=300_000))
+    eventually(lambda: bool(host_of(running, topic)._host._parked.by_token), "a parked read")
+    write(writer, topic, acks=-1)
+    assert parts(waiting.result())[0].records
+    assert len(at_doors(running)) == 1
+
+
+def test_it_comes_back_when_its_host_leads_no_more(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, one = new_topic((0, 1)), client()
+    settle(running, one, topic)
+    with AdminClient(running.address) as admin:
+        admin.reassign({TopicPartition(topic, 0): (1, 0)})
+        admin.elect_leaders()
+    refused = ErrorCode.not_leader_or_follower
+
+    def is_refused() -> bool:
+        (answer,) = one.ask(produce(topic, {0: batch(b"v")})).responses[0].partition_responses
+        return answer.error_code is refused and answer.current_leader.leader_id == 1
+
+    eventually(is_refused, "the Broker to say who leads")
+    eventually(lambda: not at_doors(running), "the connection to be back")
+
+
+def test_connections_elsewhere_count_and_may_always_come_back(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, one = new_topic((0,)), client()
+    settle(running, one, topic)
+    assert elsewhere(running) == 1
+    with connections_max(router(running), len(router(running).server.connections) + 1):
+        stranger = client()
+        with pytest.raises(DisconnectedError):
+            stranger.ask(metadata(topic))
+        assert one.ask(metadata(topic)).topics[0].name == topic
+
+
+@contextmanager
+def connections_max(found: Router, count: int) -> Iterator[None]:
+    limits = found.server.limits
+    found.server.limits = dataclasses.replace(limits, connections_max=count)
+    yield
+    found.server.limits = limits
+
+
+def test_only_a_broker_of_its_own_opens_a_hosts_door(running: InProcessCluster, new_topic: NewTopicOf) -> None:
+    endpoint, address = host_of(running, new_topic((0,)))._endpoint, running.address
+
+    async def open_door() -> None:
+        connection = await Connection.open(endpoint, secret=address.secret, cluster_id=address.cluster_id)
+        with pytest.raises(RaylogError, match="only this host's Broker"):
+            await connection.send(OpenDoor(), timeout_ms=30_000)
+        connection.close()
+
+    running.run(open_door())
+
+
+def test_the_death_of_its_host_ends_it_and_that_of_its_broker_does_not(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic = new_topic((0, 1))
+    one = client()
+    settle(running, one, topic)
+    running.crash(node_id(0, BROKER_SLOT))
+    assert write(one, topic) >= 0
+    running.crash(nodes_of(running, topic)[0])
+    with pytest.raises(DisconnectedError):
+        write(one, topic)
+    running.await_true(lambda: node_id(0, BROKER_SLOT) in running.controller.live_nodes())
+    eventually(lambda: listener(running, 0) is not None, "the Broker is back")

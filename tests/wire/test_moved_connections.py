@@ -1,0 +1,213 @@
+"""Connections that move between servers: the channel that carries them, and nothing lost of what their clients ask meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from wire_ends import EMPTY_REPLY, client_of, produce, server_of
+
+from raylog.wire.moved_connections import (
+    PENDING_IN_MESSAGE,
+    Channel,
+    ChannelListener,
+    Ended,
+    Message,
+    Moved,
+    connect,
+)
+from raylog.wire.server import Request, Server, ServerConnection
+
+pytestmark = pytest.mark.core
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class Ends:
+    """Both ends of a channel, and what each has heard."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[tuple[Message, socket.socket | None]] = asyncio.Queue()
+        self.closed = asyncio.Event()
+        left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.left = Channel(left, lambda *_: None, self.closed.set)
+        self.right = Channel(right, lambda *heard: self.heard.put_nowait(heard), self.closed.set)
+
+
+@pytest.mark.parametrize("size", [0, 1, PENDING_IN_MESSAGE, PENDING_IN_MESSAGE + 1, 5_000_000])
+def test_a_moved_connection_arrives_with_its_socket_and_all_that_was_read(run: Run, size: int) -> None:
+    pending = random.Random(size).randbytes(size)
+
+    async def work() -> None:
+        ends = Ends()
+        here, there = socket.socketpair()
+        with here, there:
+            assert ends.left.send(Moved(7, pending, came_back=2), there)
+        message, moved = await ends.heard.get()
+        assert message == Moved(7, pending, came_back=2) and moved is not None
+        moved.close()
+        assert ends.left.send(Ended(7))
+        assert await ends.heard.get() == (Ended(7), None)
+        ends.left.close()
+        await ends.closed.wait()
+
+    run(work())
+
+
+def test_a_full_channel_sends_nothing_and_does_not_block(run: Run) -> None:
+    async def work() -> None:
+        ends = Ends()
+        here, there = socket.socketpair()
+        with here, there:
+            sent = 0
+            while ends.left.send(Moved(sent, b"x" * PENDING_IN_MESSAGE), there):
+                sent += 1
+                assert sent < 1_000
+            assert ends.left.is_open
+            for number in range(sent):
+                message, moved = await ends.heard.get()
+                assert message.number == number and moved is not None
+                moved.close()
+        ends.left.close()
+        ends.right.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("said", [b"no map", b"Q\x80", b"M\x80", b"M\x82\xa6number\x01\xa7pending\xc4\x00"])
+def test_a_message_that_makes_no_sense_ends_the_channel(run: Run, said: bytes) -> None:
+    async def work() -> None:
+        left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        closed = asyncio.Event()
+        Channel(right, lambda *_: pytest.fail("nobody said anything"), closed.set)
+        left.send(said)
+        await closed.wait()
+        left.close()
+
+    run(work())
+
+
+def test_only_who_knows_the_token_opens_a_channel(run: Run) -> None:
+    async def work() -> None:
+        accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
+        listener = ChannelListener(accepted.put_nowait)
+        stranger = connect(listener.name, b"?" * len(listener.token))
+        with stranger:
+            stranger.setblocking(True)
+            assert await asyncio.to_thread(stranger.recv, 1) == b""
+        known = connect(listener.name, listener.token)
+        (await accepted.get()).close()
+        assert accepted.empty()
+        known.close()
+        listener.close()
+        with pytest.raises(OSError):
+            connect(listener.name, listener.token)
+
+    run(work())
+
+
+class Pair:
+    """Two servers. Each answers, and then gives the connection to the other one."""
+
+    def __init__(self, rng: random.Random, *, every: int) -> None:
+        self.rng = rng
+        self.every = every
+        self.moves = 0
+        self.handled: list[bytes] = []
+        self.servers = [self._server(0), self._server(1)]
+
+    def _server(self, which: int) -> Server:
+        return server_of({0: lambda request: self._handle(which, request)}, ordered=True, secret=None)
+
+    def _handle(self, which: int, request: Request) -> None:
+        self.handled.append(bytes(request.body.topic_data[0].partition_data[0].records))
+        connection = request.connection
+        if self.rng.randrange(self.every) == 0 and not connection.is_leaving:
+            other = self.servers[1 - which]
+
+            def hand_over(sock: socket.socket, pending: bytes) -> bool:
+                self.moves += 1
+                other.adopt(sock, pending, lambda _: None)
+                return True
+
+            connection.leave(hand_over)
+        if self.rng.randrange(2):
+            request.reply(EMPTY_REPLY)
+        else:  # later, and it keeps the connection waiting
+            connection.loop.call_later(self.rng.choice((0, 0.001)), request.reply, EMPTY_REPLY)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_requests_in_flight_over_moves_are_answered_once_and_in_order(run: Run, every: int) -> None:
+    """A client with many requests in flight, small ones and such as come in pieces, whose connection moves all the time."""
+    rng = random.Random(every)
+    sent = [b"%06d" % number + bytes(rng.choice((0, 10, 3_000, 70_000, 300_000))) for number in range(400)]
+
+    async def work() -> None:
+        pair = Pair(rng, every=every)
+        endpoint = await pair.servers[0].start()
+        pair.servers[1].begin()
+        client = await client_of(endpoint, secret=None)
+        for start in range(0, len(sent), 40):
+            await asyncio.gather(*(client.send(produce(each)) for each in sent[start : start + 40]))
+        assert pair.handled == sent
+        assert pair.moves > 10
+        while sum(len(server.connections) for server in pair.servers) != 1:  # the last move may be under way
+            await asyncio.sleep(0)
+        client.close()
+        await client.wait_closed()
+        for server in pair.servers:
+            await server.stop()
+
+    run(work())
+
+
+def test_a_connection_that_nobody_takes_goes_on_where_it_is(run: Run) -> None:
+    async def work() -> None:
+        refused = 0
+
+        def handle(request: Request) -> None:
+            def hand_over(sock: socket.socket, pending: bytes) -> bool:
+                nonlocal refused
+                refused += 1
+                sock.close()
+                return False
+
+            request.connection.leave(hand_over)
+            request.reply(EMPTY_REPLY)
+
+        server = server_of({0: handle}, ordered=True, secret=None)
+        client = await client_of(await server.start(), secret=None)
+        await asyncio.gather(*(client.send(produce(b"x" * size)) for size in (1, 100, 100_000) * 5))
+        assert refused == 15
+        client.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_a_connection_with_a_request_for_nobody_ends(run: Run) -> None:
+    """What was delivered already, and can't be served here, must not be lost in silence."""
+
+    class Stubborn(ServerConnection):
+        def frame_received(self, frame: memoryview) -> None:
+            def hand_over(sock: socket.socket, pending: bytes) -> bool:
+                sock.close()
+                return False
+
+            self.leave(hand_over, pending=bytes(frame))
+
+    async def work() -> None:
+        server = server_of({}, connection=Stubborn, ordered=True, secret=None)
+        endpoint = await server.start()
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        writer.write(b"\x00\x00\x00\x0a" + bytes(10))
+        assert await reader.read() == b""
+        writer.close()
+        await server.stop()
+
+    run(work())
