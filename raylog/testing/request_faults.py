@@ -36,7 +36,7 @@ from raylog.actors.outside.owners import Owner
 from raylog.actors.outside.places import Elsewhere, Places
 from raylog.actors.outside.scattered import SHAPES, Scattered
 from raylog.errors import ConfigError
-from raylog.testing.error_answers import answer_with
+from raylog.kafka.refusal import answer_with
 from raylog.wire.frames import PRODUCE
 from raylog.wire.server import Handler, Request, Server, ServerConnection
 
