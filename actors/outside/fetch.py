@@ -81,6 +81,12 @@ class Fetches:
         """Begin it: the reply follows."""
         if self._pass_on(request):
             return
+        fetch_ = self._begun(request)
+        if fetch_ is not None:
+            self.room.when_there_is_room(request, milliseconds(request.body.max_wait), fetch_.begin)
+
+    def _begun(self, request: Request) -> _Fetch | None:
+        """The request within its session; None if that is not to be had, which is answered."""
         body, version = request.body, request.version
         asked = _asked(body)
         if version < 7:
@@ -102,9 +108,8 @@ class Fetches:
                     node_endpoints=(),
                 )
             )
-            return
-        fetch_ = _Fetch(self, request, fetching)
-        self.room.when_there_is_room(request, milliseconds(body.max_wait), fetch_.begin)
+            return None
+        return _Fetch(self, request, fetching)
 
     def _pass_on(self, request: Request) -> bool:
         """Whether it is about one partition that is led here: its bytes go to the leader, and those of the answer come back."""
@@ -121,10 +126,9 @@ class Fetches:
             reply = decode_response(fetch.KEY, version, answer) if error is None else None
             _Fetch(self, request, Fetching(_asked(request.body), None, is_full=True)).end_with(owner, reply, error)
 
-        assert request.frame is not None
         timeout_ms = asked.waits_ms + SLACK_MS
         heard = request.guarded(heard)
-        cancel = self.owners.pass_on(owner, request.frame, asked.end, heard, timeout_ms=timeout_ms, is_produce=False)
+        cancel = self.owners.pass_on(owner, request, asked.end, heard, timeout_ms=timeout_ms, is_produce=False)
         request.on_close(lambda _: cancel())
         return True
 
@@ -245,7 +249,9 @@ class _Fetch:
             **self._limits(),
         )
         heard = self._request.guarded(lambda reply, error: self._heard(owner, share, reply, error))
-        share.cancel = self._fetches.owners.call(owner, part, heard, timeout_ms=wait_ms + SLACK_MS)
+        share.cancel = self._fetches.owners.call(
+            owner, part, heard, timeout_ms=wait_ms + SLACK_MS, context=self._request.context
+        )
 
     def _limits(self) -> dict[str, Any]:
         version = self._request.version

@@ -40,6 +40,7 @@ from raylog.actors.outside.fetch_sessions import SLOTS, FetchSessions
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import Places
 from raylog.actors.outside.topic_creation import TopicCreation
+from raylog.kafka.context import EXTERNAL
 from raylog.metadata import broker_configs
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.topic_configs import INT_MAX
@@ -126,6 +127,7 @@ class Router:
                 PRODUCE: range(versions[PRODUCE].stop)
             },  # librdkafka takes codecs from version 0 being there (KAFKA-18659)
             limits=self._limits,
+            listener=EXTERNAL,
         )
         self.server.on_read = room.answers_read
 
@@ -191,7 +193,7 @@ class Router:
         return None
 
     async def _create_first(self, request: Request, missing: list[str]) -> Any:
-        return self._metadata_entity(request, await self._creation.create(missing))
+        return self._metadata_entity(request, await self._creation.create(missing, request.context))
 
     def _metadata_entity(self, request: Request, refused: dict[str, int]) -> Any:
         return cluster_view.metadata(

@@ -9,6 +9,9 @@ of one object. A coroutine may also return the reply. An API key or version that
 connection, as Kafka's brokers do, except ApiVersions, which is answered in version 0 with UNSUPPORTED_VERSION so that a
 newer client can step down.
 
+Who asks. Each request has a ``RequestContext`` (``raylog.kafka.context``). A server with a handshake learns from it who is at the other
+end; outside clients are anonymous.
+
 Order. ``ordered=False`` (inside links): replies leave as they come, matched by correlation id. ``ordered=True``
 (outside clients): replies leave in the order of the requests, whatever the handlers do.
 
@@ -37,6 +40,16 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from raylog.errors import ProtocolError, RaylogError
+from raylog.kafka.context import (
+    ANONYMOUS,
+    CLIENT_ID_CHARACTERS_MAX,
+    FIELD_BYTES_MAX,
+    INTERNAL,
+    MARK,
+    RequestContext,
+    decoded,
+    principal_of_process,
+)
 from raylog.metadata.session import ActorIdentity
 from raylog.types import BROKER_SLOT, Endpoint, slot_of
 from raylog.wire import api_versions, private
@@ -65,6 +78,9 @@ FETCH: Final = 1
 SMALL_HOLDER_BYTES: Final = 64 * 1024
 BROKER_REQUESTS_MAX: Final = 65_536
 SWEEP_INTERVAL_S: Final = 1.0
+OWN_CONTEXTS_MAX: Final = 16  # kept per connection of a client
+PASSED_CONTEXTS_MAX: Final = 4_096  # kept per connection of a server process, which passes on for many clients
+KEPT_CHARACTERS_MAX: Final = 1_024  # of a client id whose context is kept
 
 Handler = Callable[["Request"], Awaitable[Any] | None]
 
@@ -82,6 +98,8 @@ class ServerConnection(FramedProtocol):
         self.in_flight_requests = 0
         self.in_flight_fetches = 0
         self.watchers: dict[Request, Callable[[Request], None]] = {}
+        self.principal = ANONYMOUS  # once there is a handshake, when that is done
+        self._contexts: dict[str | None, RequestContext] = {}  # by what stands in the header for the client id
         self._on_lost: list[Callable[[], None]] = []
         self.opened_at = 0.0
         self._handshake: ServerHandshake | None = None
@@ -159,7 +177,8 @@ class ServerConnection(FramedProtocol):
         frame: memoryview | bytes | None = None,
         position: int = 0,
     ) -> None:
-        request = Request(self, header, body, size, frame, position)
+        context = self._contexts.get(header.client_id) or self._context_of(header.client_id)
+        request = Request(self, header, context, body, size, frame, position)
         self._open_requests.add(request)
         self.in_flight_requests += 1
         if header.api_key == FETCH:
@@ -179,6 +198,20 @@ class ServerConnection(FramedProtocol):
             self.server.spawn(self._answer(request, awaitable))
         if self._over_limits():
             self._wait()
+
+    def _context_of(self, client_id: str | None) -> RequestContext:
+        """Who sends requests with that client id. Only a process of this cluster can say that it asks for somebody else."""
+        if client_id is not None and self.peer.node_id >= 0 and client_id.startswith(MARK):
+            context = decoded(client_id)
+        else:
+            host = self.peername.rpartition(":")[0]
+            shown = client_id if client_id is None else client_id[:CLIENT_ID_CHARACTERS_MAX]
+            context = RequestContext(self.principal, self.server.listener, host, shown)
+        if context.deadline is None and (client_id is None or len(client_id) <= KEPT_CHARACTERS_MAX):
+            if len(self._contexts) >= (PASSED_CONTEXTS_MAX if self.peer.node_id >= 0 else OWN_CONTEXTS_MAX):
+                self._contexts.clear()
+            self._contexts[client_id] = context
+        return context
 
     async def _answer(self, request: Request, awaitable: Awaitable[Any]) -> None:
         try:
@@ -212,7 +245,9 @@ class ServerConnection(FramedProtocol):
         if self._handshake.peer is not None:
             self.peer = self._handshake.peer
             self._handshake = None
-            self.frame_bytes_max = self.server.limits.request_bytes_max
+            self.principal = principal_of_process(self.peer.node_id)
+            longer = FIELD_BYTES_MAX if self.peer.node_id >= 0 else 0  # than when a client sent it
+            self.frame_bytes_max = self.server.limits.request_bytes_max + longer
 
     def refused(self, error: ProtocolError) -> None:
         logger.warning("closing the connection of %s: %s", self.peername, error)
@@ -411,6 +446,7 @@ class Server:
     of what was read, whose memory they hold. ``undecoded``: APIs whose handlers may do without a decoded body (``request``).
     ``ignores_trailing_bytes``: what follows a request in its frame is skipped, as Kafka does (librdkafka leaves some bytes there).
     ``claimed_versions``: what ApiVersions says of an API instead of what is spoken, for clients that draw conclusions from a range.
+    ``listener``: its name, which contexts have.
     """
 
     def __init__(
@@ -430,8 +466,10 @@ class Server:
         borrows_records: bool = False,
         undecoded: Collection[int] = (),
         ignores_trailing_bytes: bool = False,
+        listener: str = INTERNAL,
     ) -> None:
         self.handlers = dict(handlers)
+        self.listener = listener
         self.borrows_records = borrows_records
         self.undecoded = frozenset(undecoded)
         self.ignores_trailing_bytes = ignores_trailing_bytes
