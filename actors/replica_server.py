@@ -23,7 +23,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from raylog.actors.log_scrubber import LogScrubber
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
 from raylog.groups.context import GroupConfig
+from raylog.kafka.chain import Stage
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files, NotInMemory
 from raylog.log.open_files import OpenFiles
@@ -121,7 +122,9 @@ class ReplicaServer:
         files: Files | None = None,
         config: HostConfig | None = None,
         groups: GroupConfig | None = None,
+        stages: Sequence[Stage] = (),
     ) -> None:
+        """``stages`` run before every handler."""
         self._spec = spec
         self._disk = spec.open_disk()
         self._identity = spec.identity(self._disk)
@@ -176,6 +179,7 @@ class ReplicaServer:
             secret=secret,
             host=spec.host,
             borrows_records=True,
+            stages=stages,
             versions={
                 produce.KEY: produce.VERSIONS,
                 fetch.KEY: fetch.VERSIONS,

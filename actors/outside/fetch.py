@@ -45,6 +45,7 @@ from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.fetch_sessions import NO_SESSION, Fetching, FetchSessions, Key
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import NO_EPOCH, Coming, Elsewhere, Places
+from raylog.kafka.chain import Refuse
 from raylog.types import NO_LEADER, broker_of
 from raylog.wire.frames import decode_response
 from raylog.wire.server import Request
@@ -84,6 +85,12 @@ class Fetches:
         fetch_ = self._begun(request)
         if fetch_ is not None:
             self.room.when_there_is_room(request, milliseconds(request.body.max_wait), fetch_.begin)
+
+    def refuse(self, request: Request, refuse: Refuse) -> None:
+        """Answer it by that error for every partition of its session; the session goes on."""
+        fetch_ = self._begun(request)
+        if fetch_ is not None:
+            fetch_.refuse(refuse.code)
 
     def _begun(self, request: Request) -> _Fetch | None:
         """The request within its session; None if that is not to be had, which is answered."""
@@ -210,6 +217,11 @@ class _Fetch:
         waits = len(self._shares) == 1 and not self._refused and not self._nearer
         for owner, share in self._shares.items():
             self._ask(owner, share, min_bytes=self._body.min_bytes if waits else 0, waits=waits)
+
+    def refuse(self, error: ErrorCode) -> None:
+        """End at once, with that error for every partition."""
+        self._refused = {key: self._refusal(key, Elsewhere(error)) for key, _ in self._fetching.partitions}
+        self._finish()
 
     def end_with(self, owner: Owner, reply: Any, error: Exception | None) -> None:
         """What the only owner has to say is known already."""

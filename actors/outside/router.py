@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,7 @@ from raylog.actors.outside.fetch_sessions import SLOTS, FetchSessions
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import Places
 from raylog.actors.outside.topic_creation import TopicCreation
+from raylog.kafka.chain import Refuse, Stage
 from raylog.kafka.context import EXTERNAL
 from raylog.metadata import broker_configs
 from raylog.metadata.image import MetadataImage
@@ -70,8 +71,12 @@ class Router:
         controller: Callable[[], tuple[int, Endpoint] | None],
         limits: Limits | None = None,
         controller_timeout_ms: int = TIMEOUT_MS,
+        stages: Sequence[Stage] = (),
     ) -> None:
-        """``listener`` is where to listen, ``controller`` says which broker has the active controller, and where that listens."""
+        """``listener`` is where to listen, ``controller`` says which broker has the active controller, and where that listens.
+
+        ``stages`` run before every handler of the listener.
+        """
         self._controller = controller
         self._limits = limits or LIMITS  # where nothing else is set
         self._places = Places(broker_id, image)
@@ -128,6 +133,8 @@ class Router:
             },  # librdkafka takes codecs from version 0 being there (KAFKA-18659)
             limits=self._limits,
             listener=EXTERNAL,
+            stages=stages,
+            refusals={fetch.KEY: fetches.refuse, cluster_view.METADATA: self._refuse_metadata},
         )
         self.server.on_read = room.answers_read
 
@@ -199,6 +206,12 @@ class Router:
         return cluster_view.metadata(
             self._places, request.body, request.version, controller=self._controller_broker(), refused=refused
         )
+
+    def _refuse_metadata(self, request: Request, refuse: Refuse) -> None:
+        """The error stands at every topic. Brokers are named all the same: a client without any could not ask again."""
+        entity = self._metadata_entity(request, {})
+        topics = tuple(replace(each, error_code=refuse.code, partitions=()) for each in entity.topics)
+        request.reply(replace(entity, topics=topics))
 
     def _describe_cluster(self, request: Request) -> None:
         controller = self._controller_broker()

@@ -28,7 +28,7 @@ GONE: Final = "gone"
 class Request:
     """One request. Answer it once, by ``reply``; or never, for a Produce with acks 0: then call ``done``.
 
-    ``context`` says who asks. It is passed on with the request.
+    ``context`` says who asks. It is passed on with the request; a stage may replace it (``raylog.kafka.chain``).
     """
 
     __slots__ = (
@@ -122,6 +122,11 @@ class Request:
         """Answers a private API by an error."""
         assert self.api_key >= private.FIRST_API_KEY, "Kafka's APIs carry errors in fields of their own"
         self.reply(private.Refusal.of(error))
+
+    def replace_reply(self, callback: Callable[[], None]) -> None:
+        """When the answer is there, it is dropped and ``callback`` called in its place."""
+        if self.state is OPEN:
+            self.connection.replaced_replies[self] = callback
 
     def done(self) -> None:
         """Ends a request that wants no answer."""

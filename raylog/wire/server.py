@@ -9,8 +9,8 @@ of one object. A coroutine may also return the reply. An API key or version that
 connection, as Kafka's brokers do, except ApiVersions, which is answered in version 0 with UNSUPPORTED_VERSION so that a
 newer client can step down.
 
-Who asks. Each request has a ``RequestContext`` (``raylog.kafka.context``). A server with a handshake learns from it who is at the other
-end; outside clients are anonymous.
+Who asks. Each request has a ``RequestContext`` (``raylog.kafka.context``), and before its handler the server's ``stages`` run
+(``raylog.kafka.chain``). A server with a handshake learns from it who is at the other end; outside clients are anonymous.
 
 Order. ``ordered=False`` (inside links): replies leave as they come, matched by correlation id. ``ordered=True``
 (outside clients): replies leave in the order of the requests, whatever the handlers do.
@@ -40,6 +40,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from raylog.errors import ProtocolError, RaylogError
+from raylog.kafka import chain
+from raylog.kafka.chain import Refusal, Stage
 from raylog.kafka.context import (
     ANONYMOUS,
     CLIENT_ID_CHARACTERS_MAX,
@@ -98,7 +100,9 @@ class ServerConnection(FramedProtocol):
         self.in_flight_requests = 0
         self.in_flight_fetches = 0
         self.watchers: dict[Request, Callable[[Request], None]] = {}
+        self.replaced_replies: dict[Request, Callable[[], None]] = {}
         self.principal = ANONYMOUS  # once there is a handshake, when that is done
+        self.turn: asyncio.Future[None] | None = None  # of the last request that a stage delays (``chain``)
         self._contexts: dict[str | None, RequestContext] = {}  # by what stands in the header for the client id
         self._on_lost: list[Callable[[], None]] = []
         self.opened_at = 0.0
@@ -188,7 +192,8 @@ class ServerConnection(FramedProtocol):
         if self._order is not None:
             self._order.append(request)
         try:
-            awaitable = handler(request)
+            stages = self.server.stages
+            awaitable = chain.carry_out(stages, request, handler) if stages else handler(request)
         except Exception as error:
             if request.frame is not None and isinstance(error, ProtocolError):
                 raise  # it was the handler that found out what the request is like
@@ -259,6 +264,9 @@ class ServerConnection(FramedProtocol):
     def send_reply(self, request: Request, frame: Sequence[Buffer]) -> None:
         """Takes the encoded answer of an open request; an empty one only ends it."""
         request.state = REPLIED
+        instead = self.replaced_replies.pop(request, None) if self.replaced_replies else None
+        if instead is not None:
+            frame = ()
         if self._order is None:
             if frame:
                 self.write_frame(frame)
@@ -282,6 +290,8 @@ class ServerConnection(FramedProtocol):
             self.in_flight_fetches -= 1
         self.give_back(request.held_bytes)
         request.held_bytes = 0
+        if instead is not None:
+            instead()
 
     def give_back(self, count: int) -> None:
         """The peer holds ``count`` bytes less."""
@@ -397,6 +407,7 @@ class ServerConnection(FramedProtocol):
             request.state = GONE
             request.held_bytes = 0
         self._open_requests.clear()
+        self.replaced_replies.clear()
         watchers, self.watchers = self.watchers, {}
         for request, callback in watchers.items():
             try:
@@ -446,7 +457,8 @@ class Server:
     of what was read, whose memory they hold. ``undecoded``: APIs whose handlers may do without a decoded body (``request``).
     ``ignores_trailing_bytes``: what follows a request in its frame is skipped, as Kafka does (librdkafka leaves some bytes there).
     ``claimed_versions``: what ApiVersions says of an API instead of what is spoken, for clients that draw conclusions from a range.
-    ``listener``: its name, which contexts have.
+    ``listener``: its name, which contexts have. ``stages`` run before every handler, in that order
+    (``raylog.kafka.chain``). ``refusals``: how this server refuses an API for which filling in a form is not enough.
     """
 
     def __init__(
@@ -467,9 +479,13 @@ class Server:
         undecoded: Collection[int] = (),
         ignores_trailing_bytes: bool = False,
         listener: str = INTERNAL,
+        stages: Sequence[Stage] = (),
+        refusals: Mapping[int, Refusal] | None = None,
     ) -> None:
         self.handlers = dict(handlers)
         self.listener = listener
+        self.stages = tuple(stages)
+        self.refusals = dict(refusals or {})
         self.borrows_records = borrows_records
         self.undecoded = frozenset(undecoded)
         self.ignores_trailing_bytes = ignores_trailing_bytes
