@@ -37,6 +37,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from ssl import SSLContext
 from typing import Any, Final
 
 from raylog.errors import ProtocolError, RaylogError
@@ -457,7 +458,7 @@ class Server:
     of what was read, whose memory they hold. ``undecoded``: APIs whose handlers may do without a decoded body (``request``).
     ``ignores_trailing_bytes``: what follows a request in its frame is skipped, as Kafka does (librdkafka leaves some bytes there).
     ``claimed_versions``: what ApiVersions says of an API instead of what is spoken, for clients that draw conclusions from a range.
-    ``listener``: its name, which contexts have. ``stages`` run before every handler, in that order
+    ``listener``: its name, which contexts have. ``ssl``: who connects speaks TLS. ``stages`` run before every handler, in that order
     (``raylog.kafka.chain``). ``refusals``: how this server refuses an API for which filling in a form is not enough.
     """
 
@@ -479,6 +480,7 @@ class Server:
         undecoded: Collection[int] = (),
         ignores_trailing_bytes: bool = False,
         listener: str = INTERNAL,
+        ssl: SSLContext | None = None,
         stages: Sequence[Stage] = (),
         refusals: Mapping[int, Refusal] | None = None,
     ) -> None:
@@ -506,6 +508,7 @@ class Server:
         self._host = host
         self._port = port
         self._port_must_match = port_must_match
+        self._ssl = ssl
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -535,7 +538,9 @@ class Server:
         endpoint = self.bind()
         listening, self._bound = self._bound, None
         assert listening is not None
-        self._listener = await self.loop.create_server(lambda: ServerConnection(self), sock=listening, backlog=1024)
+        self._listener = await self.loop.create_server(
+            lambda: ServerConnection(self), sock=listening, backlog=1024, ssl=self._ssl
+        )
         self._sweeper = self.loop.call_later(SWEEP_INTERVAL_S, self._sweep)
         return endpoint
 
