@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from raylog.actors.disk_watch import DiskWatch
@@ -22,6 +22,7 @@ from raylog.actors.outside.router import Router
 from raylog.actors.patience import once_unlocked
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
+from raylog.kafka.chain import Stage
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.image_copy import ImageCopy
 from raylog.metadata.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
@@ -46,10 +47,12 @@ class BrokerServer:
         node_is_leaving: Callable[[], bool] | None = None,
         listeners: Listeners | None = None,
         limits: Limits | None = None,
+        stages: Sequence[Stage] = (),
     ) -> None:
         """``node_is_leaving`` says whether this process's node is about to go; it may block, and is called in a thread.
 
         ``listeners``: instead of those that the disk names. ``limits``: of the outside listener.
+        ``stages`` run before every handler of either listener.
         """
         self._spec = spec
         self._ask_notice = node_is_leaving
@@ -71,6 +74,7 @@ class BrokerServer:
             identity=self._identity,
             secret=self._disk.secret.encode(),
             host=spec.host,
+            stages=stages,
         )
         self._copy = ImageCopy()
         self._listeners = listeners or self._disk.listeners or default_listeners(spec.host)
@@ -87,6 +91,7 @@ class BrokerServer:
                 image=self._image,
                 controller=self._session.controller,
                 limits=limits,
+                stages=stages,
             )
 
     async def start(self) -> Endpoint:

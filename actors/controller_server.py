@@ -21,7 +21,7 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from raylog.actors.quorum_disks import METADATA_FOLDER, refuse_lost_metadata
 from raylog.actors.quorum_links import QuorumLinks
 from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.errors import KafkaError, RaylogError, error_for
+from raylog.kafka.chain import Stage
 from raylog.log.mounts import files_at
 from raylog.metadata import requests
 from raylog.metadata.assignment_batches import gathered
@@ -105,7 +106,15 @@ OnReply = Callable[[ControllerReply], None]
 class ControllerServer:
     """One controller process: ``start`` opens the metadata log, listens and leads; ``ended`` returns why it is over."""
 
-    def __init__(self, spec: ServerSpec, *, launcher: Launcher, config: ControllerConfig | None = None) -> None:
+    def __init__(
+        self,
+        spec: ServerSpec,
+        *,
+        launcher: Launcher,
+        config: ControllerConfig | None = None,
+        stages: Sequence[Stage] = (),
+    ) -> None:
+        """``stages`` run before every handler."""
         self._spec = spec
         self._disk = spec.open_disk()
         self._secret = self._disk.secret.encode()
@@ -151,6 +160,7 @@ class ControllerServer:
             secret=self._secret,
             host=spec.host,
             port=self._last_port(),
+            stages=stages,
             versions={quorum.KEY: quorum.VERSIONS, **{api.key: api.versions for api in APIS}},
         )
 

@@ -17,10 +17,8 @@ from raylog.groups.context import GroupConfig
 from raylog.groups.offsets_topic import partition_for
 from raylog.groups.requests import GroupReply, ListGroups
 from raylog.groups.requests import Request as GroupRequest
+from raylog.kafka.context import INTERNAL
 from raylog.wire.server import Request, ServerConnection
-
-FORWARDED = "\n"
-"""Between a client's host and its client id, in the client id of a request that a Broker passes on."""
 
 
 class _Gathering:
@@ -77,13 +75,11 @@ class GroupCoordinators(CoordinatedPartitions):
         return handle
 
     def _caller(self, request: Request) -> Caller:
-        connection = request.connection
-        is_native = connection.peer.node_id < 0  # a Broker that passes on what others ask has a node id
-        if not is_native:
-            host, _, client_id = (request.client_id or "").partition(FORWARDED)
-            return Caller(client_id, host, None)
-        host = connection.peername.rpartition(":")[0]
-        return Caller(request.client_id or "", f"/{host}", self._number_of(connection))
+        context, connection = request.context, request.connection
+        # A native client speaks for itself, on a connection of its own.
+        is_native = context.listener == INTERNAL and connection.peer.node_id < 0
+        number = self._number_of(connection) if is_native else None
+        return Caller(context.client_id or "", f"/{context.client_host}", number)
 
     def _number_of(self, connection: ServerConnection) -> int:
         number = self._connections.get(connection)

@@ -24,7 +24,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from raylog.actors.log_scrubber import LogScrubber
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
 from raylog.groups.context import GroupConfig
+from raylog.kafka.chain import Stage
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files, NotInMemory
 from raylog.log.open_files import OpenFiles
@@ -131,7 +132,9 @@ class ReplicaServer:
         files: Files | None = None,
         config: HostConfig | None = None,
         groups: GroupConfig | None = None,
+        stages: Sequence[Stage] = (),
     ) -> None:
+        """``stages`` run before every handler."""
         self._spec = spec
         self._disk = spec.open_disk()
         self._identity = spec.identity(self._disk)
@@ -167,7 +170,7 @@ class ReplicaServer:
             on_change=lambda connected: self._handle(ControlSessionChanged(connected)),
             loads=self._host.take_loads,
         )
-        self._door = Door(self, spec.node_id)
+        self.door = Door(self, spec.node_id, stages)
         secret = self._disk.secret.encode()
         self._server = Server(
             {
@@ -182,12 +185,13 @@ class ReplicaServer:
                 **repairs.handlers(self, self._names, self._handle),
                 **self._groups.handlers(),
                 **self._session.handlers(),
-                **self._door.handlers(),
+                **self.door.handlers(),
             },
             identity=self._identity,
             secret=secret,
             host=spec.host,
             borrows_records=True,
+            stages=stages,
             versions={
                 produce.KEY: produce.VERSIONS,
                 fetch.KEY: fetch.VERSIONS,
@@ -229,7 +233,7 @@ class ReplicaServer:
         self._groups.stop()
         if reason != SHUT_DOWN:
             await self._session.stop()
-        await self._door.stop()
+        await self.door.stop()
         await self._server.stop()
         self._leaders.close()
         if self._timer is not None:
@@ -251,7 +255,7 @@ class ReplicaServer:
         self._stopping = True
         self._groups.stop()
         await self._session.stop()
-        await self._door.stop(grace_s=0)
+        await self.door.stop(grace_s=0)
         await self._server.stop(grace_s=0)
         self._leaders.close()
         if self._timer is not None:

@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from raylog.actors.apis.api import Api
 from raylog.actors.apis.entities import NO_DELAY, build, milliseconds, response_class
 from raylog.errors import RaylogError
+from raylog.kafka.context import RequestContext
 from raylog.metadata.requests import Refused
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
@@ -73,13 +74,18 @@ class ControllerLink:
         """The handler of an API that the controller answers."""
 
         async def handle(request: Request) -> Any:
-            reply = await self.ask(request.body, is_wanted=lambda: request.is_open)
+            reply = await self.ask(request.body, context=request.context, is_wanted=lambda: request.is_open)
             return reply if reply is not None else timed_out(request.body, request.version)
 
         return handle
 
-    async def ask(self, entity: Any, *, is_wanted: Callable[[], bool] = lambda: True) -> Any | None:
-        """The active controller's reply, None if there was none in time or it is not wanted any more."""
+    async def ask(
+        self, entity: Any, *, context: RequestContext | None = None, is_wanted: Callable[[], bool] = lambda: True
+    ) -> Any | None:
+        """The active controller's reply, None if there was none in time or it is not wanted any more.
+
+        ``context`` says for whom; without one the Broker asks for itself.
+        """
         loop = asyncio.get_running_loop()
         own = getattr(entity, "timeout", NO_DELAY)
         deadline = loop.time() + max(self._timeout_s, (milliseconds(own) + SLACK_MS) / 1_000)
@@ -87,7 +93,7 @@ class ControllerLink:
             try:
                 connection = await self._connected()
                 if connection is not None:
-                    reply = await connection.request(entity, timeout_ms=left_s * 1_000)
+                    reply = await connection.request(entity, timeout_ms=left_s * 1_000, context=context)
                     if not _is_turned_away(reply):
                         return reply
                     connection.close()

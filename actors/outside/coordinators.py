@@ -10,8 +10,8 @@ coordinator earlier than this Broker. Where nobody leads whose door this broker 
 process ends, the answer is NOT_COORDINATOR: the client looks again. Commits for partitions that do not exist are answered here: a
 coordinator does not know what topics there are.
 
-A request is passed on with its client's host and id, which members are described by. Its process is not told that the client hung up: a
-member that is gone falls out by its session timeout, as in Kafka.
+A request's context says its client's host and id, which members are described by. The process that is asked does not hear that the client
+hung up: a member that is gone falls out by its session timeout, as in Kafka.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from raylog.actors.apis.admin import NO_TRANSACTIONS, NO_TRANSACTIONS_MESSAGE
 from raylog.actors.apis.api import answer
 from raylog.actors.apis.entities import NO_DELAY, build
 from raylog.actors.apis.groups import Caller, GroupApi
-from raylog.actors.group_coordinator import FORWARDED
 from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import Places
@@ -44,7 +43,6 @@ from raylog.wire.server import Handler, Request
 FIND_COORDINATOR = 10
 FIND_COORDINATOR_VERSIONS = range(7)
 GROUP_KEY, TRANSACTION_KEY = 0, 1
-CLIENT_ID_MAX = 8_000  # characters that are passed on
 TIMEOUT_MS = 30_000
 FIRST_LEADERS_MS = (
     5_000  # how long FindCoordinator, and who has found one, wait for the first leader of a group's partition
@@ -251,14 +249,8 @@ class Coordinators:
         on_reply: Callable[[Any, Exception | None], None],
     ) -> None:
         """Ask one process, in the name of the request's client."""
-        host = request.connection.peername.rpartition(":")[0]
-        self._owners.call(
-            owner,
-            body,
-            on_reply,
-            timeout_ms=PATIENCE_MS if api.key in WAITING else TIMEOUT_MS,
-            client_id=f"/{host}{FORWARDED}{(request.client_id or '')[:CLIENT_ID_MAX]}",
-        )
+        timeout_ms = PATIENCE_MS if api.key in WAITING else TIMEOUT_MS
+        self._owners.call(owner, body, on_reply, timeout_ms=timeout_ms, context=request.context)
 
     def refusal(self, api: GroupApi, body: Any, version: int) -> Any:
         """NOT_COORDINATOR, in that API's words."""

@@ -45,6 +45,7 @@ from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.fetch_sessions import NO_SESSION, Fetching, FetchSessions, Key
 from raylog.actors.outside.owners import Owner, Owners, Routed, unmoved
 from raylog.actors.outside.places import NO_EPOCH, Coming, Elsewhere, Places
+from raylog.kafka.chain import Refuse
 from raylog.types import NO_LEADER, broker_of
 from raylog.wire.frames import decode_response
 from raylog.wire.server import Request
@@ -83,6 +84,18 @@ class Fetches:
         """Begin it: the reply follows."""
         if self._pass_on(request):
             return
+        fetch_ = self._begun(request)
+        if fetch_ is not None:
+            self.room.when_there_is_room(request, milliseconds(request.body.max_wait), fetch_.begin)
+
+    def refuse(self, request: Request, refuse: Refuse) -> None:
+        """Answer it by that error for every partition of its session; the session goes on."""
+        fetch_ = self._begun(request)
+        if fetch_ is not None:
+            fetch_.refuse(refuse.code)
+
+    def _begun(self, request: Request) -> _Fetch | None:
+        """The request within its session; None if that is not to be had, which is answered."""
         body, version = request.body, request.version
         asked = _asked(body)
         if version < 7:
@@ -104,9 +117,8 @@ class Fetches:
                     node_endpoints=(),
                 )
             )
-            return
-        fetch_ = _Fetch(self, request, fetching)
-        self.room.when_there_is_room(request, milliseconds(body.max_wait), fetch_.begin)
+            return None
+        return _Fetch(self, request, fetching)
 
     def _pass_on(self, request: Request) -> bool:
         """Whether it is about one partition that is led here: its bytes go to the leader, and those of the answer come back."""
@@ -123,11 +135,10 @@ class Fetches:
             reply = decode_response(fetch.KEY, version, answer) if error is None else None
             _Fetch(self, request, Fetching(_asked(request.body), None, is_full=True)).end_with(owner, reply, error)
 
-        assert request.frame is not None
         timeout_ms = asked.waits_ms + SLACK_MS
         heard = request.guarded(heard)
         self._routed(request, owner)
-        cancel = self.owners.pass_on(owner, request.frame, asked.end, heard, timeout_ms=timeout_ms, is_produce=False)
+        cancel = self.owners.pass_on(owner, request, asked.end, heard, timeout_ms=timeout_ms, is_produce=False)
         request.on_close(lambda _: cancel())
         return True
 
@@ -210,6 +221,11 @@ class _Fetch:
         for owner, share in self._shares.items():
             self._ask(owner, share, min_bytes=self._body.min_bytes if waits else 0, waits=waits)
 
+    def refuse(self, error: ErrorCode) -> None:
+        """End at once, with that error for every partition."""
+        self._refused = {key: self._refusal(key, Elsewhere(error)) for key, _ in self._fetching.partitions}
+        self._finish()
+
     def end_with(self, owner: Owner, reply: Any, error: Exception | None) -> None:
         """What the only owner has to say is known already."""
         share = self._shares[owner] = _Share([key for key, _ in self._fetching.partitions], {})
@@ -248,7 +264,9 @@ class _Fetch:
             **self._limits(),
         )
         heard = self._request.guarded(lambda reply, error: self._heard(owner, share, reply, error))
-        share.cancel = self._fetches.owners.call(owner, part, heard, timeout_ms=wait_ms + SLACK_MS)
+        share.cancel = self._fetches.owners.call(
+            owner, part, heard, timeout_ms=wait_ms + SLACK_MS, context=self._request.context
+        )
 
     def _limits(self) -> dict[str, Any]:
         version = self._request.version

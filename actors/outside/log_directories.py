@@ -32,7 +32,7 @@ def handler(places: Places, owners: Owners) -> Callable[[Request], Any]:
                 if not future.done():
                     future.set_result(reply)
 
-            owners.call(owner, request.body, heard, timeout_ms=TIMEOUT_MS)
+            owners.call(owner, request.body, heard, timeout_ms=TIMEOUT_MS, context=request.context)
             asked.append(future)
         found: dict[str, Any] = {}
         for reply in [each for each in await asyncio.gather(*asked) if each is not None]:

@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from raylog.errors import DisconnectedError, RaylogError
+from raylog.kafka.context import RequestContext
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection, OnReply
-from raylog.wire.framing import Buffer
 from raylog.wire.handshake import Peer
 from raylog.wire.request import Request
 
@@ -61,29 +61,34 @@ class Owners:
         self._links: dict[tuple[Owner, bool], _Link] = {}
 
     def call(
-        self, owner: Owner, request: Any, on_reply: OnReply, *, timeout_ms: float, client_id: str | None = None
+        self, owner: Owner, request: Any, on_reply: OnReply, *, timeout_ms: float, context: RequestContext | None = None
     ) -> Callable[[], None]:
         """Send a request. Returns how to cancel it, after which ``on_reply`` is not called.
 
-        ``client_id`` says for whom, where the owner has to know.
+        ``context`` says for whom; without one the Broker asks for itself.
         """
         link = self._link(owner, is_produce=getattr(request, "__api_key__", None) == PRODUCE)
         return link.begin(
-            lambda connection, heard: connection.call(request, heard, timeout_ms=timeout_ms, client_id=client_id),
+            lambda connection, heard: connection.call(request, heard, timeout_ms=timeout_ms, context=context),
             on_reply,
         )
 
     def pass_on(
-        self, owner: Owner, frame: Buffer, end: int, on_reply: OnReply, *, timeout_ms: float, is_produce: bool
+        self, owner: Owner, request: Request, end: int, on_reply: OnReply, *, timeout_ms: float, is_produce: bool
     ) -> Callable[[], None]:
         """The same with a request as it came, in its frame up to ``end``. ``on_reply`` gets the reply's frame (``Connection.pass_on``)."""
+        frame, position, context = request.frame, request.position, request.context
+        assert frame is not None, "only what came in bytes is passed on in bytes"
         return self._link(owner, is_produce).begin(
-            lambda connection, heard: connection.pass_on(frame, end, heard, timeout_ms=timeout_ms), on_reply
+            lambda connection, heard: connection.pass_on(
+                frame, position, end, heard, context=context, timeout_ms=timeout_ms
+            ),
+            on_reply,
         )
 
-    def tell(self, owner: Owner, request: Any, on_loss: Callable[[], None]) -> None:
+    def tell(self, owner: Owner, request: Any, on_loss: Callable[[], None], *, context: RequestContext) -> None:
         """Send a Produce with acks 0, to which no reply comes; ``on_loss``: the process could not be reached."""
-        self._link(owner, is_produce=True).tell(request, on_loss)
+        self._link(owner, is_produce=True).tell(request, on_loss, context)
 
     def keep(self, living: Collection[Owner]) -> None:
         """Close the connections to all other processes."""
@@ -131,13 +136,13 @@ class _Link:
         self._wait(waiting)
         return waiting.cancel
 
-    def tell(self, request: Any, on_loss: Callable[[], None]) -> None:
+    def tell(self, request: Any, on_loss: Callable[[], None], context: RequestContext) -> None:
         def send(connection: Connection, heard: OnReply) -> int:
-            connection.send_unanswered(request)
+            connection.send_unanswered(request, context=context)
             return NO_REPLY
 
         if self._connection is not None and self._connection.is_open:
-            self._connection.send_unanswered(request)
+            self._connection.send_unanswered(request, context=context)
         else:
             self._wait(_Waiting(send, lambda reply, error: on_loss()))
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,8 @@ from raylog.actors.outside.fetch_sessions import SLOTS, FetchSessions
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import Places
 from raylog.actors.outside.topic_creation import TopicCreation
+from raylog.kafka.chain import Refuse, Stage
+from raylog.kafka.context import EXTERNAL
 from raylog.listener.moves import Moves
 from raylog.metadata import broker_configs
 from raylog.metadata.image import MetadataImage
@@ -70,8 +72,12 @@ class Router:
         controller: Callable[[], tuple[int, Endpoint] | None],
         limits: Limits | None = None,
         controller_timeout_ms: int = TIMEOUT_MS,
+        stages: Sequence[Stage] = (),
     ) -> None:
-        """``listener`` is where to listen, ``controller`` says which broker has the active controller, and where that listens."""
+        """``listener`` is where to listen, ``controller`` says which broker has the active controller, and where that listens.
+
+        ``stages`` run before every handler of the listener.
+        """
         self._controller = controller
         self._limits = limits or LISTENER_LIMITS  # where nothing else is set
         self._places = Places(broker_id, image)
@@ -130,6 +136,9 @@ class Router:
                 PRODUCE: range(versions[PRODUCE].stop)
             },  # librdkafka takes codecs from version 0 being there (KAFKA-18659)
             limits=self._limits,
+            listener=EXTERNAL,
+            stages=stages,
+            refusals={fetch.KEY: fetches.refuse, cluster_view.METADATA: self._refuse_metadata},
         )
         self.server.on_read = room.answers_read
         self._moves.server = self.server
@@ -198,12 +207,18 @@ class Router:
         return None
 
     async def _create_first(self, request: Request, missing: list[str]) -> Any:
-        return self._metadata_entity(request, await self._creation.create(missing))
+        return self._metadata_entity(request, await self._creation.create(missing, request.context))
 
     def _metadata_entity(self, request: Request, refused: dict[str, int]) -> Any:
         return cluster_view.metadata(
             self._places, request.body, request.version, controller=self._controller_broker(), refused=refused
         )
+
+    def _refuse_metadata(self, request: Request, refuse: Refuse) -> None:
+        """The error stands at every topic. Brokers are named all the same: a client without any could not ask again."""
+        entity = self._metadata_entity(request, {})
+        topics = tuple(replace(each, error_code=refuse.code, partitions=()) for each in entity.topics)
+        request.reply(replace(entity, topics=topics))
 
     def _describe_cluster(self, request: Request) -> None:
         controller = self._controller_broker()

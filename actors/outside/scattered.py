@@ -166,7 +166,8 @@ class Scattered:
         for owner, share in shares.items():
             part = body if is_whole else self._part(body, share)
             answered = request.guarded(gathering.answered(share, is_whole=is_whole))
-            self._owners.call(owner, part, answered, timeout_ms=self._shape.timeout_ms(body))
+            timeout_ms = self._shape.timeout_ms(body)
+            self._owners.call(owner, part, answered, timeout_ms=timeout_ms, context=request.context)
         for spot in coming:
             gathering.begin_part()
             self._when_there(request, spot, waits_ms, lambda left_ms, spot=spot: go_on(spot, left_ms))  # type: ignore[misc]
@@ -226,7 +227,7 @@ class Scattered:
         timeout_ms = asked.waits_ms + SLACK_MS
         heard = request.guarded(heard)
         self._routed(request, owner)
-        self._owners.pass_on(owner, request.frame, asked.end, heard, timeout_ms=timeout_ms, is_produce=True)
+        self._owners.pass_on(owner, request, asked.end, heard, timeout_ms=timeout_ms, is_produce=True)
         return True
 
     def _forward_unanswered(self, request: Request, spots: list[Spot], *, waits_ms: int) -> None:
@@ -246,7 +247,7 @@ class Scattered:
                 part = (
                     request.body if len(shares) == 1 and not refused and not coming else self._part(request.body, share)
                 )
-                self._owners.tell(owner, part, lost)
+                self._owners.tell(owner, part, lost, context=request.context)
             for spot in coming:
                 self._when_there(request, spot, waits_ms, lambda _, spot=spot: forward([spot], 0))  # type: ignore[misc]
             pending -= 1

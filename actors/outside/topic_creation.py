@@ -2,7 +2,8 @@
 
 A Metadata request that names an unknown topic, and allows it, has the topic created with the cluster's default partitions and replicas;
 its answer waits until this Broker's image has all of its leaders, at most ``WAIT_S``: then it names those that will lead. What cannot be
-created is answered with the reason. Requests for one topic at a time share one creation.
+created is answered with the reason. Requests for one topic at a time share one creation, in the
+name of the first.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.cluster_view import asks_for_all
 from raylog.actors.outside.controller_link import ControllerLink
 from raylog.actors.outside.places import Places
+from raylog.kafka.context import RequestContext
 from raylog.metadata import broker_configs
 
 ENABLED = "auto.create.topics.enable"
@@ -48,13 +50,16 @@ class TopicCreation:
             return list(dict.fromkeys(missing))
         return []
 
-    async def create(self, names: Iterable[str]) -> dict[str, int]:
-        """Have them created; the error of each one that could not be."""
+    async def create(self, names: Iterable[str], context: RequestContext | None = None) -> dict[str, int]:
+        """Have them created; the error of each one that could not be.
+
+        ``context``: who wants them. Without one the Broker does.
+        """
         tasks = {}
         for name in names:
             task = self._creations.get(name)
             if task is None:
-                task = self._creations[name] = asyncio.create_task(self._create(name))
+                task = self._creations[name] = asyncio.create_task(self._create(name, context))
                 task.add_done_callback(lambda _, name=name: self._creations.pop(name, None))  # type: ignore[misc]
             tasks[name] = task
         await asyncio.wait(tasks.values(), timeout=WAIT_S)
@@ -63,13 +68,13 @@ class TopicCreation:
             for name, task in tasks.items()
         }
 
-    async def _create(self, name: str) -> int:
+    async def _create(self, name: str, context: RequestContext | None) -> int:
         """The error that a Metadata reply shows while the topic is not in the image."""
         cls = request_class(CREATE_TOPICS, VERSION)
         topic = module_of(cls).CreatableTopic(
             name=name, num_partitions=DEFAULT, replication_factor=DEFAULT, assignments=(), configs=()
         )
-        reply = await self._link.ask(cls(topics=(topic,), timeout=TIMEOUT, validate_only=False))
+        reply = await self._link.ask(cls(topics=(topic,), timeout=TIMEOUT, validate_only=False), context=context)
         error = reply.topics[0].error_code if reply is not None else ErrorCode.unknown_topic_or_partition
         if error in (ErrorCode.none, ErrorCode.topic_already_exists, ErrorCode.request_timed_out):
             # It is there. Another Broker may have had it created: then its leaders are still to come.

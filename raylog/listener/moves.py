@@ -114,7 +114,7 @@ class Moves:
 
     def _hand_over(self, host: _Host, connection: ServerConnection, sock: socket.socket, pending: bytes) -> bool:
         self._last_number += 1
-        moved = Moved(self._last_number, pending, connection.came_back)
+        moved = Moved(self._last_number, pending, connection.principal, connection.listener, connection.came_back)
         with sock:
             if host.channel is None or not host.channel.send(moved, sock):
                 return False
@@ -132,4 +132,5 @@ class Moves:
 
 
 def _prepare(moved: Moved, connection: ServerConnection) -> None:
+    connection.principal, connection.listener = moved.principal, moved.listener
     connection.came_back = moved.came_back

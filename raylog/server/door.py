@@ -16,13 +16,15 @@ import logging
 import socket
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 from raylog.actors.apis import fetch, produce
 from raylog.errors import ClusterError
+from raylog.kafka.chain import Stage
+from raylog.kafka.context import EXTERNAL
 from raylog.replication.events import FetchReply, ProduceReply
 from raylog.server.usual_requests import (
     FETCH,
@@ -69,9 +71,9 @@ class Host(Protocol):
 
 
 class Door:
-    """``node_id`` is the host's own."""
+    """``node_id`` is the host's own. ``stages`` run before every handler, as at the listener that a client came in by."""
 
-    def __init__(self, host: Host, node_id: int) -> None:
+    def __init__(self, host: Host, node_id: int, stages: Sequence[Stage] = ()) -> None:
         self.host = host
         self._broker = broker_of(node_id)
         self._listener: ChannelListener | None = None
@@ -86,6 +88,8 @@ class Door:
             ignores_trailing_bytes=True,
             versions=self._served_here,
             limits=LISTENER_LIMITS,
+            listener=EXTERNAL,
+            stages=stages,
         )
 
     def handlers(self) -> dict[int, Callable[[Request], None]]:
@@ -185,6 +189,7 @@ class _DoorConnection(ServerConnection):
     def came_by(self, channel: Channel, moved: Moved) -> None:
         self._channel = channel
         self._moved = moved
+        self.principal, self.listener = moved.principal, moved.listener
         self.came_back = moved.came_back
         self.on_lost(self._say_ended)
 
@@ -232,7 +237,7 @@ class _DoorConnection(ServerConnection):
         came_back = 0 if self.requests >= LONG_STAY else self._moved.came_back + 1
 
         def hand_over(sock: socket.socket, pending: bytes) -> bool:
-            back = Moved(self._moved.number, pending, came_back)
+            back = replace(self._moved, pending=pending, came_back=came_back)
             with sock:
                 self._is_back = self._channel.send(back, sock)
             return self._is_back

@@ -235,7 +235,9 @@ class Kafka:
     def _replica_server(self, spec: ServerSpec) -> ReplicaServer:
         files = self._disks[broker_of(spec.node_id)].files()
         self._views[spec.node_id] = files
-        return ReplicaServer(spec, files=files, groups=GROUPS)
+        server = ReplicaServer(spec, files=files, groups=GROUPS)
+        self._faults.watch(server.door.server)
+        return server
 
     # ------------------------------------------------------------------ what is so
 

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from raylog.errors import ClientTimeoutError, DisconnectedError, ProtocolError, RaylogError
+from raylog.kafka.context import RequestContext
 from raylog.types import Endpoint
 from raylog.wire import private
 from raylog.wire.frames import (
@@ -148,25 +149,35 @@ class Connection(FramedProtocol):
         on_reply: OnReply,
         *,
         timeout_ms: float | None = REQUEST_TIMEOUT_MS,
-        client_id: str | None = None,
+        context: RequestContext | None = None,
     ) -> int:
         """Sends a request and returns what ``cancel`` wants. ``on_reply`` is called exactly once, never before this returns.
 
-        ``client_id``: another one than this connection's, where a request is passed on for somebody else.
+        ``context``: of a request that is passed on for somebody else, to a process of this cluster.
         """
-        correlation_id = self._next_correlation_id
-        frame = encode_request(
-            entity, correlation_id, self._client_id if client_id is None else client_id_field(client_id)
-        )
+        frame = encode_request(entity, self._next_correlation_id, self._field(context))
         return self._begin(frame, on_reply, *api_of(entity), timeout_ms)
 
-    def pass_on(self, frame: Buffer, end: int, on_reply: OnReply, *, timeout_ms: float | None) -> int:
-        """Sends a request that somebody else encoded (its frame up to ``end``), but for its correlation id, like ``call``.
+    def pass_on(
+        self,
+        frame: Buffer,
+        position: int,
+        end: int,
+        on_reply: OnReply,
+        *,
+        context: RequestContext,
+        timeout_ms: float | None,
+    ) -> int:
+        """Sends a request that somebody else encoded, like ``call``: only its correlation id and client id are other ones.
 
+        In ``frame`` the header's fixed part ends at ``position``, the request at ``end``.
         ``on_reply`` gets the reply's frame instead of an entity; it dies when that returns, unless it is a large one (``framing``).
         """
-        buffers = passed_on_request(frame, end, self._next_correlation_id)
+        buffers = passed_on_request(frame, position, end, self._next_correlation_id, context.header_field())
         return self._begin(buffers, on_reply, UNDECODED, 0, timeout_ms)
+
+    def _field(self, context: RequestContext | None) -> bytes:
+        return self._client_id if context is None else context.header_field()
 
     def _begin(
         self, frame: list[Buffer], on_reply: OnReply, api_key: int, version: int, timeout_ms: float | None
@@ -198,7 +209,13 @@ class Connection(FramedProtocol):
         if self._pending.pop(correlation_id, None) is not None:
             self.call(private.Cancel(correlation_id), lambda reply, error: None)
 
-    def send(self, entity: Entity, *, timeout_ms: float | None = REQUEST_TIMEOUT_MS) -> asyncio.Future[Entity]:
+    def send(
+        self,
+        entity: Entity,
+        *,
+        timeout_ms: float | None = REQUEST_TIMEOUT_MS,
+        context: RequestContext | None = None,
+    ) -> asyncio.Future[Entity]:
         """Sends a request; the future holds the reply."""
         future: asyncio.Future[Entity] = self.loop.create_future()
 
@@ -210,18 +227,24 @@ class Connection(FramedProtocol):
             else:
                 future.set_result(reply)
 
-        self.call(entity, on_reply, timeout_ms=timeout_ms)
+        self.call(entity, on_reply, timeout_ms=timeout_ms, context=context)
         return future
 
-    async def request(self, entity: Entity, *, timeout_ms: float | None = REQUEST_TIMEOUT_MS) -> Entity:
+    async def request(
+        self,
+        entity: Entity,
+        *,
+        timeout_ms: float | None = REQUEST_TIMEOUT_MS,
+        context: RequestContext | None = None,
+    ) -> Entity:
         """Sends a request and waits for the reply."""
-        return await self.send(entity, timeout_ms=timeout_ms)
+        return await self.send(entity, timeout_ms=timeout_ms, context=context)
 
-    def send_unanswered(self, entity: Entity) -> None:
+    def send_unanswered(self, entity: Entity, *, context: RequestContext | None = None) -> None:
         """Sends a Produce with acks 0, to which no reply comes."""
         assert api_of(entity)[0] == PRODUCE and entity.acks == 0, "only Produce with acks 0 has no reply"
         if not self.shut:
-            frame = encode_request(entity, 0, self._client_id)
+            frame = encode_request(entity, 0, self._field(context))
             if self._throttled_until:
                 self._held.append(frame)
             else:

@@ -309,11 +309,15 @@ def encode_request(entity: Entity, correlation_id: int, client_id: bytes) -> lis
     return _joined(parts, size)
 
 
-def passed_on_request(frame: Buffer, end: int, correlation_id: int) -> list[Buffer]:
-    """The frame of a request that somebody else encoded, up to ``end``, under another correlation id."""
+def passed_on_request(frame: Buffer, position: int, end: int, correlation_id: int, client_id: bytes) -> list[Buffer]:
+    """The frame of a request that somebody else encoded, under another correlation id and client id.
+
+    The header's fixed part ends at ``position``, the request at ``end``; ``client_id`` as ``client_id_field`` gives it.
+    """
     api_key, version = _API.unpack_from(frame)
-    head = _SIZE_AND_HEADER.pack(end, api_key, version, correlation_id)
-    return _headed(head, memoryview(frame)[8:end])
+    size = 8 + len(client_id) + end - position
+    head = _SIZE_AND_HEADER.pack(size, api_key, version, correlation_id) + client_id
+    return _headed(head, memoryview(frame)[position:end])
 
 
 def passed_on_response(frame: Buffer, correlation_id: int) -> list[Buffer]:

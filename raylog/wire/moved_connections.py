@@ -44,10 +44,15 @@ BACKLOG: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A connection that changes hands. ``number`` names it on its channel; ``came_back`` counts how often it has come back."""
+    """A connection that changes hands. ``number`` names it on its channel; ``came_back`` counts how often it has come back.
+
+    ``principal`` and ``listener``: who its client has proved to be, and where it came in.
+    """
 
     number: int
     pending: bytes
+    principal: str
+    listener: str
     came_back: int = 0
 
 

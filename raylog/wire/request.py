@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from raylog.errors import RaylogError
+from raylog.kafka.context import RequestContext
 from raylog.wire import private
 from raylog.wire.frames import Entity, RequestHeader, decode_request_body, encode_response, passed_on_response
 from raylog.wire.framing import Buffer
@@ -25,13 +26,16 @@ GONE: Final = "gone"
 
 
 class Request:
-    """One request. Answer it once, by ``reply``; or never, for a Produce with acks 0: then call ``done``."""
+    """One request. Answer it once, by ``reply``; or never, for a Produce with acks 0: then call ``done``.
+
+    ``context`` says who asks. It is passed on with the request; a stage may replace it (``raylog.kafka.chain``).
+    """
 
     __slots__ = (
         "_body",
         "api_key",
-        "client_id",
         "connection",
+        "context",
         "correlation_id",
         "encoded",
         "frame",
@@ -45,13 +49,15 @@ class Request:
         self,
         connection: ServerConnection,
         header: RequestHeader,
+        context: RequestContext,
         body: Entity,
         size: int,
         frame: memoryview | bytes | None = None,
         position: int = 0,
     ) -> None:
         self.connection = connection
-        self.api_key, self.version, self.correlation_id, self.client_id = header
+        self.api_key, self.version, self.correlation_id, _ = header
+        self.context = context
         self.frame = frame
         self.position = position
         self._body = body
@@ -79,7 +85,7 @@ class Request:
 
     @property
     def header(self) -> RequestHeader:
-        return RequestHeader(self.api_key, self.version, self.correlation_id, self.client_id)
+        return RequestHeader(self.api_key, self.version, self.correlation_id, self.context.client_id)
 
     @property
     def peer(self) -> Peer:
@@ -123,6 +129,11 @@ class Request:
         """Answers a private API by an error."""
         assert self.api_key >= private.FIRST_API_KEY, "Kafka's APIs carry errors in fields of their own"
         self.reply(private.Refusal.of(error))
+
+    def replace_reply(self, callback: Callable[[], None]) -> None:
+        """When the answer is there, it is dropped and ``callback`` called in its place."""
+        if self.state is OPEN:
+            self.connection.replaced_replies[self] = callback
 
     def done(self) -> None:
         """Ends a request that wants no answer."""

@@ -9,6 +9,9 @@ of one object. A coroutine may also return the reply. An API key or version that
 connection, as Kafka's brokers do, except ApiVersions, which is answered in version 0 with UNSUPPORTED_VERSION so that a
 newer client can step down.
 
+Who asks. Each request has a ``RequestContext`` (``raylog.kafka.context``), and before its handler the server's ``stages`` run
+(``raylog.kafka.chain``). A server with a handshake learns from it who is at the other end; outside clients are anonymous.
+
 Order. ``ordered=False`` (inside links): replies leave as they come, matched by correlation id. ``ordered=True``
 (outside clients): replies leave in the order of the requests, whatever the handlers do.
 
@@ -37,9 +40,22 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from ssl import SSLContext
 from typing import Any, Final
 
 from raylog.errors import ProtocolError, RaylogError
+from raylog.kafka import chain
+from raylog.kafka.chain import Refusal, Stage
+from raylog.kafka.context import (
+    ANONYMOUS,
+    CLIENT_ID_CHARACTERS_MAX,
+    FIELD_BYTES_MAX,
+    INTERNAL,
+    MARK,
+    RequestContext,
+    decoded,
+    principal_of_process,
+)
 from raylog.metadata.session import ActorIdentity
 from raylog.types import BROKER_SLOT, Endpoint, slot_of
 from raylog.wire import api_versions, private
@@ -68,6 +84,9 @@ FETCH: Final = 1
 SMALL_HOLDER_BYTES: Final = 64 * 1024
 BROKER_REQUESTS_MAX: Final = 65_536
 SWEEP_INTERVAL_S: Final = 1.0
+OWN_CONTEXTS_MAX: Final = 16  # kept per connection of a client
+PASSED_CONTEXTS_MAX: Final = 4_096  # kept per connection of a server process, which passes on for many clients
+KEPT_CHARACTERS_MAX: Final = 1_024  # of a client id whose context is kept
 
 UNSENT_POLL_S: Final = 0.005  # how often a connection that leaves looks whether its peer has read
 
@@ -89,6 +108,11 @@ class ServerConnection(FramedProtocol):
         self.in_flight_requests = 0
         self.in_flight_fetches = 0
         self.watchers: dict[Request, Callable[[Request], None]] = {}
+        self.replaced_replies: dict[Request, Callable[[], None]] = {}
+        self.listener = server.listener  # where its client came in
+        self.principal = ANONYMOUS  # once there is a handshake, when that is done
+        self.turn: asyncio.Future[None] | None = None  # of the last request that a stage delays (``chain``)
+        self._contexts: dict[str | None, RequestContext] = {}  # by what stands in the header for the client id
         self._on_lost: list[Callable[[], None]] = []
         self.opened_at = 0.0
         self._handshake: ServerHandshake | None = None
@@ -172,7 +196,8 @@ class ServerConnection(FramedProtocol):
         frame: memoryview | bytes | None = None,
         position: int = 0,
     ) -> None:
-        request = Request(self, header, body, size, frame, position)
+        context = self._contexts.get(header.client_id) or self._context_of(header.client_id)
+        request = Request(self, header, context, body, size, frame, position)
         self._open_requests.add(request)
         self.requests += 1
         self.in_flight_requests += 1
@@ -183,7 +208,8 @@ class ServerConnection(FramedProtocol):
         if self._order is not None:
             self._order.append(request)
         try:
-            awaitable = handler(request)
+            stages = self.server.stages
+            awaitable = chain.carry_out(stages, request, handler) if stages else handler(request)
         except Exception as error:
             if request.frame is not None and isinstance(error, ProtocolError):
                 raise  # it was the handler that found out what the request is like
@@ -193,6 +219,20 @@ class ServerConnection(FramedProtocol):
             self.server.spawn(self._answer(request, awaitable))
         if self._over_limits():
             self._wait()
+
+    def _context_of(self, client_id: str | None) -> RequestContext:
+        """Who sends requests with that client id. Only a process of this cluster can say that it asks for somebody else."""
+        if client_id is not None and self.peer.node_id >= 0 and client_id.startswith(MARK):
+            context = decoded(client_id)
+        else:
+            host = self.peername.rpartition(":")[0]
+            shown = client_id if client_id is None else client_id[:CLIENT_ID_CHARACTERS_MAX]
+            context = RequestContext(self.principal, self.listener, host, shown)
+        if context.deadline is None and (client_id is None or len(client_id) <= KEPT_CHARACTERS_MAX):
+            if len(self._contexts) >= (PASSED_CONTEXTS_MAX if self.peer.node_id >= 0 else OWN_CONTEXTS_MAX):
+                self._contexts.clear()
+            self._contexts[client_id] = context
+        return context
 
     async def _answer(self, request: Request, awaitable: Awaitable[Any]) -> None:
         try:
@@ -226,7 +266,9 @@ class ServerConnection(FramedProtocol):
         if self._handshake.peer is not None:
             self.peer = self._handshake.peer
             self._handshake = None
-            self.frame_bytes_max = self.server.limits.request_bytes_max
+            self.principal = principal_of_process(self.peer.node_id)
+            longer = FIELD_BYTES_MAX if self.peer.node_id >= 0 else 0  # than when a client sent it
+            self.frame_bytes_max = self.server.limits.request_bytes_max + longer
 
     def refused(self, error: ProtocolError) -> None:
         logger.warning("closing the connection of %s: %s", self.peername, error)
@@ -238,6 +280,9 @@ class ServerConnection(FramedProtocol):
     def send_reply(self, request: Request, frame: Sequence[Buffer]) -> None:
         """Takes the encoded answer of an open request; an empty one only ends it."""
         request.state = REPLIED
+        instead = self.replaced_replies.pop(request, None) if self.replaced_replies else None
+        if instead is not None:
+            frame = ()
         if self._order is None:
             if frame:
                 self.write_frame(frame)
@@ -261,6 +306,8 @@ class ServerConnection(FramedProtocol):
             self.in_flight_fetches -= 1
         self.give_back(request.held_bytes)
         request.held_bytes = 0
+        if instead is not None:
+            instead()
         if self._leaving is not None and not self.in_flight_requests:
             self.loop.call_soon(self._maybe_leave)  # behind the write of this answer
 
@@ -425,6 +472,7 @@ class ServerConnection(FramedProtocol):
             request.state = GONE
             request.held_bytes = 0
         self._open_requests.clear()
+        self.replaced_replies.clear()
         watchers, self.watchers = self.watchers, {}
         for request, callback in watchers.items():
             try:
@@ -474,6 +522,8 @@ class Server:
     of what was read, whose memory they hold. ``undecoded``: APIs whose handlers may do without a decoded body (``request``).
     ``ignores_trailing_bytes``: what follows a request in its frame is skipped, as Kafka does (librdkafka leaves some bytes there).
     ``claimed_versions``: what ApiVersions says of an API instead of what is spoken, for clients that draw conclusions from a range.
+    ``listener``: its name, which contexts have. ``ssl``: who connects speaks TLS. ``stages`` run before every handler, in that order
+    (``raylog.kafka.chain``). ``refusals``: how this server refuses an API for which filling in a form is not enough.
     """
 
     def __init__(
@@ -494,8 +544,15 @@ class Server:
         borrows_records: bool = False,
         undecoded: Collection[int] = (),
         ignores_trailing_bytes: bool = False,
+        listener: str = INTERNAL,
+        ssl: SSLContext | None = None,
+        stages: Sequence[Stage] = (),
+        refusals: Mapping[int, Refusal] | None = None,
     ) -> None:
         self.handlers = dict(handlers)
+        self.listener = listener
+        self.stages = tuple(stages)
+        self.refusals = dict(refusals or {})
         self._connection = connection
         self.borrows_records = borrows_records
         self.undecoded = frozenset(undecoded)
@@ -518,6 +575,7 @@ class Server:
         self._host = host
         self._port = port
         self._port_must_match = port_must_match
+        self._ssl = ssl
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -546,7 +604,9 @@ class Server:
         endpoint = self.bind()
         listening, self._bound = self._bound, None
         assert listening is not None
-        self._listener = await self.loop.create_server(lambda: self._connection(self), sock=listening, backlog=1024)
+        self._listener = await self.loop.create_server(
+            lambda: self._connection(self), sock=listening, backlog=1024, ssl=self._ssl
+        )
         return endpoint
 
     def begin(self) -> None:

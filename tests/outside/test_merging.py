@@ -22,6 +22,7 @@ from raylog.actors.outside.owners import Owner
 from raylog.actors.outside.places import Places
 from raylog.actors.outside.scattered import PRODUCE, Scattered
 from raylog.errors import ClientTimeoutError, DisconnectedError
+from raylog.kafka.context import ANONYMOUS, EXTERNAL, RequestContext
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import (
     ActorRegistered,
@@ -39,6 +40,7 @@ from raylog.wire.limits import Limits
 
 TOPIC = uuid.UUID(int=77)
 ZERO = datetime.timedelta(0)
+CONTEXT = RequestContext(ANONYMOUS, EXTERNAL, "10.0.0.9", "c")
 NOT_LEADER = ErrorCode.not_leader_or_follower
 either_way = pytest.mark.parametrize("is_frame", [False, True], ids=["decoded", "bytes"])
 
@@ -75,17 +77,19 @@ class HandOwners:
         self.asked: dict[int, tuple[Any, Callable[[Any, Exception | None], None]]] = {}
         self.cancelled: list[int] = []
 
-    def call(self, owner: Owner, request: Any, on_reply: Any, *, timeout_ms: float) -> Callable[[], None]:
+    def call(
+        self, owner: Owner, request: Any, on_reply: Any, *, timeout_ms: float, context: RequestContext
+    ) -> Callable[[], None]:
         self.asked[owner.node_id] = (request, on_reply)
         return lambda: self.cancelled.append(owner.node_id)
 
     def pass_on(
-        self, owner: Owner, frame: bytes, end: int, on_reply: Any, *, timeout_ms: float, is_produce: bool
+        self, owner: Owner, request: Any, end: int, on_reply: Any, *, timeout_ms: float, is_produce: bool
     ) -> Callable[[], None]:
         def heard(reply: Any, error: Exception | None) -> None:
             on_reply(b"".join(encode_response(reply, 1))[4:] if reply is not None else None, error)
 
-        return self.call(owner, frame[:end], heard, timeout_ms=timeout_ms)
+        return self.call(owner, request.frame[:end], heard, timeout_ms=timeout_ms, context=request.context)
 
     def answer(self, broker: int, slot: int, reply: Any, error: Exception | None = None) -> None:
         _, on_reply = self.asked.pop(node_id(broker, slot))
@@ -100,6 +104,7 @@ class HandRequest:
         self.version = int(body.__version__)
         self.frame = b"".join(encode_request(body, 5, client_id_field("c")))[4:] if is_frame else None
         self.position = 11
+        self.context = CONTEXT
         self.passed: list[bytes] = []
         self.replies: list[Any] = []
         self.reply = self.replies.append

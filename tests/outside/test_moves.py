@@ -17,12 +17,15 @@ from raylog.actors.outside.router import Router
 from raylog.actors.replica_server import ReplicaServer
 from raylog.client.sync import AdminClient
 from raylog.errors import DisconnectedError, RaylogError
+from raylog.kafka.chain import Refuse, Verdict
+from raylog.kafka.context import RequestContext
 from raylog.listener.moves import PATIENCE
 from raylog.server.door import LONG_STAY
 from raylog.testing.in_process import InProcessCluster
 from raylog.types import BROKER_SLOT, TopicPartition, node_id
 from raylog.wire.connection import Connection
 from raylog.wire.private import OpenDoor
+from raylog.wire.request import Request
 
 pytestmark = pytest.mark.core
 
@@ -46,7 +49,7 @@ def router(running: InProcessCluster, broker: int = 0) -> Router:
 def at_doors(running: InProcessCluster, broker: int = 0) -> list[Any]:
     """The connections at the doors of a broker's hosts."""
     servers = [server for node, server in running.launcher.servers.items() if node >> 16 == broker]
-    return [each for server in servers if isinstance(server, ReplicaServer) for each in server._door.server.connections]
+    return [each for server in servers if isinstance(server, ReplicaServer) for each in server.door.server.connections]
 
 
 def elsewhere(running: InProcessCluster, broker: int = 0) -> int:
@@ -86,7 +89,7 @@ def test_a_connection_moves_after_some_requests_and_is_served_there(
     assert not at_doors(running)
     eventually(lambda: write(one, topic) >= 0 and len(at_doors(running)) == 1, "the connection to move")
     (there,) = at_doors(running)
-    assert there.server is host_of(running, topic)._door.server
+    assert there.server is host_of(running, topic).door.server
     served = there.requests
     last = write(one, topic, acks=-1)
     assert write(one, topic) == last + 1 and there.requests == served + 2
@@ -218,6 +221,78 @@ def test_only_a_broker_of_its_own_opens_a_hosts_door(running: InProcessCluster, 
         connection.close()
 
     running.run(open_door())
+
+
+class Recording:
+    """A stage that notes who asks, and refuses if it is told to."""
+
+    def __init__(self) -> None:
+        self.seen: list[RequestContext] = []
+        self.code: ErrorCode | None = None
+
+    def judge(self, request: Request) -> list[Verdict]:
+        self.seen.append(request.context)
+        return [Refuse(self.code)] if self.code is not None else []
+
+
+@pytest.fixture
+def recording(running: InProcessCluster) -> Iterator[Callable[[Any], Recording]]:
+    """Puts such a stage before a server's handlers until the test ends."""
+    watched: list[Any] = []
+
+    def before(server: Any) -> Recording:
+        server.stages = (stage := Recording(),)
+        watched.append(server)
+        return stage
+
+    yield before
+    for server in watched:
+        server.stages = ()
+
+
+def test_who_asks_is_known_at_the_door_and_after_the_return(
+    running: InProcessCluster,
+    calm: None,
+    client: Open,
+    new_topic: NewTopicOf,
+    recording: Callable[[Any], Recording],
+) -> None:
+    topic, one = new_topic((0,)), client()
+    listener_server = router(running).server
+    before = set(listener_server.connections)
+    write(one, topic)
+    (its_own,) = set(listener_server.connections) - before if before else set(listener_server.connections)
+    its_own.principal = "User:ann"
+    its_own._contexts.clear()
+    at_broker, at_door = recording(listener_server), recording(host_of(running, topic).door.server)
+    settle(running, one, topic)
+    write(one, topic)
+    assert at_broker.seen and at_door.seen
+    assert {(each.principal, each.listener, each.client_host) for each in at_door.seen} == {
+        ("User:ann", "EXTERNAL", "127.0.0.1")
+    }
+    assert set(at_door.seen) == set(at_broker.seen)
+    at_broker.seen.clear()
+    one.ask(metadata(topic))
+    assert set(at_broker.seen) == set(at_door.seen)
+
+
+def test_what_a_stage_refuses_at_the_door_is_not_carried_out(
+    running: InProcessCluster,
+    calm: None,
+    client: Open,
+    new_topic: NewTopicOf,
+    recording: Callable[[Any], Recording],
+) -> None:
+    topic, one = new_topic((0,)), client()
+    settle(running, one, topic)
+    end = write(one, topic) + 1
+    stage = recording(host_of(running, topic).door.server)
+    stage.code = ErrorCode.topic_authorization_failed
+    (answer,) = one.ask(produce(topic, {0: batch(b"v")})).responses[0].partition_responses
+    assert answer.error_code is ErrorCode.topic_authorization_failed
+    stage.code = None
+    assert write(one, topic) == end and len(at_doors(running)) == 1
 
 
 def test_the_death_of_its_host_ends_it_and_that_of_its_broker_does_not(

@@ -14,6 +14,7 @@ from outside import fetch, metadata, produce
 
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.errors import DisconnectedError, RaylogError
+from raylog.kafka.context import ANONYMOUS, EXTERNAL, RequestContext
 from raylog.metadata.session import ActorIdentity
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.core
 
 IDENTITY = ActorIdentity("cluster-1", 65_538, uuid.UUID(int=7), 4711)
 EMPTY = MetadataResponse(throttle_time=datetime.timedelta(0), brokers=(), cluster_id=None, controller_id=-1, topics=())
+CONTEXT = RequestContext(ANONYMOUS, EXTERNAL, "10.0.0.9", "c")
 NODE, INCARNATION = IDENTITY.node_id, IDENTITY.incarnation
 
 
@@ -199,11 +201,11 @@ def test_what_has_no_reply_is_told_and_its_loss_is_heard_of() -> None:
         process, links = Process(), owners()
         owner = await process.start()
         lost: list[int] = []
-        links.tell(owner, produce("t", {0: b"x"}, acks=0), lambda: lost.append(0))
+        unanswered = produce("t", {0: b"x"}, acks=0)
+        links.tell(owner, unanswered, lambda: lost.append(0), context=CONTEXT)
         await until(lambda: len(process.asked) == 1)
-        links.tell(
-            Owner(NODE, INCARNATION, Endpoint("127.0.0.1", 1)), produce("t", {0: b"x"}, acks=0), lambda: lost.append(1)
-        )
+        nobody = Owner(NODE, INCARNATION, Endpoint("127.0.0.1", 1))
+        links.tell(nobody, unanswered, lambda: lost.append(1), context=CONTEXT)
         await until(lambda: lost == [1])
         links.close()
         await process.server.stop()

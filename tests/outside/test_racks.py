@@ -54,7 +54,7 @@ def test_librdkafka_reads_in_its_rack(running: InProcessCluster, client: Open, n
     handlers = running.launcher.servers[node_id(2, BROKER_SLOT)].router.server.handlers
     read_there: list[str | None] = []
     handle = handlers[1]
-    handlers[1] = lambda request: (read_there.append(request.client_id), handle(request))[1]
+    handlers[1] = lambda request: (read_there.append(request.context.client_id), handle(request))[1]
     consumer = Consumer(
         {
             "bootstrap.servers": running.bootstrap_servers(),

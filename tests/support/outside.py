@@ -25,10 +25,12 @@ def listener(running: InProcessCluster, broker: int) -> Endpoint:
 class Client:
     """One connection to a broker's listener, of somebody who knows no secret. Used from the test's thread."""
 
-    def __init__(self, running: InProcessCluster, broker: int) -> None:
+    def __init__(self, running: InProcessCluster, broker: int, client_id: str | None = "raylog") -> None:
         self._running = running
         endpoint = listener(running, broker)
-        self.connection: Connection = running.run(Connection.open(endpoint, secret=None, cluster_id=""))
+        self.connection: Connection = running.run(
+            Connection.open(endpoint, secret=None, cluster_id="", client_id=client_id)
+        )
 
     def send(self, entity: Any, timeout_ms: float = 60_000) -> Pending:
         """A request, without waiting for its reply."""

@@ -327,6 +327,21 @@ def test_metadata_that_fails_still_names_the_brokers(kafka: Kafka, ask: Callable
     assert ask(metadata("t")).topics[0].error_code is ErrorCode.none
 
 
+def test_metadata_that_fails_creates_no_topic(kafka: Kafka, ask: Callable[[Any], Any]) -> None:
+    kafka.fail("Metadata", code="TOPIC_AUTHORIZATION_FAILED")
+    assert ask(metadata("wanted", create=True)).topics[0].error_code is ErrorCode.topic_authorization_failed
+    assert ask(metadata("wanted")).topics[0].error_code is ErrorCode.unknown_topic_or_partition
+
+
+def test_a_produce_that_fails_and_wants_no_answer_ends_its_connection(kafka: Kafka) -> None:
+    order = kafka.fail("Produce", code="NOT_LEADER_OR_FOLLOWER")
+    client = Client(kafka._running, 0)
+    loop, unanswered = client.connection.loop, produce("t", {0: batch(b"never")}, acks=0)
+    loop.call_soon_threadsafe(lambda: client.connection.send_unanswered(unanswered))
+    kafka._running.run(client.connection.wait_closed())
+    assert (order.hits, values(kafka)) == (1, [])
+
+
 def test_what_the_controller_would_answer_fails_too(kafka: Kafka, ask: Callable[[Any], Any]) -> None:
     kafka.fail("CreateTopics", code="POLICY_VIOLATION")
     body = request(

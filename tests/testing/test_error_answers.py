@@ -12,7 +12,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
 
-from raylog.testing.error_answers import answer_with
+from raylog.kafka.refusal import answer_with
 from raylog.wire.frames import decode_response, encode_response
 from raylog.wire.schema import fields_of
 

@@ -46,9 +46,9 @@ def test_a_moved_connection_arrives_with_its_socket_and_all_that_was_read(run: R
         ends = Ends()
         here, there = socket.socketpair()
         with here, there:
-            assert ends.left.send(Moved(7, pending, came_back=2), there)
+            assert ends.left.send(Moved(7, pending, "User:a", "EXTERNAL", came_back=2), there)
         message, moved = await ends.heard.get()
-        assert message == Moved(7, pending, came_back=2) and moved is not None
+        assert message == Moved(7, pending, "User:a", "EXTERNAL", came_back=2) and moved is not None
         moved.close()
         assert ends.left.send(Ended(7))
         assert await ends.heard.get() == (Ended(7), None)
@@ -64,7 +64,7 @@ def test_a_full_channel_sends_nothing_and_does_not_block(run: Run) -> None:
         here, there = socket.socketpair()
         with here, there:
             sent = 0
-            while ends.left.send(Moved(sent, b"x" * PENDING_IN_MESSAGE), there):
+            while ends.left.send(Moved(sent, b"x" * PENDING_IN_MESSAGE, "User:a", "EXTERNAL"), there):
                 sent += 1
                 assert sent < 1_000
             assert ends.left.is_open

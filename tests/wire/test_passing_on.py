@@ -50,7 +50,10 @@ def test_requests_and_answers_pass_whole_and_in_order(run: Run) -> None:
                 assert error is None
                 request.pass_on(frame)
 
-            behind.pass_on(request.frame, len(request.frame), request.guarded(heard), timeout_ms=20_000)
+            frame = request.frame
+            behind.pass_on(
+                frame, request.position, len(frame), request.guarded(heard), context=request.context, timeout_ms=20_000
+            )
 
         back = server_of({0: lambda request: request.reply(answer_about(records_of(request)))}, borrows_records=True)
         behind: Connection = await client_of(await back.start())
