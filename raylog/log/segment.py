@@ -114,9 +114,13 @@ class Segment:
     ) -> Segment:
         """A new, empty, active segment. Files of that name are emptied."""
         segment = cls(files, directory, base_offset, created_ms=wall_ms, suffix=suffix)
-        segment._file = files.open(segment.path + ".log" + suffix, create=True)
-        segment._file.truncate(0)
-        segment.activate(config, roll_jitter_ms=roll_jitter_ms)
+        try:
+            segment._file = files.open(segment.path + ".log" + suffix, create=True)
+            segment._file.truncate(0)
+            segment.activate(config, roll_jitter_ms=roll_jitter_ms)
+        except BaseException:
+            segment.close_files()  # nobody else knows of it
+            raise
         return segment
 
     @classmethod
