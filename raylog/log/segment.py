@@ -182,15 +182,17 @@ class Segment:
             self.time_index.file.write()
 
     def seal(self) -> None:
-        """No appends from here: every file is trimmed to what it holds."""
+        """No appends from here: every file is trimmed to what it holds. Where that fails, the segment stays active."""
         if self.sealed:
             return
         self.write_indexes()
-        self.offset_index.file.seal()
-        self.time_index.file.seal()
+        self.offset_index.file.trim()
+        self.time_index.file.trim()
         if self.preallocated:
             self.file.truncate(self.size)
             self.preallocated = False
+        self.offset_index.file.seal()
+        self.time_index.file.seal()
         self.sealed = True
         self._written_from = None
 

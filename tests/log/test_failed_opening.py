@@ -16,6 +16,7 @@ from raylog.log.disk_files import DiskFiles
 from raylog.log.log import Log
 from raylog.log.open_files import OpenFiles
 from raylog.log.partition_metadata import LOCK_NAME
+from raylog.metadata.session import Condition
 from raylog.records.codec import encode_values
 from raylog.records.control import Marker, control_batch
 
@@ -177,6 +178,29 @@ def test_an_opening_that_fails_leaves_no_file_open(make_machine: Any, prepare: C
             other_process.lock(machine.path(LOCK_NAME))
         step += 1
     assert step > 10
+
+
+def test_a_roll_that_fails_leaves_no_file_of_a_new_segment_open_and_can_be_tried_again(make_machine: Any) -> None:
+    step, has_rolled = 0, False
+    while not has_rolled:
+        machine = make_machine()
+        machine.open(topic_id=TOPIC_ID)
+        machine.append(b"a" * 300)
+        machine.disk.fault = fails_at(step)
+        try:
+            machine.log.roll(machine.wall_ms)
+            has_rolled = True
+        except OSError as error:
+            assert len(machine.log.segments) == 1
+            machine.disk.fault = None
+            machine.append(b"b")
+            machine.log.roll(machine.wall_ms)
+            machine.log.close()
+            assert machine.files.open_handles == 0, str(error)
+            log = machine.open(topic_id=TOPIC_ID)
+            assert (log.condition, log.log_end_offset, len(log.segments)) == (Condition.CLEAN, 2, 2), str(error)
+        step += 1
+    assert step > 5
 
 
 @pytest.mark.parametrize("call", ["ftruncate", "pwrite", "stat"])
