@@ -122,18 +122,23 @@ class DiskLock:
     __slots__ = ("_descriptor",)
 
     def __init__(self, path: str) -> None:
-        descriptor = _locked_descriptor(path)
-        while not _leads_to(path, descriptor):
-            os.close(descriptor)
-            descriptor = _locked_descriptor(path)
-        self._descriptor = descriptor
+        self._descriptor = _locked_descriptor(path)
         try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            while not _leads_to(path, self._descriptor):
+                self.close()
+                self._descriptor = _locked_descriptor(path)
+            self._write_holder()
+        except BaseException:
+            self.close()
+            raise
+
+    def _write_holder(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
             # The number helps people only, and a full disk must not keep a folder from being deleted.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                self.close()
                 raise
 
     def close(self) -> None:
@@ -148,8 +153,10 @@ def _locked_descriptor(path: str) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-        os.close(descriptor)
+        try:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        finally:
+            os.close(descriptor)
         if error.errno not in (errno.EAGAIN, errno.EACCES):
             raise
         by = f"process {holder}" if holder else "another process"

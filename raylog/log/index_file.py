@@ -118,14 +118,18 @@ class IndexFile:
             file.truncate(len(tail))
             file.truncate(self.max_count * self.entry.size)
 
+    def trim(self) -> None:
+        """Cut the file to its entries, all of which it has then. The index stays active: what is appended makes it longer again."""
+        if self._tail is not None:
+            self.write()
+            self._opened().truncate(self.count * self.entry.size)
+
     def seal(self) -> None:
-        """Trim the file to its entries and forget the copy in memory."""
-        if self._tail is None:
-            return
-        self.write()
-        self._opened().truncate(self.count * self.entry.size)
-        self._tail = None
-        self.max_count = self.count
+        """Forget the copy in memory; the file is trimmed. Asks nothing of the disk, so it cannot fail."""
+        if self._tail is not None:
+            assert self._written_bytes == len(self._tail), (self.path, self._written_bytes, len(self._tail))
+            self._tail = None
+            self.max_count = self.count
 
     def close(self) -> None:
         """Close the file; it is opened again when it is needed."""

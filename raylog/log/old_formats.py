@@ -64,8 +64,9 @@ def _entries(file: File) -> Iterator[tuple[int, int, memoryview]]:
 
 
 def _convert(files: Files, directory: str, base_offset: int, source: File) -> None:
-    pieces = _Pieces(files, directory, base_offset)
+    pieces = _Pieces(files, directory)
     try:
+        pieces.start(base_offset)
         end = 0
         for position, magic, entry in _entries(source):
             batch: bytes | memoryview = entry
@@ -99,20 +100,21 @@ def _convert(files: Files, directory: str, base_offset: int, source: File) -> No
 class _Pieces:
     """The files that take a segment's place, the last one open. ``base_offsets`` ascend; the first is the segment's own."""
 
-    def __init__(self, files: Files, directory: str, base_offset: int) -> None:
+    def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self._directory = directory
         self.base_offsets: list[int] = []
         self._file: File | None = None
-        self._start(base_offset)
+        self._size = 0
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
 
-    def _start(self, base_offset: int) -> None:
+    def start(self, base_offset: int) -> None:
+        """The next piece. The one before it, if there is one, is flushed."""
         self.close()
         self._file = self._files.open(f"{self._directory}/{base_offset:020d}.log.cleaned", create=True)
         self._file.truncate(0)
         self._size = 0
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
         self.base_offsets.append(base_offset)
 
     def add(self, batch: bytes | memoryview) -> None:
@@ -120,7 +122,7 @@ class _Pieces:
         size = self._size + self._waiting_bytes
         if size and size + len(batch) > PIECE_BYTES_MAX:
             self.flush()
-            self._start(_PLACE.unpack_from(batch)[0])
+            self.start(_PLACE.unpack_from(batch)[0])
         self.add_rest(batch)
 
     def add_rest(self, data: bytes | bytearray | memoryview) -> None:

@@ -24,7 +24,7 @@ from raylog.log.leader_epochs import LeaderEpochs
 from raylog.log.old_formats import converts
 from raylog.log.partition_metadata import LOCK_NAME, read_topic_id, write_topic_id
 from raylog.log.producers import ProducerSnapshots, ProducerStates
-from raylog.log.recovery import RecoveryReport, load_segments, tidy
+from raylog.log.recovery import RecoveryReport, recover_segments, tidy
 from raylog.log.removal import stray_directory
 from raylog.log.segment import Segment
 from raylog.log.transactions import Transactions
@@ -68,8 +68,9 @@ def opened(
     boot_id: str,
     adopted: ReplicaCheckpoint | None,
 ) -> Opened:
-    """Raises DiskError for what a person has to mend, OSError for what the disk refuses."""
+    """Raises DiskError for what a person has to mend, OSError for what the disk refuses: then no file is left open, and no lock held."""
     report = RecoveryReport()
+    segments: list[Segment] = []
     is_kafkas = not files.exists(f"{directory}/{LOCK_NAME}")
     lock = _locked(files, directory)
     try:
@@ -86,6 +87,7 @@ def opened(
             directory,
             lock,
             report,
+            segments,
             files=files,
             config=config,
             wall_ms=wall_ms,
@@ -101,6 +103,9 @@ def opened(
     except BaseException:
         lock.close()
         raise
+    finally:
+        for segment in segments:
+            segment.rest()
 
 
 def _locked(files: Files, directory: str) -> Lock:
@@ -133,6 +138,7 @@ def _opened(
     directory: str,
     lock: Lock,
     report: RecoveryReport,
+    segments: list[Segment],
     *,
     files: Files,
     config: LogConfig,
@@ -141,6 +147,7 @@ def _opened(
     adopted: ReplicaCheckpoint | None,
     is_kafkas: bool,
 ) -> Opened:
+    """Puts the segments into the caller's list before any of them opens a file: the caller closes the files in any case."""
     own = checkpoints.read(files, directory)
     checkpoint = own or adopted
     epochs = LeaderEpochs(files, directory)
@@ -160,17 +167,17 @@ def _opened(
             files.remove(snapshots.path(offset))
         epochs.clear()
         files.remove(f"{directory}/{COMPACTION_FILE_NAME}")
-        segment = Segment.create(files, directory, 0, config=config, wall_ms=wall_ms)
-        segment.rest()  # its names reach the disk with the checkpoint that ends every opening
-        return Opened(lock, [segment], epochs, producers, snapshots, transactions, report, 0, 0, 0, 0)
+        # Its names reach the disk with the checkpoint that ends every opening.
+        segments.append(Segment.create(files, directory, 0, config=config, wall_ms=wall_ms))
+        return Opened(lock, segments, epochs, producers, snapshots, transactions, report, 0, 0, 0, 0)
     try:
         epochs.load()
     except ValueError:
         epochs.clear()
-    segments, end_offset = load_segments(
+    segments += [Segment.load(files, directory, base_offset) for base_offset in base_offsets]
+    end_offset = recover_segments(
+        segments,
         files,
-        directory,
-        base_offsets,
         config=config,
         checkpoint=checkpoint,
         may_have_gaps=is_kafkas and config.compacts,
@@ -209,8 +216,6 @@ def _opened(
         has_markers=report.scanned_markers,
         high_watermark=high_watermark,
     )
-    for segment in segments:
-        segment.rest()
     return Opened(
         lock,
         segments,

@@ -101,17 +101,7 @@ def tidy(files: Files, directory: str, report: RecoveryReport) -> list[int]:
 
 def _finish_swap(files: Files, directory: str, base_offset: int, remove: Callable[[str], None]) -> None:
     stem = f"{base_offset:020d}"
-    file = files.open(f"{directory}/{stem}.log.swap")
-    last_offset, position, size = base_offset - 1, 0, file.size()
-    while position + HEADER_SIZE <= size:
-        head = file.read_at(position, 27)
-        start, length = struct.unpack_from(">qi", head)
-        is_batch = head[MAGIC_POSITION] == CURRENT_MAGIC and length >= HEADER_SIZE - LOG_OVERHEAD
-        if not is_batch or position + LOG_OVERHEAD + length > size or start <= last_offset:
-            break  # a tail that recovery will cut covers nothing
-        last_offset = start + int.from_bytes(head[23:27], "big")
-        position += LOG_OVERHEAD + length
-    file.close()
+    last_offset = _last_offset_of_swap(files, f"{directory}/{stem}.log.swap", base_offset)
     for name in files.list_directory(directory):
         if (
             name.endswith(SUFFIXES)
@@ -124,10 +114,27 @@ def _finish_swap(files: Files, directory: str, base_offset: int, remove: Callabl
             files.replace(f"{directory}/{stem}{suffix}.swap", f"{directory}/{stem}{suffix}")
 
 
-def load_segments(
+def _last_offset_of_swap(files: Files, path: str, base_offset: int) -> int:
+    """The last offset of its whole batches: a tail that recovery will cut covers nothing."""
+    file = files.open(path)
+    try:
+        last_offset, position, size = base_offset - 1, 0, file.size()
+        while position + HEADER_SIZE <= size:
+            head = file.read_at(position, 27)
+            start, length = struct.unpack_from(">qi", head)
+            is_batch = head[MAGIC_POSITION] == CURRENT_MAGIC and length >= HEADER_SIZE - LOG_OVERHEAD
+            if not is_batch or position + LOG_OVERHEAD + length > size or start <= last_offset:
+                break
+            last_offset = start + int.from_bytes(head[23:27], "big")
+            position += LOG_OVERHEAD + length
+        return last_offset
+    finally:
+        file.close()
+
+
+def recover_segments(
+    segments: list[Segment],
     files: Files,
-    directory: str,
-    base_offsets: Sequence[int],
     *,
     config: LogConfig,
     checkpoint: ReplicaCheckpoint | None,
@@ -135,19 +142,19 @@ def load_segments(
     boot_id: str,
     epochs: LeaderEpochs,
     report: RecoveryReport,
-) -> tuple[list[Segment], int]:
-    """The segments that are usable, sealed, with right indexes; and the log's end offset. Cuts what is not.
+) -> int:
+    """Leave the segments that are usable in the list, sealed, with right indexes; returns the log's end offset. Cuts what is not.
 
     ``may_have_gaps``: anywhere between two segments, not only where the checkpoint says that all is flushed or cleaned.
+    The segments may hold files open afterwards, also where this raises: closing them is up to the caller.
     """
-    segments = [Segment.load(files, directory, base_offset) for base_offset in base_offsets]
     clean = checkpoint is not None and checkpoint.clean
     is_as_left = clean and (end_offset := _clean_end(segments, report, config, checkpoint)) == _recovery_point(
         checkpoint
     )
     if is_as_left and not _has_other_epochs(segments, epochs, config):
         report.condition = Condition.CLEAN
-        return segments, end_offset
+        return end_offset
     if clean:
         report.cut_reason = "the log, or its leader epochs, are not what the clean stop left"
         report.cut_is_one_incomplete_batch = False
@@ -202,7 +209,7 @@ def load_segments(
     report.condition = Condition.SUSPECT if clean else _verdict(checkpoint, end_offset, report, boot_id)
     if same_boot and noted and not set(epochs.entries[1:]) <= set(noted) and not config.compacts:
         report.condition = Condition.SUSPECT  # the file names each epoch before the log has a batch of it
-    return segments, end_offset
+    return end_offset
 
 
 def _recovery_point(checkpoint: ReplicaCheckpoint | None) -> int:

@@ -114,9 +114,13 @@ class Segment:
     ) -> Segment:
         """A new, empty, active segment. Files of that name are emptied."""
         segment = cls(files, directory, base_offset, created_ms=wall_ms, suffix=suffix)
-        segment._file = files.open(segment.path + ".log" + suffix, create=True)
-        segment._file.truncate(0)
-        segment.activate(config, roll_jitter_ms=roll_jitter_ms)
+        try:
+            segment._file = files.open(segment.path + ".log" + suffix, create=True)
+            segment._file.truncate(0)
+            segment.activate(config, roll_jitter_ms=roll_jitter_ms)
+        except BaseException:
+            segment.close_files()  # nobody else knows of it
+            raise
         return segment
 
     @classmethod
@@ -178,15 +182,17 @@ class Segment:
             self.time_index.file.write()
 
     def seal(self) -> None:
-        """No appends from here: every file is trimmed to what it holds."""
+        """No appends from here: every file is trimmed to what it holds. Where that fails, the segment stays active."""
         if self.sealed:
             return
         self.write_indexes()
-        self.offset_index.file.seal()
-        self.time_index.file.seal()
+        self.offset_index.file.trim()
+        self.time_index.file.trim()
         if self.preallocated:
             self.file.truncate(self.size)
             self.preallocated = False
+        self.offset_index.file.seal()
+        self.time_index.file.seal()
         self.sealed = True
         self._written_from = None
 

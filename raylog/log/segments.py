@@ -96,7 +96,11 @@ class Segments:
         old = self.active
         old.write_indexes()
         new = self._create(base_offset, config, wall_ms)
-        old.seal()
+        try:
+            old.seal()
+        except OSError:
+            self._unlink([new])
+            raise
         self._set([*self.all, new])
 
     def start_over(self, base_offset: int, *, config: LogConfig, wall_ms: int) -> None:

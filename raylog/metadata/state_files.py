@@ -56,7 +56,7 @@ class StateFiles:
         self.notices: list[str] = []
         self._files = files
         self._directory = directory
-        self._end_files: tuple[File, File] | None = None
+        self._end_files: list[File] = []
 
     def _paths(self, name: str) -> tuple[str, str]:
         return f"{self._directory}/{name}", f"{self._directory}/{name}{COPY_SUFFIX}"
@@ -117,9 +117,8 @@ class StateFiles:
 
     def note_end(self, term: int, index: int, *, flush: bool = False) -> None:
         """Overwritten in place, in one page each: a file that takes another's place would make the next flush dearer."""
-        if self._end_files is None:
-            first, second = self._paths(END_NAME)
-            self._end_files = self._files.open(first, create=True), self._files.open(second, create=True)
+        for path in self._paths(END_NAME)[len(self._end_files) :]:
+            self._end_files.append(self._files.open(path, create=True))
         text = _with_crc({"version": VERSION, "index": index, "term": term})
         for file in self._end_files:
             file.write_at(0, text.rstrip().ljust(_END_BYTES - 1) + b"\n")
@@ -139,7 +138,7 @@ class StateFiles:
         return claimed
 
     def close(self) -> None:
-        for file in self._end_files or ():
+        for file in self._end_files:
             file.close()
 
 

@@ -4,7 +4,9 @@ Owns which files may be damaged and how: the replicas' logs (cut anywhere; a fli
 looks), their checkpoints and producer snapshots, and the metadata of one controller, which it gets back by itself (from the
 other copy of a small file, or from the other controllers) if it isn't the only one. One disk is a minority: the promise that
 nothing acknowledged is lost holds only while another member of the ISR or ELR has everything that was committed, in a process that
-runs until the kill. So a log is damaged only where the checkers know of such a member.
+runs until the kill, and in a log that is trusted. So a log is damaged only where the checkers know of such a member. A log that was
+made, or came back suspect, a moment ago may have copied everything, but is trusted only with its next fetch. Killed before, it comes
+back suspect, and a log that was cut at rest and does not show it goes before it: those are two faults, and nobody promises anything.
 
 Or the disk comes back as it once was, with old copies of its logs (``old_copies``), and alone: servers on the other machines
 can't be started for longer than an election waits. Then no good copy is there to be heard, and what is brought back lies
@@ -72,9 +74,9 @@ class Corruption:
         end_lasting_faults()
         if self.scheduler.chance(0.8) and self._bring_old_copies_back():
             return
-        victims = [machine for machine in self.simulation.broker_machines if machine.is_on and self._exposed(machine)]
+        victims = [machine for machine in self.simulation.broker_machines if machine.is_on and self.exposed(machine)]
         victim = self.scheduler.rng.choice(victims) if victims else None
-        folders = list(self._exposed(victim)) if victim is not None else []
+        folders = list(self.exposed(victim)) if victim is not None else []
         places = self.simulation.controllers.may_be_damaged()
         self._kill_everything()
         if victim is None or self.scheduler.chance(0.5):
@@ -95,7 +97,7 @@ class Corruption:
         found = {
             machine.name: {
                 folder: copy
-                for folder, id in self._exposed(machine).items()
+                for folder, id in self.exposed(machine).items()
                 if (copy := self.old_copies.fitting(machine, id)) is not None
             }
             for machine in self.simulation.broker_machines
@@ -129,7 +131,7 @@ class Corruption:
         """As the active controller sees them; none while there is no active controller that has heard of any."""
         return self.simulation.partitions()
 
-    def _exposed(self, machine: Machine) -> dict[str, TopicIdPartition]:
+    def exposed(self, machine: Machine) -> dict[str, TopicIdPartition]:
         """The folders on that machine whose logs may be damaged, and whose they are."""
         folders = {}
         for id, topic, state in self._partitions():
@@ -142,7 +144,7 @@ class Corruption:
         return folders
 
     def _has_another_copy(self, id: TopicIdPartition, topic: str, state: PartitionState, broker: int) -> bool:
-        """Whether another member of the ISR or ELR runs with a log that holds all that was ever below a high watermark."""
+        """Whether another member of the ISR or ELR runs with a trusted log that holds all that was ever below a high watermark."""
         end = self.simulation.checkers.history(id, topic).end
         for process in self.simulation.replica_processes():
             member = process.host.context.broker_id
@@ -151,7 +153,8 @@ class Corruption:
                 continue
             is_serving = replica.role in (Role.LEADER, Role.FOLLOWER)
             is_current = self.simulation.process_of(member, process.spec.incarnation) is process
-            if is_serving and is_current and not process.machine.broken and replica.log.log_end_offset >= end:
+            is_whole = replica.log.log_end_offset >= end and not replica.log.is_suspect
+            if is_serving and is_current and is_whole and not process.machine.broken:
                 return True
         return False
 

@@ -601,11 +601,13 @@ class SimulatedFiles:
     def write_file(self, path: str, data: bytes, *, flush: bool = True) -> None:
         temporary = path + ".tmp"
         file = self.open(temporary, create=True)
-        file.truncate(0)
-        file.write_at(0, data)
-        if flush:
-            file.flush()
-        file.close()
+        try:
+            file.truncate(0)
+            file.write_at(0, data)
+            if flush:
+                file.flush()
+        finally:
+            file.close()
         self.replace(temporary, path)
         if flush:
             self.sync_directory(path.rpartition("/")[0])

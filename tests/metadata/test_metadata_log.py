@@ -6,6 +6,7 @@ import contextlib
 import errno
 import random
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from raylog.errors import DiskError
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files
-from raylog.metadata.metadata_log import END_NAME, LOG_NAME, STATE_NAME, MetadataLog
+from raylog.metadata.metadata_log import END_NAME, LOCK_NAME, LOG_NAME, STATE_NAME, MetadataLog
 from raylog.metadata.quorum_messages import (
     BLANK,
     Entry,
@@ -567,3 +568,39 @@ def test_what_was_stored_survives_power_loss_at_any_moment(seed: int, disk: Simu
         model.adopt(log)
         term = log.hard_state.term
     assert crashes > 5
+
+
+def fails_at(step: int) -> Callable[[str, str], None]:
+    """The disk works, but for the operation with that number."""
+    left = step
+
+    def fault(operation: str, path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == -1:
+            raise OSError(errno.EIO, f"broken at step {step}", path)
+
+    return fault
+
+
+def test_an_opening_of_the_metadata_log_that_fails_leaves_no_file_open() -> None:
+    step, is_open = 0, False
+    while not is_open:
+        disk = SimulatedDisk()
+        files = disk.files()
+        log = formatted(files)
+        log.store(write(*entries(1, 3)))
+        log.close()
+        content = files.read_file(f"{FOLDER}/{LOG_NAME}")
+        files.write_file(f"{FOLDER}/{LOG_NAME}", content[:-20] + bytes(20))  # a damage, which other voters can mend
+        disk.fault = fails_at(step)
+        try:
+            MetadataLog.open(files, FOLDER, has_peers=True)
+            is_open = True
+        except OSError as error:
+            assert f"broken at step {step}" in str(error)
+            assert files.open_handles == 0, str(error)
+            disk.fault = None
+            disk.files().lock(f"{FOLDER}/{LOCK_NAME}")
+        step += 1
+    assert step > 20

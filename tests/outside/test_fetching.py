@@ -20,19 +20,26 @@ NewTopicOf = Callable[..., str]
 LONG_MS = 300_000
 
 
-def parked(running: InProcessCluster, topic: str) -> int:
-    """How many consumers' requests are parked in the processes that hold the topic's partitions on broker 0."""
+def awaited_bytes(running: InProcessCluster, topic: str) -> list[int]:
+    """What consumers' requests wait for that are parked in the processes that hold the topic's partitions on broker 0."""
 
-    async def count() -> int:
-        return sum(
-            sum(each.request.replica_id < 0 for each in server._host._parked.by_token.values())
+    async def collect() -> list[int]:
+        return sorted(
+            each.request.min_bytes
             for node, server in running.launcher.servers.items()
             if node >> 16 == 0
             and getattr(server, "_host", None) is not None
             and any(each.assignment.topic == topic for each in server._host.replicas.values())
+            for each in server._host._parked.by_token.values()
+            if each.request.replica_id < 0
         )
 
-    return running.run(count())
+    return running.run(collect())
+
+
+def parked(running: InProcessCluster, topic: str) -> int:
+    """How many requests those are."""
+    return len(awaited_bytes(running, topic))
 
 
 def size_of(reply: Any) -> int:
@@ -70,7 +77,9 @@ def test_the_bytes_of_all_owners_count_together(client: Open, new_topic: NewTopi
     eventually(lambda: parked(client()._running, topic) == 3, "a parked read at each owner")
     for number in (0, 1, 0):
         write(client(), topic, number, b"x" * 100)
-    time.sleep(0.1)
+    share = -(-size // 3)  # of the quarter that is missing, each owner is asked for a third
+    awaited = [share, size + share, 2 * size + share]
+    eventually(lambda: awaited_bytes(client()._running, topic) == awaited, "reads that have seen three quarters")
     assert not waiting.done, "three quarters are not enough"
     write(client(), topic, 2, b"x" * 100)
     assert size_of(waiting.result(timeout_s=60)) == 4 * size

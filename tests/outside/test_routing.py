@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,7 +17,7 @@ from wire_ends import raw, read_frame
 from raylog.client.sync import AdminClient
 from raylog.errors import DisconnectedError
 from raylog.testing.in_process import InProcessCluster
-from raylog.types import BROKER_SLOT, node_id
+from raylog.types import BROKER_SLOT, Endpoint, node_id
 from raylog.wire import private
 
 pytestmark = pytest.mark.core
@@ -419,9 +419,17 @@ def test_what_changes_the_cluster_goes_to_the_controller(client: Open) -> None:
 
 
 def test_without_a_controller_metadata_is_told_from_the_copy_and_changes_wait(
-    running: InProcessCluster, client: Open, new_topic: NewTopicOf
+    running: InProcessCluster, client: Open, new_topic: NewTopicOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic((0, 1, 2))
+    link = running.launcher.servers[node_id(1, BROKER_SLOT)].router._link
+    find, searches = link._find, Counter[str]()
+
+    def counted() -> Endpoint | None:
+        searches["of broker 1"] += 1
+        return find()
+
+    monkeypatch.setattr(link, "_find", counted)
     running.stop_controller()
     try:
         (found,) = client(0).ask(metadata(topic)).topics
@@ -432,7 +440,7 @@ def test_without_a_controller_metadata_is_told_from_the_copy_and_changes_wait(
                 22, 4, transactional_id=None, transaction_timeout=milliseconds(1), producer_id=-1, producer_epoch=-1
             )
         )
-        time.sleep(0.1)
+        eventually(lambda: searches["of broker 1"] >= 3, "a search for the controller, again and again")
         assert not waiting.done
     finally:
         running.start_controller()

@@ -63,12 +63,15 @@ def test_handles_made_after_the_move_from_an_old_address_find_it(faulty: Any) ->
 def test_a_server_without_a_session_names_no_controller(faulty: Any) -> None:
     running = faulty.running
     faulty.make_topic()
-    with AdminClient(running.address, default_api_timeout_ms=700) as admin:
+    with AdminClient(running.address) as admin:
         admin.list_topics()
         everybody = running.controller.live_nodes()
         running.stop_controller()
+        patient = admin._client._config
+        admin._client._config = patient.model_copy(update={"default_api_timeout_ms": 700})
         with pytest.raises(ClusterError, match="no controller of cluster 'test' answers"):
             admin.list_topics()
+        admin._client._config = patient
         running.start_controller()
         eventually(lambda: admin.list_topics() == ["t"], "the controller at its old place")
     running.await_true(lambda: running.controller.live_nodes() == everybody)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -35,6 +37,26 @@ def test_a_server_keeps_its_session_until_its_logs_are_closed(faulty: Any, monke
     call(faulty.running.address, Shutdown(), timeout_s=60)
     await_end(faulty.running)
     assert kept and all(kept)
+
+
+def test_the_logs_of_a_host_are_closed_side_by_side(faulty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    faulty.make_topic("t")
+    faulty.make_topic("u")
+    close = log_work.close_cleanly
+    servers = [each for each in faulty.running.launcher.servers.values() if isinstance(each, ReplicaServer)]
+    host = next(each for each in servers if len(each._host.logs()) == 2)
+    mine, met = list(host._host.logs()), threading.Barrier(2, timeout=10)
+
+    def closing(log: Log) -> None:
+        if log in mine:
+            with suppress(threading.BrokenBarrierError):
+                met.wait()  # for the other one, which must be under way, too
+        close(log)
+
+    monkeypatch.setattr(log_work, "close_cleanly", closing)
+    call(faulty.running.address, Shutdown(), timeout_s=120)
+    await_end(faulty.running)
+    assert not met.broken
 
 
 def await_end(running: Any) -> None:

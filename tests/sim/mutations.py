@@ -91,8 +91,7 @@ def ignore_the_partition_epoch(patch: pytest.MonkeyPatch) -> None:
 def skip_the_recovery_scan(patch: pytest.MonkeyPatch) -> None:
     """After an unclean stop the files are taken as they are: the log ends where its last whole batch does, and nothing is cut."""
 
-    def loaded(files: Any, directory: str, base_offsets: Any, **known: Any) -> tuple[list[Segment], int]:
-        segments = [Segment.load(files, directory, base_offset) for base_offset in base_offsets]
+    def recovered(segments: list[Segment], files: Any, **known: Any) -> int:
         for segment in segments:
             recovery._trust_indexes(segment, known["config"], known["report"])
         end_offset = segments[-1].base_offset
@@ -102,9 +101,9 @@ def skip_the_recovery_scan(patch: pytest.MonkeyPatch) -> None:
         except (CorruptBatch, UnsupportedMagic):
             pass
         known["report"].condition = Condition.WHOLE
-        return segments, end_offset
+        return end_offset
 
-    patch.setattr(opening, "load_segments", loaded)
+    patch.setattr(opening, "recover_segments", recovered)
 
 
 def reuse_a_producer_sequence(patch: pytest.MonkeyPatch) -> None:

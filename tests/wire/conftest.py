@@ -10,6 +10,7 @@ import string
 import types
 import typing
 import uuid
+import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -31,7 +32,12 @@ def random_entity() -> Callable[[random.Random, type[Any]], Any]:
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Runs a coroutine to its end, on uvloop (what a Ray actor has) and on the standard loop."""
+    """Runs a coroutine to its end, on uvloop (what a Ray actor has) and on the standard loop.
+
+    When a test fails, its connections are still open while the loop is closed. uvloop warns of each, and where that warning is an
+    error, it never closes the connection: the test would hang instead of failing. So the warnings are collected, and are an error of
+    a test that has passed.
+    """
     runner = uvloop.run if request.param == "uvloop" else asyncio.run
 
     def run_bounded(work: Coroutine[Any, Any, Any]) -> Any:
@@ -39,7 +45,11 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], 
             async with asyncio.timeout(180):
                 return await work
 
-        return runner(bounded())
+        with warnings.catch_warnings(record=True) as left_open:
+            warnings.simplefilter("always", ResourceWarning)
+            result = runner(bounded())
+        assert not left_open, [str(each.message) for each in left_open]
+        return result
 
     return run_bounded
 

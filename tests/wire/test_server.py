@@ -133,8 +133,7 @@ def test_a_connection_has_no_more_fetches_in_flight_than_allowed(run: Run) -> No
         server = Server({1: parked.append}, ordered=True, limits=Limits(connection_fetches_max=2))
         connection = await Connection.open(await server.start(), secret=None, cluster_id="")
         asked = [connection.send(fetch("t", {0: 0})) for _ in range(5)]
-        await until(lambda: len(parked) == 2)
-        await asyncio.sleep(0.05)
+        await until(lambda: len(parked) > 2 or len(server.waiting) == 1)  # it reads no further
         assert len(parked) == 2
         for number in range(5):
             await until(lambda number=number: len(parked) > number)  # type: ignore[misc]

@@ -9,8 +9,10 @@ import pytest
 
 from raylog.errors import RaylogError, error_for
 from raylog.metadata.session import ActorIdentity, Exit, Heartbeat, Hello, Welcome
+from raylog.metadata.session_frames import to_frame
 from raylog.types import Endpoint
 from raylog.wire import private
+from raylog.wire import session as session_module
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
 from raylog.wire.server import Request, Server
@@ -79,6 +81,30 @@ def test_both_ends_send_whenever_they_like(run: Run) -> None:
         assert controller.endings == [None] == actor.endings
         controller.session.send(WELCOME)  # nobody there any more
         await server.stop()
+
+    run(work())
+
+
+def test_a_frame_that_is_sent_to_several_sessions_is_encoded_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[object] = []
+
+    def counted(frame: Any) -> bytes:
+        encoded.append(frame)
+        return to_frame(frame)
+
+    async def work() -> None:
+        ends = [(End(), End()) for _ in range(3)]
+        pairs = [await pair(*each) for each in ends]
+        monkeypatch.setattr(session_module, "to_frame", counted)
+        frame = Exit(4, "replaced")
+        for controller, _ in ends:
+            assert controller.session is not None
+            controller.session.send(frame)
+        await until(lambda: all(frame in actor.frames for _, actor in ends))
+        assert encoded == [frame]
+        for server, session in pairs:
+            session.close()
+            await server.stop()
 
     run(work())
 
