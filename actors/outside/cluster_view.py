@@ -16,15 +16,13 @@ from kio.schema.errors import ErrorCode
 from raylog.actors.apis.api import answer
 from raylog.actors.apis.entities import NO_DELAY, build
 from raylog.actors.outside.places import Places
+from raylog.kafka.table import DESCRIBE_CLUSTER, METADATA
 from raylog.metadata import new_partitions
 from raylog.metadata.image import Topic
 from raylog.metadata.records import PartitionState
 from raylog.metadata.topic_decisions import INTERNAL_TOPICS
 from raylog.types import NO_LEADER
 
-METADATA, DESCRIBE_CLUSTER = 3, 60
-METADATA_VERSIONS = range(14)
-DESCRIBE_CLUSTER_VERSIONS = range(3)
 NOT_ASKED = -(1 << 31)  # operations that are authorised, of who did not ask for them
 TOPIC_OPERATIONS = sum(
     1 << each for each in (3, 4, 5, 6, 7, 8, 10, 11)

@@ -27,20 +27,17 @@ from types import TracebackType
 from typing import Any, ClassVar, Literal, Self
 
 from kio.schema.errors import ErrorCode
-from kio.schema.index import api_key_map
 
-from raylog.actors.apis.entities import response_class
-from raylog.actors.outside import cluster_view
 from raylog.actors.outside.fetch import Fetches
 from raylog.actors.outside.owners import Owner
 from raylog.actors.outside.places import Elsewhere, Places
-from raylog.actors.outside.scattered import SHAPES, Scattered
+from raylog.actors.outside.scattered import Scattered
 from raylog.errors import ConfigError
-from raylog.testing.error_answers import answer_with
+from raylog.kafka import table
+from raylog.kafka.refusal import refusal
 from raylog.wire.frames import PRODUCE
 from raylog.wire.server import Handler, Request, Server, ServerConnection
 
-FETCH = 1
 MESSAGE = "an error that the test asked for"
 Lost = Literal["request", "reply"]
 
@@ -213,8 +210,7 @@ class RequestFaults:
 
 def name_of(key: int) -> str:
     """An API's name as Kafka writes it."""
-    known = api_key_map.get(key)
-    return "".join(word.capitalize() for word in known.split("_")) if known else f"API {key}"
+    return table.BY_KEY[key].name
 
 
 def error_code(code: str | int) -> ErrorCode:
@@ -256,15 +252,15 @@ class _Refusing(Places):
 
 def _refusals(server: Server) -> dict[int, _Refusal]:
     """Of the APIs whose refusals are more than a form to fill in: the product's own, which know fetch sessions and acks=0."""
-    fetches = getattr(server.handlers[FETCH], "__self__", None)
+    fetches = getattr(server.handlers[table.FETCH.key], "__self__", None)
     assert isinstance(fetches, Fetches), f"Fetch is answered by {fetches!r}"
     places, owners = fetches.places, fetches.owners
-    refusals: dict[int, _Refusal] = {cluster_view.METADATA: _metadata}
-    for shape in SHAPES:
-        refusals[shape.key] = lambda code, _, shape=shape: (
-            Scattered(shape, _Refusing(places, code), owners, fetches.arrivals).handle
+    refusals: dict[int, _Refusal] = {table.METADATA.key: _metadata}
+    for spec in table.OF_LEADERS:
+        refusals[spec.key] = lambda code, _, spec=spec: (
+            Scattered(spec, _Refusing(places, code), owners, fetches.arrivals).handle
         )  # type: ignore[misc]
-    refusals[FETCH] = lambda code, _: (
+    refusals[table.FETCH.key] = lambda code, _: (
         Fetches(
             _Refusing(places, code), owners, fetches.sessions, fetches.now_ms, fetches.room, fetches.arrivals
         ).handle
@@ -274,8 +270,8 @@ def _refusals(server: Server) -> dict[int, _Refusal]:
 
 def _by_schema(code: ErrorCode, handler: Handler) -> Handler:
     def refuse(request: Request) -> None:
-        kind = response_class(request.api_key, request.version)
-        request.reply(answer_with(code, kind, request.body, MESSAGE))
+        spec = table.BY_KEY[request.api_key]
+        request.reply(refusal(spec, request.version, request.body, code, MESSAGE))
 
     return refuse
 

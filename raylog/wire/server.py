@@ -37,6 +37,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from raylog.errors import ProtocolError, RaylogError
+from raylog.kafka import table
 from raylog.metadata.session import ActorIdentity
 from raylog.types import BROKER_SLOT, Endpoint, slot_of
 from raylog.wire import api_versions, private
@@ -61,7 +62,7 @@ from raylog.wire.request import Request as Request
 logger = logging.getLogger("raylog.wire")
 
 HANDSHAKE_BYTES_MAX: Final = 4096
-FETCH: Final = 1
+FETCH: Final = table.FETCH.key
 SMALL_HOLDER_BYTES: Final = 64 * 1024
 BROKER_REQUESTS_MAX: Final = 65_536
 SWEEP_INTERVAL_S: Final = 1.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import configs
 from raylog.actors.apis.entities import module_of, request_class
 from raylog.cli.configs import parse_changes
 from raylog.client.admin import ConfigSource, ConfigType
 from raylog.client.sync import Producer, call
 from raylog.errors import ConfigError, kafka_error
+from raylog.kafka import table
 from raylog.metadata.broker_configs import BROKER_CONFIGS, FIXED_CONFIGS
 
 pytestmark = pytest.mark.core
@@ -116,7 +116,7 @@ def test_values_with_commas_stand_in_brackets():
 @pytest.mark.parametrize("version", range(3))
 def test_a_replacement_travels_in_every_version(operator, version):
     topic = operator.new_topic((1, 2), flush_ms="9")
-    cls = request_class(configs.ALTER_CONFIGS, version)
+    cls = request_class(table.ALTER_CONFIGS, version)
     module = module_of(cls)
     change = (module.AlterableConfig(name="retention.ms", value="7000"),)
     resource = module.AlterConfigsResource(resource_type=2, resource_name=topic, configs=change)
@@ -130,7 +130,7 @@ def test_a_replacement_travels_in_every_version(operator, version):
 @pytest.mark.parametrize("version", range(1, 5))
 def test_a_description_travels_in_every_version(operator, version):
     topic = operator.new_topic((1, 2), flush_ms="9")
-    cls = request_class(configs.DESCRIBE_CONFIGS, version)
+    cls = request_class(table.DESCRIBE_CONFIGS, version)
     module = module_of(cls)
     resources = [
         module.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)

@@ -8,11 +8,13 @@ import uuid
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema, load_response_schema
+from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
 
-from raylog.testing.error_answers import answer_with
+from raylog.kafka import table
+from raylog.kafka.refusal import refusal
+from raylog.kafka.spec import ApiSpec, Owner
 from raylog.wire.frames import decode_response, encode_response
 from raylog.wire.schema import fields_of
 
@@ -44,9 +46,14 @@ def sample(kind: Any) -> Any:
     return kind(**values)
 
 
+def spec_of(key: int) -> ApiSpec:
+    """The table's, or that of an API which nobody serves yet."""
+    return table.BY_KEY.get(key) or ApiSpec(key, api_key_map[key], Owner.BROKER, range(100), ())
+
+
 def answered(key: int, version: int, body: Any) -> Any:
     """The answer, after it has been over the wire."""
-    entity = answer_with(CODE, load_response_schema(key, version), body, "because")
+    entity = refusal(spec_of(key), version, body, CODE, "because")
     return decode_response(key, version, b"".join(encode_response(entity, 1))[4:])
 
 
@@ -59,10 +66,32 @@ def test_an_error_stands_at_each_item_and_the_top_says_none() -> None:
     ] == [("x", 7, CODE)] * 2
 
 
-def test_where_items_and_the_top_can_say_it_the_items_do() -> None:
-    reply = answered(9, 7, sample(load_request_schema(9, 7)))  # OffsetFetch
-    assert reply.error_code is ErrorCode.none
-    assert [part.error_code for topic in reply.topics for part in topic.partitions] == [CODE]
+def test_the_top_alone_says_it_where_clients_look_there() -> None:
+    """OffsetFetch, whose clients take an error of a partition for one that nobody expects."""
+    for version in range(2, 8):
+        reply = answered(9, version, sample(load_request_schema(9, version)))
+        assert (reply.error_code, reply.topics) == (CODE, ())
+    reply = answered(9, 8, sample(load_request_schema(9, 8)))
+    assert [(group.group_id, group.error_code, group.topics) for group in reply.groups] == [("x", CODE, ())]
+    reply = answered(9, 1, sample(load_request_schema(9, 1)))
+    assert [part.error_code for topic in reply.topics for part in topic.partitions] == [CODE], "there is no other place"
+
+
+def test_items_and_the_top_say_it_where_clients_look_in_both() -> None:
+    reply = answered(43, 2, sample(load_request_schema(43, 2)))  # ElectLeaders
+    assert reply.error_code is CODE
+    assert [part.error_code for topic in reply.replica_election_results for part in topic.partition_result] == [CODE]
+
+
+def test_what_is_not_known_is_not_taken_from_the_request() -> None:
+    body = sample(load_request_schema(2, 7))  # ListOffsets
+    reply = answered(2, 7, body)
+    ((part,),) = [topic.partitions for topic in reply.topics]
+    assert (part.partition_index, part.timestamp, part.offset, part.leader_epoch) == (7, -1, -1, -1)
+    reply = answered(22, 4, sample(load_request_schema(22, 4)))  # InitProducerId
+    assert (reply.producer_id, reply.producer_epoch) == (-1, -1)
+    (created,) = answered(19, 7, sample(load_request_schema(19, 7))).topics
+    assert (created.num_partitions, created.replication_factor) == (-1, -1)
 
 
 def test_without_items_the_error_stands_at_the_top() -> None:
