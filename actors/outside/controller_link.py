@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis.entities import NO_DELAY, milliseconds
 from raylog.errors import RaylogError
-from raylog.kafka.refusal import refusal
+from raylog.kafka.refusal import is_not_controller, refusal
 from raylog.kafka.spec import ApiSpec
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
@@ -30,7 +30,6 @@ TIMEOUT_MS = 30_000
 SLACK_MS = 2_000  # the controller answers by the request's own timeout; this is how much later it may arrive
 RETRY_S = 0.05
 OPEN_TIMEOUT_MS = 2_000
-NOT_CONTROLLER = ErrorCode.not_controller
 NO_ANSWER = "no controller has answered: it may have been done"
 
 
@@ -69,7 +68,7 @@ class ControllerLink:
                 connection = await self._connected()
                 if connection is not None:
                     reply = await connection.request(entity, timeout_ms=left_s * 1_000)
-                    if not _is_turned_away(reply):
+                    if not is_not_controller(reply):
                         return reply
                     connection.close()
             except RaylogError as error:
@@ -98,13 +97,3 @@ class ControllerLink:
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
-
-
-def _is_turned_away(reply: Any) -> bool:
-    """Whether the answer is that of a controller that is not the active one: NOT_CONTROLLER, wherever this API says it."""
-    if getattr(reply, "error_code", None) is NOT_CONTROLLER:
-        return True
-    for name in ("topics", "results", "responses"):
-        for each in getattr(reply, name, None) or ():
-            return getattr(each, "error_code", None) is NOT_CONTROLLER
-    return False

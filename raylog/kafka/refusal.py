@@ -4,7 +4,10 @@ An answer repeats what was asked and puts an error beside each item: ``refusal``
 walking the answer's fields next to the request's. A list of things that carry errors takes one
 thing for each in the request's list at the same place (of the same name, or the only one there is).
 Names and ids are copied, and numbers that the schema has no default for; everything else says that
-it is not known. Where in the answer the error stands is the API's (``ErrorPlace``).
+it is not known. Where in the answer the error stands is the API's (``ErrorPlace``). A request for
+everything, whose answer could say its error at items alone, gets one item that names nothing.
+
+``refused_with`` is the way back: the error that an answer refuses its whole request with.
 
 How a class is filled in is found out once for each pair of classes of request and answer.
 """
@@ -23,6 +26,7 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
 from raylog.kafka.spec import ApiSpec, ErrorPlace
+from raylog.kafka.table import DESCRIBE_QUORUM
 from raylog.wire.schema import EntityClass, WireField, fields_of
 
 _NUMBERS = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
@@ -33,15 +37,34 @@ _UNKNOWN = (
 
 
 def refusal(spec: ApiSpec, version: int, body: Any, error: ErrorCode, message: str | None = None) -> Any:
-    """The answer to that request which refuses all of it, in that API's own words."""
+    """The answer to that request which refuses all of it, in that API's own words; with no error, one that says nothing."""
     kind = load_response_schema(spec.key, version)
-    return _entity(kind, body, error, message, spec.refused_at)[0]
+    answer, is_told = _entity(kind, body, error, message, spec.refused_at)
+    if is_told or error is ErrorCode.none:
+        return answer
+    return _said_of_nothing(kind, answer, body, error, message)
 
 
 def refused_item(kind: EntityClass, asked: Any, error: ErrorCode, message: str | None = None, **stated: Any) -> Any:
     """One item of an answer, refused: of that class, about that item of the request. ``stated`` fields are as given."""
     values = _values(_plan(kind, _class_of(asked)), asked, error, message)
     return kind(**(values | stated))
+
+
+def refused_with(reply: Any) -> ErrorCode:
+    """The error that a reply refuses its whole request with: one at the top, else its first item's, which all have then."""
+    return _first_error(reply) or ErrorCode.none
+
+
+def is_not_controller(reply: Any) -> bool:
+    """Whether a reply, of a Kafka API or a private one, is that of a controller that is not the active one."""
+    key = getattr(type(reply), "__api_key__", None)
+    if key is None:
+        return False
+    error = refused_with(reply)
+    return error is ErrorCode.not_controller or (
+        key == DESCRIBE_QUORUM.key and error is ErrorCode.not_leader_or_follower
+    )
 
 
 # ------------------------------------------------------------------ filling in
@@ -84,6 +107,16 @@ def _entity(
     tells = plan.error is not None and (not is_told or place is ErrorPlace.EVERYWHERE)
     values = _values(plan, asked, error, message) if tells else _values(plan, asked, ErrorCode.none, None)
     return kind(**(values | found)), tells or is_told
+
+
+def _said_of_nothing(kind: EntityClass, answer: Any, body: Any, error: ErrorCode, message: str | None) -> Any:
+    """The answer to a request for everything, whose items alone have a place for errors: one item that names nothing."""
+    plan = _plan(kind, _class_of(body))
+    for items in plan.items:
+        if any(getattr(body, name) is None for name in items.lists):
+            item = _nothing(items.kind, error, message)
+            return dataclasses.replace(answer, **{items.name: (item,)})
+    return answer
 
 
 def _nothing(kind: EntityClass, error: ErrorCode, message: str | None) -> Any:
@@ -216,3 +249,25 @@ _EMPTY: dict[str, Any] = {
     "timedelta_i64": datetime.timedelta(0),
     "datetime_i64": datetime.datetime.fromtimestamp(0, datetime.UTC),
 }
+
+# ------------------------------------------------------------------ reading
+
+
+def _first_error(entity: Any) -> ErrorCode | None:
+    """The error of an entity, else that of its first thing that has a place for one; None if nothing has."""
+    own, lists = _error_fields(_class_of(entity))
+    error: ErrorCode | None = getattr(entity, own) if own is not None else None
+    if error is not None and error is not ErrorCode.none:
+        return error
+    for name in lists:
+        for each in getattr(entity, name) or ():
+            found = _first_error(each)
+            if found is not None:
+                return found
+    return error
+
+
+@cache
+def _error_fields(kind: EntityClass) -> tuple[str | None, tuple[str, ...]]:
+    plan = _plan(kind, _class_of(None))
+    return plan.error, tuple(items.name for items in plan.items)

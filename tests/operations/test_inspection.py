@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import NOW_MS, batch, nodes_of
 
-from raylog.actors.apis.entities import module_of, request_class, response_class
+from raylog.actors.apis.entities import module_of, request_class
 from raylog.client import requests
 from raylog.client.admin import NewTopic
 from raylog.client.sync import call
@@ -169,14 +169,6 @@ def world_with_a_dead_broker():
         return api.to_entity(body, described, 2).brokers
 
     yield [each.broker_id for each in entity(False)], [(each.broker_id, each.is_fenced) for each in entity(True)]
-
-
-def test_a_request_to_a_standby_is_asked_of_the_active_one():
-    from raylog.client.connections import says_not_controller
-
-    cls = response_class(table.DESCRIBE_QUORUM, 0)
-    assert says_not_controller(cls(error_code=ErrorCode.not_leader_or_follower, topics=()))
-    assert not says_not_controller(cls(error_code=ErrorCode.none, topics=()))
 
 
 def test_partitions_without_a_topic_have_no_producers(operator):

@@ -13,9 +13,10 @@ from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
 
 from raylog.kafka import table
-from raylog.kafka.refusal import refusal
-from raylog.kafka.spec import ApiSpec, Owner
+from raylog.kafka.refusal import is_not_controller, refusal, refused_with
+from raylog.kafka.spec import ApiSpec, Owner, ServerKind
 from raylog.wire.frames import decode_response, encode_response
+from raylog.wire.private import Cancelled
 from raylog.wire.schema import fields_of
 
 CODE = ErrorCode.not_controller
@@ -117,3 +118,43 @@ def test_every_version_of_every_api_can_be_refused(key: int) -> None:
     for version in schema_name_map[api_key_map[key]]:
         reply = answered(key, version, sample(load_request_schema(key, version)))
         assert CODE.name in repr(reply), (version, reply)
+
+
+# ------------------------------------------------------------------ the way back
+
+
+def everything(body: Any) -> Any:
+    """The same request with null for every list that may be null: for all that there is."""
+    nullable = {field.name for field in dataclasses.fields(type(body)) if "None" in str(field.type)}
+    lists = [field.name for field in fields_of(type(body)) if field.is_array and field.name in nullable]
+    return dataclasses.replace(body, **dict.fromkeys(lists))
+
+
+OF_A_CONTROLLER = [
+    pytest.param(spec, version, id=f"{spec.name} {version}")
+    for spec in table.served_by(ServerKind.CONTROLLER)
+    if spec is not table.API_VERSIONS
+    for version in spec.spoken_by(ServerKind.CONTROLLER)
+]
+
+
+@pytest.mark.parametrize(("spec", "version"), OF_A_CONTROLLER)
+def test_a_standby_is_known_by_its_refusal_whatever_was_asked(spec: ApiSpec, version: int) -> None:
+    body = sample(load_request_schema(spec.key, version))
+    for asked in (body, everything(body)):
+        reply = refusal(spec, version, asked, CODE)
+        assert refused_with(reply) is CODE and is_not_controller(reply)
+        other = refusal(spec, version, asked, ErrorCode.not_leader_or_follower)
+        assert is_not_controller(other) == (spec is table.DESCRIBE_QUORUM), "what Kafka's controllers say there"
+        assert not is_not_controller(refusal(spec, version, asked, ErrorCode.none))
+
+
+def test_an_error_of_one_item_refuses_no_request() -> None:
+    body = dataclasses.replace(sample(load_request_schema(19, 7)), topics=sample(load_request_schema(19, 7)).topics * 2)
+    reply = refusal(table.CREATE_TOPICS, 7, body, ErrorCode.none)
+    second = dataclasses.replace(reply.topics[1], error_code=ErrorCode.topic_already_exists)
+    assert refused_with(dataclasses.replace(reply, topics=(reply.topics[0], second))) is ErrorCode.none
+
+
+def test_a_private_reply_is_no_refusal_of_a_standby() -> None:
+    assert not is_not_controller(Cancelled())
