@@ -135,6 +135,9 @@ DESCRIBE_ACLS = ApiSpec(29, "DescribeAcls", Owner.BROKER, range(1, 4), (_cluster
 CREATE_ACLS = ApiSpec(30, "CreateAcls", Owner.BROKER, range(1, 4), (_cluster(Operation.ALTER),))
 DELETE_ACLS = ApiSpec(31, "DeleteAcls", Owner.BROKER, range(1, 4), (_cluster(Operation.ALTER),))
 DESCRIBE_CLUSTER = ApiSpec(60, "DescribeCluster", Owner.BROKER, range(3), (), inside=range(3))
+DESCRIBE_TOPIC_PARTITIONS = ApiSpec(
+    75, "DescribeTopicPartitions", Owner.BROKER, range(1), (_topic(Operation.DESCRIBE),)
+)
 
 # ------------------------------------------------------------------ groups
 
