@@ -214,14 +214,14 @@ DESCRIBE_CONFIGS = ApiSpec(
     "DescribeConfigs",
     Owner.CONTROLLER,
     range(1, 5),
-    (_cluster(Operation.DESCRIBE_CONFIGS), _topic(Operation.DESCRIBE_CONFIGS)),
+    (_cluster(Operation.DESCRIBE_CONFIGS), _topic(Operation.DESCRIBE_CONFIGS), _group(Operation.DESCRIBE_CONFIGS)),
 )
 ALTER_CONFIGS = ApiSpec(
     33,
     "AlterConfigs",
     Owner.CONTROLLER,
     range(3),
-    (_cluster(Operation.ALTER_CONFIGS), _topic(Operation.ALTER_CONFIGS)),
+    (_cluster(Operation.ALTER_CONFIGS), _topic(Operation.ALTER_CONFIGS), _group(Operation.ALTER_CONFIGS)),
 )
 CREATE_PARTITIONS = ApiSpec(37, "CreatePartitions", Owner.CONTROLLER, range(4), (_topic(Operation.ALTER),))
 ELECT_LEADERS = ApiSpec(
@@ -237,7 +237,7 @@ INCREMENTAL_ALTER_CONFIGS = ApiSpec(
     "IncrementalAlterConfigs",
     Owner.CONTROLLER,
     range(2),
-    (_cluster(Operation.ALTER_CONFIGS), _topic(Operation.ALTER_CONFIGS)),
+    (_cluster(Operation.ALTER_CONFIGS), _topic(Operation.ALTER_CONFIGS), _group(Operation.ALTER_CONFIGS)),
 )
 ALTER_PARTITION_REASSIGNMENTS = ApiSpec(
     45,

@@ -134,11 +134,20 @@ def test_a_description_travels_in_every_version(operator, version):
     module = module_of(cls)
     resources = [
         module.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-        for kind, name, keys in ((2, topic, ("flush.ms",)), (4, "1", ()), (4, "", None), (8, "1", None))
+        for kind, name, keys in (
+            (2, topic, ("flush.ms",)),
+            (4, "1", ()),
+            (4, "", None),
+            (8, "1", None),
+            (16, "m", None),
+            (32, "g", None),
+            (64, "x", None),
+        )
     ]
     extra = {"include_documentation": True} if version >= 3 else {}
     reply = call(operator.running.address, cls(resources=tuple(resources), include_synonyms=True, **extra))
-    assert [result.error_code for result in reply.results] == [ErrorCode.none] * 3 + [ErrorCode.invalid_request]
+    assert [result.error_code for result in reply.results] == [ErrorCode.none] * 6 + [ErrorCode.invalid_request]
+    assert [len(result.configs) for result in reply.results[3:]] == [0] * 4
     (entry,) = reply.results[0].configs
     assert (entry.name, entry.value, len(entry.synonyms)) == ("flush.ms", "9", 2)
     assert len(reply.results[1].configs) == len(BROKER_CONFIGS) + len(FIXED_CONFIGS) > len(reply.results[2].configs)

@@ -55,7 +55,10 @@ def describe(version, *, synonyms=True, documentation=True):
 def test_describing(version):
     api = BY_SPEC[table.DESCRIBE_CONFIGS]
     body = describe(version)
-    topic, logger = ConfigQuery(ResourceType.TOPIC, "t", ("retention.ms",)), ConfigQuery(8, "1")
+    topic, logger = (
+        ConfigQuery(ResourceType.TOPIC, "t", ("retention.ms",)),
+        ConfigQuery(ResourceType.BROKER_LOGGER, "1"),
+    )
     assert api.to_request(body, version) == DescribeConfigs((topic, logger))
     found = ConfigsDescribed(
         (
