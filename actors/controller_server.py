@@ -32,13 +32,17 @@ from kio.schema.errors import ErrorCode
 from raylog.actors import host_requests
 from raylog.actors.apis import admin, configs, operations, quorum
 from raylog.actors.apis.api import Api
+from raylog.actors.apis.entities import CODES
 from raylog.actors.controller_status import cluster_status, quorum_status
 from raylog.actors.patience import once_unlocked
 from raylog.actors.quorum_disks import METADATA_FOLDER, refuse_lost_metadata
 from raylog.actors.quorum_links import QuorumLinks
 from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.errors import KafkaError, RaylogError, error_for
+from raylog.kafka import table
 from raylog.kafka.chain import Stage
+from raylog.kafka.refusal import refusal
+from raylog.kafka.spec import ServerKind
 from raylog.log.mounts import files_at
 from raylog.metadata import requests
 from raylog.metadata.assignment_batches import gathered
@@ -141,10 +145,13 @@ class ControllerServer:
             identity=Peer(spec.node_id, spec.incarnation),
             on_event=self._handle,
         )
+        apis = table.serving(
+            ServerKind.CONTROLLER,
+            {**{api.spec: self._kafka_handler(api) for api in APIS}, table.DESCRIBE_QUORUM: self._describe_quorum},
+        )
         self._server = Server(
             {
-                **{api.key: self._kafka_handler(api) for api in APIS},
-                quorum.KEY: lambda request: request.reply(quorum.entity(request.body, request.version, self._quorum())),
+                **apis.handlers,
                 private.SESSION: self._open_session,
                 private.AWAIT_LEADER: self._await_leader,
                 private.CLUSTER_STATUS: self._cluster_status,
@@ -161,7 +168,7 @@ class ControllerServer:
             host=spec.host,
             port=self._last_port(),
             stages=stages,
-            versions={quorum.KEY: quorum.VERSIONS, **{api.key: api.versions for api in APIS}},
+            versions=apis.versions,
         )
 
     # ------------------------------------------------------------------ life
@@ -397,13 +404,19 @@ class ControllerServer:
     def _kafka_handler(self, api: Api) -> Callable[[Request], None]:
         def handle(request: Request) -> None:
             body, version = request.body, request.version
+
+            def answer(reply: ControllerReply) -> None:
+                if isinstance(reply, Refused):
+                    request.reply(refusal(api.spec, version, body, CODES[reply.error], reply.message))
+                else:
+                    request.reply(api.to_entity(body, reply, version))
+
             try:
                 asked = api.to_request(body, version)
             except KafkaError as error:
-                request.reply(api.to_entity(body, Refused(int(error.code), str(error)), version))
+                answer(Refused(int(error.code), str(error)))
                 return
-            token = self._ask(asked, lambda reply: request.reply(api.to_entity(body, reply, version)))
-            self._parked(request, token)
+            self._parked(request, self._ask(asked, answer))
 
         return handle
 
@@ -473,6 +486,9 @@ class ControllerServer:
             now_ms=_now_ms(),
             unix_ms=time.time_ns() // 1_000_000,
         )
+
+    def _describe_quorum(self, request: Request) -> None:
+        request.reply(quorum.entity(request.body, request.version, self._quorum()))
 
     def _find_controller(self, request: Request) -> None:
         endpoint = self._active_endpoint()

@@ -18,6 +18,7 @@ from raylog.groups.offsets_topic import partition_for
 from raylog.groups.requests import GroupReply, ListGroups
 from raylog.groups.requests import Request as GroupRequest
 from raylog.kafka.context import INTERNAL
+from raylog.kafka.spec import ApiSpec
 from raylog.wire.server import Request, ServerConnection
 
 
@@ -52,11 +53,8 @@ class GroupCoordinators(CoordinatedPartitions):
         self._connections: dict[ServerConnection, int] = {}
         self._connection_numbers = itertools.count(1)
 
-    def handlers(self) -> dict[int, Callable[[Request], None]]:
-        return {api.key: self._handler(api) for api in apis.APIS}
-
-    def versions(self) -> dict[int, range]:
-        return {api.key: api.versions for api in apis.APIS}
+    def handlers(self) -> dict[ApiSpec, Callable[[Request], None]]:
+        return {api.spec: self._handler(api) for api in apis.APIS}
 
     def _handler(self, api: GroupApi) -> Callable[[Request], None]:
         def handle(request: Request) -> None:

@@ -39,7 +39,9 @@ from raylog.actors.log_scrubber import LogScrubber
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
 from raylog.groups.context import GroupConfig
+from raylog.kafka import table
 from raylog.kafka.chain import Stage
+from raylog.kafka.spec import ServerKind
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files, NotInMemory
 from raylog.log.open_files import OpenFiles
@@ -172,18 +174,24 @@ class ReplicaServer:
         )
         self.door = Door(self, spec.node_id, stages)
         secret = self._disk.secret.encode()
+        apis = table.serving(
+            ServerKind.REPLICAS,
+            {
+                table.PRODUCE: self._produce,
+                table.FETCH: self._fetch,
+                table.LIST_OFFSETS: self._list_offsets,
+                table.OFFSET_FOR_LEADER_EPOCH: self._offset_for_leader_epoch,
+                table.DELETE_RECORDS: self._delete_records,
+                table.DESCRIBE_LOG_DIRS: self._describe_log_dirs,
+                table.DESCRIBE_PRODUCERS: self._describe_producers,
+                **self._groups.handlers(),
+            },
+        )
         self._server = Server(
             {
-                produce.KEY: self._produce,
-                fetch.KEY: self._fetch,
-                offsets.LIST_OFFSETS: self._list_offsets,
-                offsets.OFFSET_FOR_LEADER_EPOCH: self._offset_for_leader_epoch,
-                offsets.DELETE_RECORDS: self._delete_records,
-                log_dirs.KEY: self._describe_log_dirs,
-                producers.KEY: self._describe_producers,
+                **apis.handlers,
                 **whereabouts.handlers(self, self._names, self._boot_id),
                 **repairs.handlers(self, self._names, self._handle),
-                **self._groups.handlers(),
                 **self._session.handlers(),
                 **self.door.handlers(),
             },
@@ -192,16 +200,7 @@ class ReplicaServer:
             host=spec.host,
             borrows_records=True,
             stages=stages,
-            versions={
-                produce.KEY: produce.VERSIONS,
-                fetch.KEY: fetch.VERSIONS,
-                offsets.LIST_OFFSETS: offsets.LIST_OFFSETS_VERSIONS,
-                offsets.OFFSET_FOR_LEADER_EPOCH: offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS,
-                offsets.DELETE_RECORDS: offsets.DELETE_RECORDS_VERSIONS,
-                log_dirs.KEY: log_dirs.VERSIONS,
-                producers.KEY: producers.VERSIONS,
-                **self._groups.versions(),
-            },
+            versions=apis.versions,
         )
 
     # ------------------------------------------------------------------ life

@@ -12,12 +12,11 @@ import datetime
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9 import response as metadata
 
-from raylog.actors.apis import fetch, produce
 from raylog.actors.replica_server import ReplicaServer
+from raylog.kafka.table import FETCH, METADATA, PRODUCE
 from raylog.types import Endpoint
 from raylog.wire.server import Request, Server
 
-METADATA = 3
 METADATA_VERSIONS = range(9, 10)
 NODE = 1
 NO_DELAY = datetime.timedelta(0)
@@ -31,10 +30,10 @@ class ReplicaServerWithSecondDoor(ReplicaServer):
     async def start(self) -> Endpoint:
         endpoint = await super().start()
         door = Server(
-            {produce.KEY: self._produce, fetch.KEY: self._fetch, METADATA: self._metadata},
+            {PRODUCE.key: self._produce, FETCH.key: self._fetch, METADATA.key: self._metadata},
             ordered=True,
             borrows_records=True,
-            versions={produce.KEY: produce.VERSIONS, fetch.KEY: fetch.VERSIONS, METADATA: METADATA_VERSIONS},
+            versions={PRODUCE.key: PRODUCE.versions, FETCH.key: FETCH.versions, METADATA.key: METADATA_VERSIONS},
         )
         self.second_door = await door.start()
         return endpoint

@@ -1,20 +1,11 @@
 """The controller's Kafka APIs: topics, the cluster, producer ids. Configs are in ``configs``, partitions' placement in ``operations``.
 
-=========================  ===  ========  ==================================================================
-API                        key  versions  notes
-=========================  ===  ========  ==================================================================
-Metadata                     3  4–12      nodes are server actors (``raylog.types``); never creates a topic
-CreateTopics                19  2–7       replies name what was created from version 5, ids from 7; answered when all
-                                          partitions have leaders, or REQUEST_TIMED_OUT after the request's timeout
-DeleteTopics                20  1–6       by name, by id from version 6
-InitProducerId              22  0–4       without a transactional id
-CreatePartitions            37  0–3       answered as CreateTopics is
-DescribeCluster             60  0–2       brokers by broker id, at their Broker actor's address; dead ones if
-                                          asked for (fenced, from version 2)
-=========================  ===  ========  ==================================================================
+Metadata's nodes are server actors (``raylog.types``), and it never creates a topic. CreateTopics and CreatePartitions are answered when all
+partitions have leaders, or REQUEST_TIMED_OUT after the request's timeout. DescribeCluster names brokers by broker id, at their Broker
+actor's address; dead ones if asked for (fenced, from version 2). InitProducerId is answered without a transactional id only.
 
-Each entry of ``APIS`` is (key, versions, to_request, to_entity). Requests become ``raylog.metadata.requests``; a ``Refused`` reply becomes
-that API's answer with the error on every item; ``to_request`` raises a KafkaError for what cannot be asked.
+Each entry of ``APIS`` turns a request into one of ``raylog.metadata.requests``, and its reply into the answer; ``to_request`` raises a
+KafkaError for what cannot be asked.
 """
 
 from __future__ import annotations
@@ -26,11 +17,11 @@ from kio.schema.errors import ErrorCode
 from raylog.actors.apis.api import Api, answer
 from raylog.actors.apis.entities import CODES, NO_DELAY, build, milliseconds
 from raylog.errors import error_for
+from raylog.kafka import table
 from raylog.metadata import requests
-from raylog.metadata.requests import ControllerReply, Refused
-from raylog.types import NO_LEADER, broker_of
+from raylog.metadata.requests import ControllerReply
+from raylog.types import broker_of
 
-ERROR_NONE = CODES[0]
 INVALID_REQUEST = ErrorCode.invalid_request.value
 TOPIC_DELETION_DISABLED = ErrorCode.topic_deletion_disabled.value
 MISMATCHED_ENDPOINT_TYPE = ErrorCode.mismatched_endpoint_type.value
@@ -38,8 +29,6 @@ UNSUPPORTED_ENDPOINT_TYPE = ErrorCode.unsupported_endpoint_type.value
 
 
 # ------------------------------------------------------------------ Metadata
-
-METADATA = 3
 
 
 def _metadata_request(body: Any, version: int) -> requests.Request:
@@ -51,14 +40,7 @@ def _metadata_request(body: Any, version: int) -> requests.Request:
 
 
 def _metadata_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = answer(METADATA, version)
-    if isinstance(reply, Refused):
-        asked = body.topics or ()
-        views = tuple(
-            requests.TopicView(topic.name, getattr(topic, "topic_id", None), CODES[reply.error].value)
-            for topic in asked
-        )
-        reply = requests.TopicsDescribed("", NO_LEADER, (), views)
+    cls, module = answer(table.METADATA, version)
     assert isinstance(reply, requests.TopicsDescribed), reply
     return build(
         cls,
@@ -102,8 +84,6 @@ def _metadata_topic(module: Any, topic: requests.TopicView) -> Any:
 
 # ------------------------------------------------------------------ topics
 
-CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
-
 
 def _create_topics_request(body: Any, version: int) -> requests.Request:
     topics = tuple(
@@ -120,11 +100,7 @@ def _create_topics_request(body: Any, version: int) -> requests.Request:
 
 
 def _create_topics_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = answer(CREATE_TOPICS, version)
-    if isinstance(reply, Refused):
-        reply = requests.TopicsCreated(
-            tuple(requests.TopicCreation(topic.name, reply.error, reply.message) for topic in body.topics)
-        )
+    cls, module = answer(table.CREATE_TOPICS, version)
     assert isinstance(reply, requests.TopicsCreated), reply
     topics = []
     for topic in reply.topics:
@@ -162,13 +138,7 @@ def _named(body: Any) -> requests.DeleteTopics:
 
 
 def _delete_topics_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = answer(DELETE_TOPICS, version)
-    if isinstance(reply, Refused):
-        asked = requests.DeleteTopics(tuple(body.topic_names)) if version < 6 else _named(body)
-        pairs = [(name, None) for name in asked.names] + [(None, each) for each in asked.topic_ids]
-        reply = requests.TopicsDeleted(
-            tuple(requests.TopicDeletion(name, topic_id, reply.error, reply.message) for name, topic_id in pairs)
-        )
+    cls, module = answer(table.DELETE_TOPICS, version)
     assert isinstance(reply, requests.TopicsDeleted), reply
     results = tuple(
         build(
@@ -201,11 +171,7 @@ def _create_partitions_request(body: Any, version: int) -> requests.Request:
 
 
 def _create_partitions_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = answer(CREATE_PARTITIONS, version)
-    if isinstance(reply, Refused):
-        reply = requests.PartitionsCreated(
-            tuple(requests.TopicOutcome(topic.name, reply.error, reply.message) for topic in body.topics)
-        )
+    cls, module = answer(table.CREATE_PARTITIONS, version)
     assert isinstance(reply, requests.PartitionsCreated), reply
     results = tuple(
         module.CreatePartitionsTopicResult(name=each.name, error_code=CODES[each.error], error_message=each.message)
@@ -216,7 +182,6 @@ def _create_partitions_entity(body: Any, reply: ControllerReply, version: int) -
 
 # ------------------------------------------------------------------ the cluster and producer ids
 
-DESCRIBE_CLUSTER, INIT_PRODUCER_ID = 60, 22
 NO_TRANSACTIONS = ErrorCode.transactional_id_authorization_failed
 """What a client is told that asks for its transaction coordinator: the one code that all clients take as final at this point.
 
@@ -241,11 +206,7 @@ def _describe_cluster_request(body: Any, version: int) -> requests.Request:
 
 
 def _describe_cluster_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = answer(DESCRIBE_CLUSTER, version)
-    error, message = ERROR_NONE, None
-    if isinstance(reply, Refused):
-        error, message = CODES[reply.error], reply.message
-        reply = requests.ClusterDescribed("", NO_LEADER, -1, ())
+    cls, module = answer(table.DESCRIBE_CLUSTER, version)
     assert isinstance(reply, requests.ClusterDescribed), reply
     wants_dead = version >= 2 and body.include_fenced_brokers
     brokers = tuple(
@@ -263,8 +224,8 @@ def _describe_cluster_entity(body: Any, reply: ControllerReply, version: int) ->
     return build(
         cls,
         throttle_time=NO_DELAY,
-        error_code=error,
-        error_message=message,
+        error_code=CODES[0],
+        error_message=None,
         endpoint_type=1,
         cluster_id=reply.cluster_id,
         controller_id=broker_of(reply.controller_node),
@@ -284,9 +245,7 @@ def _init_producer_id_request(body: Any, version: int) -> requests.Request:
 
 
 def _init_producer_id_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, _ = answer(INIT_PRODUCER_ID, version)
-    if isinstance(reply, Refused):
-        reply = requests.ProducerIdAssigned(reply.error)
+    cls, _ = answer(table.INIT_PRODUCER_ID, version)
     assert isinstance(reply, requests.ProducerIdAssigned), reply
     return cls(
         throttle_time=NO_DELAY,
@@ -297,10 +256,10 @@ def _init_producer_id_entity(body: Any, reply: ControllerReply, version: int) ->
 
 
 APIS = (
-    Api(METADATA, range(4, 13), _metadata_request, _metadata_entity),
-    Api(CREATE_TOPICS, range(2, 8), _create_topics_request, _create_topics_entity),
-    Api(DELETE_TOPICS, range(1, 7), _delete_topics_request, _delete_topics_entity),
-    Api(INIT_PRODUCER_ID, range(5), _init_producer_id_request, _init_producer_id_entity),
-    Api(CREATE_PARTITIONS, range(4), _create_partitions_request, _create_partitions_entity),
-    Api(DESCRIBE_CLUSTER, range(3), _describe_cluster_request, _describe_cluster_entity),
+    Api(table.METADATA, _metadata_request, _metadata_entity),
+    Api(table.CREATE_TOPICS, _create_topics_request, _create_topics_entity),
+    Api(table.DELETE_TOPICS, _delete_topics_request, _delete_topics_entity),
+    Api(table.INIT_PRODUCER_ID, _init_producer_id_request, _init_producer_id_entity),
+    Api(table.CREATE_PARTITIONS, _create_partitions_request, _create_partitions_entity),
+    Api(table.DESCRIBE_CLUSTER, _describe_cluster_request, _describe_cluster_entity),
 )

@@ -1,4 +1,4 @@
-"""What an API of the controller is: a key, the versions spoken, and the two translations."""
+"""How the controller answers an API: the two translations between Kafka's entities and the controller's requests and replies."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from raylog.actors.apis.entities import module_of, response_class
+from raylog.kafka.spec import ApiSpec
 from raylog.metadata import requests
 from raylog.metadata.requests import ControllerReply
 
 
 class Api(NamedTuple):
-    """``to_request`` may raise a KafkaError for what cannot be asked; ``to_entity`` answers a Refused with the error on every item."""
+    """``to_request`` may raise a KafkaError for what cannot be asked; ``to_entity`` is given a reply that is no Refused."""
 
-    key: int
-    versions: range
+    spec: ApiSpec
     to_request: Callable[[Any, int], requests.Request]
     to_entity: Callable[[Any, ControllerReply, int], Any]
 
 
-def answer(key: int, version: int) -> tuple[Any, Any]:
+def answer(spec: ApiSpec, version: int) -> tuple[Any, Any]:
     """The response class of an API and the module of the classes nested in it."""
-    cls = response_class(key, version)
+    cls = response_class(spec, version)
     return cls, module_of(cls)

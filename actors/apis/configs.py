@@ -1,15 +1,8 @@
 """The controller's Kafka APIs for configs of topics (2) and of brokers (4; the empty name: of all brokers).
 
-=========================  ===  ========  ==================================================================
-API                        key  versions  notes
-=========================  ===  ========  ==================================================================
-DescribeConfigs             32  1–4       synonyms in the order of precedence, types and meanings from version 3
-AlterConfigs                33  0–2       replaces all that is set of a resource
-IncrementalAlterConfigs     44  0–1       set, delete, append, subtract
-=========================  ===  ========  ==================================================================
-
-As in ``admin``: each entry of ``APIS`` is (key, versions, to_request, to_entity). Another type of resource is refused for that resource
-alone. Nothing here is sensitive.
+DescribeConfigs gives synonyms in the order of precedence, types and meanings from version 3. AlterConfigs replaces all that is set of a
+resource; IncrementalAlterConfigs sets, deletes, appends and subtracts. Another type of resource is refused for that resource alone.
+Nothing here is sensitive. As in ``admin``, each entry of ``APIS`` is two translations.
 """
 
 from __future__ import annotations
@@ -21,11 +14,12 @@ from kio.schema.errors import ErrorCode
 from raylog.actors.apis.api import Api, answer
 from raylog.actors.apis.entities import CODES, NO_DELAY, build
 from raylog.errors import error_for
+from raylog.kafka import table
+from raylog.kafka.spec import ApiSpec
 from raylog.metadata import requests
-from raylog.metadata.requests import ConfigChange, ConfigOperation, ControllerReply, Refused, ResourceType
+from raylog.metadata.requests import ConfigChange, ConfigOperation, ControllerReply, ResourceType
 
 INVALID_REQUEST = ErrorCode.invalid_request.value
-DESCRIBE_CONFIGS, ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 33, 44
 
 
 def _resource_type(number: int) -> ResourceType | int:
@@ -52,14 +46,7 @@ def _describe_request(body: Any, version: int) -> requests.Request:
 
 
 def _describe_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = answer(DESCRIBE_CONFIGS, version)
-    if isinstance(reply, Refused):
-        reply = requests.ConfigsDescribed(
-            tuple(
-                requests.ConfigDescription(each.resource_type, each.resource_name, reply.error, reply.message)
-                for each in body.resources
-            )
-        )
+    cls, module = answer(table.DESCRIBE_CONFIGS, version)
     assert isinstance(reply, requests.ConfigsDescribed), reply
     documented = version >= 3 and body.include_documentation
 
@@ -131,16 +118,9 @@ def _alteration(body: Any, change_of: Any, *, replaces: bool) -> requests.Reques
     )
 
 
-def _altered_entity(key: int) -> Any:
+def _altered_entity(spec: ApiSpec) -> Any:
     def entity(body: Any, reply: ControllerReply, version: int) -> Any:
-        cls, module = answer(key, version)
-        if isinstance(reply, Refused):
-            reply = requests.ConfigsAltered(
-                tuple(
-                    requests.ResourceOutcome(each.resource_type, each.resource_name, reply.error, reply.message)
-                    for each in body.resources
-                )
-            )
+        cls, module = answer(spec, version)
         assert isinstance(reply, requests.ConfigsAltered), reply
         results = tuple(
             module.AlterConfigsResourceResponse(
@@ -157,7 +137,7 @@ def _altered_entity(key: int) -> Any:
 
 
 APIS = (
-    Api(DESCRIBE_CONFIGS, range(1, 5), _describe_request, _describe_entity),
-    Api(ALTER_CONFIGS, range(3), _replacing_request, _altered_entity(ALTER_CONFIGS)),
-    Api(INCREMENTAL_ALTER_CONFIGS, range(2), _incremental_request, _altered_entity(INCREMENTAL_ALTER_CONFIGS)),
+    Api(table.DESCRIBE_CONFIGS, _describe_request, _describe_entity),
+    Api(table.ALTER_CONFIGS, _replacing_request, _altered_entity(table.ALTER_CONFIGS)),
+    Api(table.INCREMENTAL_ALTER_CONFIGS, _incremental_request, _altered_entity(table.INCREMENTAL_ALTER_CONFIGS)),
 )

@@ -1,4 +1,4 @@
-"""Access to kio's entity classes by API key and version, and the few conversions that all API modules need.
+"""Access to kio's entity classes by API and version, and the few conversions that all API modules need.
 
 Loading is lazy: kio's modules are one per version, and a process uses only a handful. Classes come back untyped on purpose: the
 field sets differ from version to version, and the API modules check ``fields_of`` where they do.
@@ -17,6 +17,7 @@ from typing import Any
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 
+from raylog.kafka.spec import ApiSpec
 from raylog.replication.awaited import stand_in_id
 from raylog.replication.events import LeaderHint
 
@@ -26,15 +27,15 @@ CODES: dict[int, ErrorCode] = {code.value: code for code in ErrorCode}
 
 
 @cache
-def response_class(api_key: int, version: int) -> Any:
+def response_class(spec: ApiSpec, version: int) -> Any:
     """kio's response class of that API and version."""
-    return load_response_schema(api_key, version)
+    return load_response_schema(spec.key, version)
 
 
 @cache
-def request_class(api_key: int, version: int) -> Any:
+def request_class(spec: ApiSpec, version: int) -> Any:
     """kio's request class of that API and version."""
-    return load_request_schema(api_key, version)
+    return load_request_schema(spec.key, version)
 
 
 @cache

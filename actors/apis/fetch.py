@@ -1,4 +1,4 @@
-"""Fetch (key 1), versions 4–18: by topic name up to 12, by topic id from 13.
+"""Fetch: by topic name up to version 12, by topic id from 13.
 
 Followers use version 17: it carries their broker id and their incarnation (``replica_epoch``, KIP-903) and is answered with a
 diverging epoch (KIP-595). Fetch sessions are not kept: every answer says session 0, which every client understands as "send the
@@ -22,11 +22,10 @@ from raylog.actors.apis.entities import (
     request_class,
     response_class,
 )
+from raylog.kafka.table import FETCH
 from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReceived, FetchReply, SendFetch
 from raylog.types import TopicIdPartition
 
-KEY = 1
-VERSIONS = range(4, 19)
 FOLLOWER_VERSION = 17
 SESSIONLESS = -1
 WANTS_ALL = 0  # in Kafka: "the full list, for a new session"
@@ -73,7 +72,7 @@ def entity(request: Any, reply: FetchReply, version: int) -> Any:
 
     Results come in the order of the request; a follower's leave out partitions of which it knows all.
     """
-    cls = response_class(KEY, version)
+    cls = response_class(FETCH, version)
     module = module_of(cls)
     has = fields_of(module.PartitionData)
     results = deque(reply.partitions)
@@ -127,7 +126,7 @@ def _partition(module: Any, has: frozenset[str], result: FetchPartitionResult) -
 
 def follower_request(fetch: SendFetch) -> Any:
     """A follower's fetch as the request that it sends to its leader."""
-    cls = request_class(KEY, FOLLOWER_VERSION)
+    cls = request_class(FETCH, FOLLOWER_VERSION)
     module = module_of(cls)
     topics: dict[Any, list[Any]] = {}
     for partition in fetch.partitions:

@@ -1,23 +1,12 @@
-"""The APIs of group coordinators, and where to find one.
+"""The APIs of group coordinators: what each asks of ``raylog.groups``, and how its answer is put together.
 
-=================  ===  ========  ==================================================================
-API                key  versions  behaviour
-=================  ===  ========  ==================================================================
-OffsetCommit         8  2–9       by topic name; versions 2–4 may say how long offsets are kept
-OffsetFetch          9  1–9       several groups from version 8; a null list means all that is committed
-FindCoordinator     10  0–4       of groups; of several from version 4. The controller's (``admin``), by node id
-JoinGroup           11  0–9       a member id is given first from version 4, assignment skipped from 9
-Heartbeat           12  0–4
-LeaveGroup          13  0–5       several members from version 3
-SyncGroup           14  0–5
-DescribeGroups      15  0–6       an unknown group is Dead, from version 6 GROUP_ID_NOT_FOUND
-ListGroups          16  0–5       the groups of one coordinator process
-DeleteGroups        42  0–2
-OffsetDelete        47  0
-=================  ===  ========  ==================================================================
+Offsets are committed by topic name; OffsetCommit up to version 4 may say how long they are kept. OffsetFetch names several groups from
+version 8 on, and a null list means all that is committed. JoinGroup gives a member its id first from version 4, and skips the assignment
+from 9. LeaveGroup names several members from version 3. DescribeGroups calls an unknown group Dead, from version 6 GROUP_ID_NOT_FOUND.
+ListGroups tells of the groups of one coordinator process.
 
-Version 0 of OffsetCommit and OffsetFetch went to ZooKeeper. Each entry of ``APIS`` turns a request into those of ``raylog.groups``, one for
-each group that it names (ListGroups: one, to be asked of each partition), and their answers, in that order, into the answer.
+Each entry of ``APIS`` turns a request into those of ``raylog.groups``, one for each group that it names (ListGroups: one, to be asked of
+each partition), and their answers, in that order, into the answer.
 """
 
 from __future__ import annotations
@@ -31,10 +20,10 @@ from raylog.actors.apis.api import answer
 from raylog.actors.apis.entities import CODES, NO_DELAY, build, milliseconds
 from raylog.groups import requests
 from raylog.groups.requests import GroupReply, Request
+from raylog.kafka import table
+from raylog.kafka.spec import ApiSpec
 from raylog.types import TopicPartition
 
-OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 11, 12, 13, 14
-DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE = 15, 16, 42, 47
 NO_OPERATIONS = -(1 << 31)
 NATIVE_HEARTBEAT_PARK_MS = 3_000
 GROUP_ID_NOT_FOUND = ErrorCode.group_id_not_found.value
@@ -49,8 +38,7 @@ class Caller(NamedTuple):
 
 
 class GroupApi(NamedTuple):
-    key: int
-    versions: range
+    spec: ApiSpec
     to_requests: Callable[[Any, int, Caller], list[Request]]
     to_entity: Callable[[Any, Sequence[GroupReply], int], Any]
 
@@ -85,7 +73,7 @@ def _join_request(body: Any, version: int, caller: Caller) -> list[Request]:
 def _join_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
     (reply,) = replies
     assert isinstance(reply, requests.JoinedGroup), reply
-    cls, module = answer(JOIN_GROUP, version)
+    cls, module = answer(table.JOIN_GROUP, version)
     return build(
         cls,
         throttle_time=NO_DELAY,
@@ -127,7 +115,7 @@ def _sync_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
     (reply,) = replies
     assert isinstance(reply, requests.SyncedGroup), reply
     return build(
-        answer(SYNC_GROUP, version)[0],
+        answer(table.SYNC_GROUP, version)[0],
         throttle_time=NO_DELAY,
         error_code=CODES[reply.error],
         protocol_type=reply.protocol_type,
@@ -148,7 +136,7 @@ def _heartbeat_request(body: Any, version: int, caller: Caller) -> list[Request]
 def _heartbeat_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
     (reply,) = replies
     assert isinstance(reply, requests.HeartbeatAnswer), reply
-    return build(answer(HEARTBEAT, version)[0], throttle_time=NO_DELAY, error_code=CODES[reply.error])
+    return build(answer(table.HEARTBEAT, version)[0], throttle_time=NO_DELAY, error_code=CODES[reply.error])
 
 
 def _leave_request(body: Any, version: int, caller: Caller) -> list[Request]:
@@ -162,7 +150,7 @@ def _leave_request(body: Any, version: int, caller: Caller) -> list[Request]:
 def _leave_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
     (reply,) = replies
     assert isinstance(reply, requests.LeftGroup), reply
-    cls, module = answer(LEAVE_GROUP, version)
+    cls, module = answer(table.LEAVE_GROUP, version)
     if version < 3:
         error = reply.error or next((each.error for each in reply.members), 0)
         return build(cls, throttle_time=NO_DELAY, error_code=CODES[error])
@@ -206,7 +194,7 @@ def _commit_request(body: Any, version: int, caller: Caller) -> list[Request]:
 def _commit_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
     (reply,) = replies
     assert isinstance(reply, requests.OffsetsCommitted), reply
-    cls, module = answer(OFFSET_COMMIT, version)
+    cls, module = answer(table.OFFSET_COMMIT, version)
     results = iter(reply.partitions)
     topics = tuple(
         module.OffsetCommitResponseTopic(
@@ -235,7 +223,7 @@ def _fetch_request(body: Any, version: int, caller: Caller) -> list[Request]:
 
 
 def _fetch_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
-    cls, module = answer(OFFSET_FETCH, version)
+    cls, module = answer(table.OFFSET_FETCH, version)
     if version < 8:
         (reply,) = replies
         assert isinstance(reply, requests.OffsetsFetched), reply
@@ -289,7 +277,7 @@ def _offset_delete_request(body: Any, version: int, caller: Caller) -> list[Requ
 def _offset_delete_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
     (reply,) = replies
     assert isinstance(reply, requests.OffsetsDeleted), reply
-    cls, module = answer(OFFSET_DELETE, version)
+    cls, module = answer(table.OFFSET_DELETE, version)
     by_topic: dict[str, list[Any]] = {}
     for each in reply.partitions:
         by_topic.setdefault(each.topic, []).append(
@@ -309,7 +297,7 @@ def _describe_request(body: Any, version: int, caller: Caller) -> list[Request]:
 
 
 def _describe_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
-    cls, module = answer(DESCRIBE_GROUPS, version)
+    cls, module = answer(table.DESCRIBE_GROUPS, version)
     groups = []
     for reply in replies:
         assert isinstance(reply, requests.GroupDescription), reply
@@ -348,7 +336,7 @@ def _list_request(body: Any, version: int, caller: Caller) -> list[Request]:
 
 def _list_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
     """Of the answers of all partitions: what there is, and an error if somebody is still loading."""
-    cls, module = answer(LIST_GROUPS, version)
+    cls, module = answer(table.LIST_GROUPS, version)
     error, groups = 0, []
     for reply in replies:
         assert isinstance(reply, requests.GroupsListed), reply
@@ -371,7 +359,7 @@ def _delete_request(body: Any, version: int, caller: Caller) -> list[Request]:
 
 
 def _delete_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
-    cls, module = answer(DELETE_GROUPS, version)
+    cls, module = answer(table.DELETE_GROUPS, version)
     results = []
     for group_id, reply in zip(body.groups_names, replies, strict=True):
         assert isinstance(reply, requests.GroupDeleted), reply
@@ -380,14 +368,14 @@ def _delete_entity(body: Any, replies: Sequence[GroupReply], version: int) -> An
 
 
 APIS = (
-    GroupApi(OFFSET_COMMIT, range(2, 10), _commit_request, _commit_entity),
-    GroupApi(OFFSET_FETCH, range(1, 10), _fetch_request, _fetch_entity),
-    GroupApi(JOIN_GROUP, range(10), _join_request, _join_entity),
-    GroupApi(HEARTBEAT, range(5), _heartbeat_request, _heartbeat_entity),
-    GroupApi(LEAVE_GROUP, range(6), _leave_request, _leave_entity),
-    GroupApi(SYNC_GROUP, range(6), _sync_request, _sync_entity),
-    GroupApi(DESCRIBE_GROUPS, range(7), _describe_request, _describe_entity),
-    GroupApi(LIST_GROUPS, range(6), _list_request, _list_entity),
-    GroupApi(DELETE_GROUPS, range(3), _delete_request, _delete_entity),
-    GroupApi(OFFSET_DELETE, range(1), _offset_delete_request, _offset_delete_entity),
+    GroupApi(table.OFFSET_COMMIT, _commit_request, _commit_entity),
+    GroupApi(table.OFFSET_FETCH, _fetch_request, _fetch_entity),
+    GroupApi(table.JOIN_GROUP, _join_request, _join_entity),
+    GroupApi(table.HEARTBEAT, _heartbeat_request, _heartbeat_entity),
+    GroupApi(table.LEAVE_GROUP, _leave_request, _leave_entity),
+    GroupApi(table.SYNC_GROUP, _sync_request, _sync_entity),
+    GroupApi(table.DESCRIBE_GROUPS, _describe_request, _describe_entity),
+    GroupApi(table.LIST_GROUPS, _list_request, _list_entity),
+    GroupApi(table.DELETE_GROUPS, _delete_request, _delete_entity),
+    GroupApi(table.OFFSET_DELETE, _offset_delete_request, _offset_delete_entity),
 )

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35), versions 1–5, at a process that holds replicas: how many bytes each of them has on its disk.
+"""DescribeLogDirs at a process that holds replicas: how many bytes each of them has on its disk.
 
 Kafka's broker answers for all its directories; here each process answers for what it holds, under the one directory that it has.
 """
@@ -10,16 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from raylog.actors.apis.entities import CODES, NO_DELAY, build, module_of, response_class
+from raylog.kafka.table import DESCRIBE_LOG_DIRS
 from raylog.replication.replica import Replica
 from raylog.types import TopicIdPartition
-
-KEY = 35
-VERSIONS = range(1, 6)
 
 
 def entity(request: Any, version: int, replicas: Mapping[TopicIdPartition, Replica], disk: str) -> Any:
     """The answer: of the topics and partitions that are asked for (None: of all) those that are held here and open."""
-    cls = response_class(KEY, version)
+    cls = response_class(DESCRIBE_LOG_DIRS, version)
     module = module_of(cls)
     wanted = None if request.topics is None else {(each.topic, n) for each in request.topics for n in each.partitions}
     found: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""ListOffsets (key 2, versions 1–11), OffsetForLeaderEpoch (key 23, versions 2–4), DeleteRecords (key 21, versions 0–2).
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords.
 
 The three requests that ask a leader about positions in its log, by topic name. ListOffsets' timestamps: −1 latest, −2 earliest, −3 the
 record with the largest timestamp (from version 7), −4 the earliest on the disk (from 8: the same as −2), −5 the last and −6 the next that
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.actors.apis.entities import CODES, NO_DELAY, TopicNames, milliseconds, module_of, response_class
+from raylog.kafka.table import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from raylog.replication.events import (
     DeleteRecordsPartition,
     DeleteRecordsReceived,
@@ -24,13 +25,7 @@ from raylog.replication.events import (
 from raylog.replication.replica import UNKNOWN_SPECIAL
 from raylog.types import TopicIdPartition
 
-LIST_OFFSETS = 2
-LIST_OFFSETS_VERSIONS = range(1, 12)
 _SPECIAL_SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}  # version
-OFFSET_FOR_LEADER_EPOCH = 23
-OFFSET_FOR_LEADER_EPOCH_VERSIONS = range(2, 5)
-DELETE_RECORDS = 21
-DELETE_RECORDS_VERSIONS = range(3)
 
 
 def list_offsets_event(request: Any, token: int, names: TopicNames, version: int) -> ListOffsetsReceived:

@@ -1,15 +1,8 @@
 """The controller's Kafka APIs for operating partitions and brokers.
 
-===========================  ===  ========  ================================================================
-API                          key  versions  notes
-===========================  ===  ========  ================================================================
-ElectLeaders                  43  0–2       preferred and, from version 1, unclean
-AlterPartitionReassignments   45  0–1       null replicas cancel; a number of replicas to keep from version 1
-ListPartitionReassignments    46  0
-UnregisterBroker              64  0         refused while the broker holds replicas
-===========================  ===  ========  ================================================================
-
-As in ``admin``: each entry of ``APIS`` is (key, versions, to_request, to_entity). Replicas are named by broker id.
+ElectLeaders elects the preferred and, from version 1, an unclean leader. AlterPartitionReassignments cancels where there are null
+replicas, and keeps the number of replicas if that is asked, from version 1. UnregisterBroker is refused while the broker holds replicas.
+As in ``admin``, each entry of ``APIS`` is two translations. Replicas are named by broker id.
 """
 
 from __future__ import annotations
@@ -21,14 +14,13 @@ from kio.schema.errors import ErrorCode
 from raylog.actors.apis.api import Api, answer
 from raylog.actors.apis.entities import CODES, NO_DELAY, build
 from raylog.errors import error_for
+from raylog.kafka import table
 from raylog.metadata import requests
-from raylog.metadata.requests import ControllerReply, ElectionType, Refused
+from raylog.metadata.requests import ControllerReply, ElectionType
 
 INVALID_REQUEST = ErrorCode.invalid_request.value
 
 # ------------------------------------------------------------------ ElectLeaders
-
-ELECT_LEADERS = 43
 
 
 def _elect_leaders_request(body: Any, version: int) -> requests.Request:
@@ -41,17 +33,7 @@ def _elect_leaders_request(body: Any, version: int) -> requests.Request:
 
 
 def _elect_leaders_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = answer(ELECT_LEADERS, version)
-    error = CODES[0]
-    if isinstance(reply, Refused):
-        error = CODES[reply.error]
-        reply = requests.LeadersElected(
-            tuple(
-                requests.PartitionOutcome(each.topic, number, error.value, reply.message)
-                for each in body.topic_partitions or ()
-                for number in each.partitions
-            )
-        )
+    cls, module = answer(table.ELECT_LEADERS, version)
     assert isinstance(reply, requests.LeadersElected), reply
     topics: dict[str, list[Any]] = {}
     for outcome in reply.partitions:
@@ -64,12 +46,10 @@ def _elect_leaders_entity(body: Any, reply: ControllerReply, version: int) -> An
         module.ReplicaElectionResult(topic=topic, partition_result=tuple(partitions))
         for topic, partitions in topics.items()
     )
-    return build(cls, throttle_time=NO_DELAY, error_code=error, replica_election_results=results)
+    return build(cls, throttle_time=NO_DELAY, error_code=CODES[0], replica_election_results=results)
 
 
 # ------------------------------------------------------------------ reassignments
-
-ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS = 45, 46
 
 
 def _alter_reassignments_request(body: Any, version: int) -> requests.Request:
@@ -84,22 +64,14 @@ def _alter_reassignments_request(body: Any, version: int) -> requests.Request:
 
 
 def _alter_reassignments_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = answer(ALTER_REASSIGNMENTS, version)
-    error, message = CODES[0], None
+    cls, module = answer(table.ALTER_PARTITION_REASSIGNMENTS, version)
     outcomes: dict[tuple[str, int], list[requests.PartitionOutcome]] = {}
-    if isinstance(reply, Refused):
-        error, message = CODES[reply.error], reply.message
-    else:
-        assert isinstance(reply, requests.ReassignmentsAltered), reply
-        for outcome in reply.partitions:
-            outcomes.setdefault((outcome.topic, outcome.partition), []).append(outcome)
+    assert isinstance(reply, requests.ReassignmentsAltered), reply
+    for outcome in reply.partitions:
+        outcomes.setdefault((outcome.topic, outcome.partition), []).append(outcome)
 
     def result(topic: str, partition: int) -> Any:
-        found = (
-            outcomes[topic, partition].pop(0)
-            if outcomes
-            else requests.PartitionOutcome(topic, partition, error.value, message)
-        )
+        found = outcomes[topic, partition].pop(0)
         return module.ReassignablePartitionResponse(
             partition_index=partition, error_code=CODES[found.error], error_message=found.message
         )
@@ -114,8 +86,8 @@ def _alter_reassignments_entity(body: Any, reply: ControllerReply, version: int)
         cls,
         throttle_time=NO_DELAY,
         allow_replication_factor_change=version < 1 or body.allow_replication_factor_change,
-        error_code=error,
-        error_message=message,
+        error_code=CODES[0],
+        error_message=None,
         responses=responses,
     )
 
@@ -129,11 +101,7 @@ def _list_reassignments_request(body: Any, version: int) -> requests.Request:
 
 
 def _list_reassignments_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, module = answer(LIST_REASSIGNMENTS, version)
-    error, message = CODES[0], None
-    if isinstance(reply, Refused):
-        error, message = CODES[reply.error], reply.message
-        reply = requests.ReassignmentsListed(())
+    cls, module = answer(table.LIST_PARTITION_REASSIGNMENTS, version)
     assert isinstance(reply, requests.ReassignmentsListed), reply
     topics: dict[str, list[Any]] = {}
     for each in reply.partitions:
@@ -148,12 +116,10 @@ def _list_reassignments_entity(body: Any, reply: ControllerReply, version: int) 
     ongoing = tuple(
         module.OngoingTopicReassignment(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()
     )
-    return cls(throttle_time=NO_DELAY, error_code=error, error_message=message, topics=ongoing)
+    return cls(throttle_time=NO_DELAY, error_code=CODES[0], error_message=None, topics=ongoing)
 
 
 # ------------------------------------------------------------------ UnregisterBroker
-
-UNREGISTER_BROKER = 64
 
 
 def _unregister_broker_request(body: Any, version: int) -> requests.Request:
@@ -161,14 +127,14 @@ def _unregister_broker_request(body: Any, version: int) -> requests.Request:
 
 
 def _unregister_broker_entity(body: Any, reply: ControllerReply, version: int) -> Any:
-    cls, _ = answer(UNREGISTER_BROKER, version)
-    assert isinstance(reply, requests.BrokerUnregistration | Refused), reply
+    cls, _ = answer(table.UNREGISTER_BROKER, version)
+    assert isinstance(reply, requests.BrokerUnregistration), reply
     return cls(throttle_time=NO_DELAY, error_code=CODES[reply.error], error_message=reply.message)
 
 
 APIS = (
-    Api(ELECT_LEADERS, range(3), _elect_leaders_request, _elect_leaders_entity),
-    Api(ALTER_REASSIGNMENTS, range(2), _alter_reassignments_request, _alter_reassignments_entity),
-    Api(LIST_REASSIGNMENTS, range(1), _list_reassignments_request, _list_reassignments_entity),
-    Api(UNREGISTER_BROKER, range(1), _unregister_broker_request, _unregister_broker_entity),
+    Api(table.ELECT_LEADERS, _elect_leaders_request, _elect_leaders_entity),
+    Api(table.ALTER_PARTITION_REASSIGNMENTS, _alter_reassignments_request, _alter_reassignments_entity),
+    Api(table.LIST_PARTITION_REASSIGNMENTS, _list_reassignments_request, _list_reassignments_entity),
+    Api(table.UNREGISTER_BROKER, _unregister_broker_request, _unregister_broker_entity),
 )

@@ -1,6 +1,6 @@
-"""Produce (key 0), versions 3–13: by topic name up to 12, by topic id from 13; record batches v2 only.
+"""Produce: by topic name up to version 12, by topic id from 13; record batches v2 only.
 
-Older versions carry message sets v0/v1, which nobody writes any more: UNSUPPORTED_VERSION. Version 10 adds KIP-951's leader hints.
+Version 10 adds KIP-951's leader hints.
 From version 8 on an answer names the records for which a batch is refused (KIP-467). With acks 0 the client expects no answer, and
 gets none.
 """
@@ -20,11 +20,9 @@ from raylog.actors.apis.entities import (
     module_of,
     response_class,
 )
+from raylog.kafka.table import PRODUCE
 from raylog.replication.events import ProducePartition, ProducePartitionResult, ProduceReceived, ProduceReply
 from raylog.types import TopicIdPartition
-
-KEY = 0
-VERSIONS = range(3, 14)
 
 
 def event(request: Any, token: int, names: TopicNames) -> ProduceReceived:
@@ -39,7 +37,7 @@ def event(request: Any, token: int, names: TopicNames) -> ProduceReceived:
 
 def entity(request: Any, reply: ProduceReply, version: int) -> Any:
     """The machine's reply as this version's answer. Results come in the order of the request."""
-    cls = response_class(KEY, version)
+    cls = response_class(PRODUCE, version)
     module = module_of(cls)
     has = fields_of(module.PartitionProduceResponse)
     results = iter(reply.partitions)

@@ -1,4 +1,4 @@
-"""DescribeProducers (61), version 0, at a process that holds replicas: what the leader's log remembers of its producers.
+"""DescribeProducers at a process that holds replicas: what the leader's log remembers of its producers.
 
 A partition that is not led here is NOT_LEADER_OR_FOLLOWER, one that is not here UNKNOWN_TOPIC_OR_PARTITION; both are for the asker to find.
 """
@@ -11,18 +11,16 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis.entities import CODES, NO_DELAY, TopicNames, module_of, response_class
+from raylog.kafka.table import DESCRIBE_PRODUCERS
 from raylog.log.producers import ProducerState
 from raylog.replication.replica import Replica
 from raylog.types import TopicIdPartition
-
-KEY = 61
-VERSIONS = range(1)
 
 _NO_TRANSACTION = -1
 
 
 def entity(request: Any, version: int, replicas: Mapping[TopicIdPartition, Replica], names: TopicNames) -> Any:
-    cls = response_class(KEY, version)
+    cls = response_class(DESCRIBE_PRODUCERS, version)
     module = module_of(cls)
 
     def answer(topic: Any, partition: int) -> Any:

@@ -1,4 +1,4 @@
-"""DescribeQuorum (55), versions 0–2, at a controller: the voters and observers of ``__cluster_metadata-0`` and how far each is.
+"""DescribeQuorum at a controller: the voters and observers of ``__cluster_metadata-0`` and how far each is.
 
 Only the active controller knows; another one answers NOT_LEADER_OR_FOLLOWER. Members are named by the broker on whose disk they are. The
 addresses of version 2 are those of the controllers' own listeners, inside the cluster.
@@ -11,20 +11,27 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis.entities import build, module_of, response_class
+from raylog.kafka.refusal import refusal
+from raylog.kafka.table import DESCRIBE_QUORUM
 from raylog.placement.disks import decode_id
 from raylog.types import Endpoint
 
-KEY = 55
-VERSIONS = range(3)
 TOPIC = "__cluster_metadata"
 LISTENER = "CONTROLLER"
 
 
 def entity(request: Any, version: int, quorum: dict[str, Any]) -> Any:
     """``quorum`` as ``quorum_status`` gives it."""
-    cls = response_class(KEY, version)
+    if not quorum["told_by"]["is_active"]:
+        return refusal(
+            DESCRIBE_QUORUM,
+            version,
+            request,
+            ErrorCode.not_leader_or_follower,
+            "this controller is not the active one",
+        )
+    cls = response_class(DESCRIBE_QUORUM, version)
     module = module_of(cls)
-    is_active = quorum["told_by"]["is_active"]
 
     def members(which: str) -> tuple[Any, ...]:
         return tuple(
@@ -40,9 +47,7 @@ def entity(request: Any, version: int, quorum: dict[str, Any]) -> Any:
         )
 
     def partition(topic: Any, index: int) -> Any:
-        if not is_active:
-            error, why = ErrorCode.not_leader_or_follower, "this controller is not the active one"
-        elif (topic.topic_name, index) != (TOPIC, 0):
+        if (topic.topic_name, index) != (TOPIC, 0):
             error, why = ErrorCode.unknown_topic_or_partition, f"the quorum's log is {TOPIC}-0"
         else:
             error, why = ErrorCode.none, None
@@ -68,10 +73,10 @@ def entity(request: Any, version: int, quorum: dict[str, Any]) -> Any:
     )
     return build(
         cls,
-        error_code=ErrorCode.none if is_active else ErrorCode.not_leader_or_follower,
-        error_message=None if is_active else "this controller is not the active one",
+        error_code=ErrorCode.none,
+        error_message=None,
         topics=topics,
-        nodes=_nodes(module, quorum) if version >= 2 and is_active else (),
+        nodes=_nodes(module, quorum) if version >= 2 else (),
     )
 
 

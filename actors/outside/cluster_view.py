@@ -1,4 +1,4 @@
-"""What Metadata and DescribeCluster say outside: brokers instead of processes, and of each only its Broker's listener.
+"""What Metadata, DescribeTopicPartitions and DescribeCluster say outside: brokers instead of processes, and each one's listener alone.
 
 Pure functions of the Broker's copy of the image. What a broker leads whose own listener is away has another broker for its leader
 outside, which forwards (``places``): so the leader of a partition need not be one of its replicas. The lists of replicas say what is.
@@ -7,6 +7,7 @@ A partition that nobody has led yet is shown with the leader that it will get: c
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -16,20 +17,20 @@ from kio.schema.errors import ErrorCode
 from raylog.actors.apis.api import answer
 from raylog.actors.apis.entities import NO_DELAY, build
 from raylog.actors.outside.places import Places
+from raylog.kafka.refusal import refusal
+from raylog.kafka.table import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
 from raylog.metadata import new_partitions
 from raylog.metadata.image import Topic
 from raylog.metadata.records import PartitionState
 from raylog.metadata.topic_decisions import INTERNAL_TOPICS
 from raylog.types import NO_LEADER
 
-METADATA, DESCRIBE_CLUSTER = 3, 60
-METADATA_VERSIONS = range(14)
-DESCRIBE_CLUSTER_VERSIONS = range(3)
 NOT_ASKED = -(1 << 31)  # operations that are authorised, of who did not ask for them
 TOPIC_OPERATIONS = sum(
     1 << each for each in (3, 4, 5, 6, 7, 8, 10, 11)
 )  # all that Kafka has: nobody is refused any here
 CLUSTER_OPERATIONS = sum(1 << each for each in (5, 7, 8, 9, 10, 11, 12))
+PARTITIONS_MAX = 2_000  # in one page of DescribeTopicPartitions (Kafka's max.request.partition.size.limit)
 BROKERS = 1  # the kind of endpoints that there are outside
 
 
@@ -102,7 +103,8 @@ def _topic(
         **values,
         is_internal=values["name"] in INTERNAL_TOPICS,
         partitions=tuple(
-            _partition(places, module, number, state) for number, state in sorted(topic.partitions.items())
+            _partition(places, module.MetadataResponsePartition, number, state)
+            for number, state in sorted(topic.partitions.items())
         )
         if topic is not None
         else (),
@@ -110,7 +112,7 @@ def _topic(
     )
 
 
-def _partition(places: Places, module: Any, number: int, state: PartitionState) -> Any:
+def _partition(places: Places, cls: Any, number: int, state: PartitionState) -> Any:
     def is_alive(node: int) -> bool:
         actor = places.image.actors.get(node)
         return actor is not None and actor.alive
@@ -118,8 +120,9 @@ def _partition(places: Places, module: Any, number: int, state: PartitionState) 
     leader = new_partitions.leader_or_next(places.image, state)
     serves = new_partitions.is_new(state) or is_alive(state.node_of(leader))
     leader = places.door_of(leader) if serves else NO_LEADER
+    no_elr = state.isr or state.last_known_leader == NO_LEADER
     return build(
-        module.MetadataResponsePartition,
+        cls,
         error_code=ErrorCode.none if leader != NO_LEADER else ErrorCode.leader_not_available,
         partition_index=number,
         leader_id=leader,
@@ -127,6 +130,52 @@ def _partition(places: Places, module: Any, number: int, state: PartitionState) 
         replica_nodes=state.brokers,
         isr_nodes=state.isr,
         offline_replicas=tuple(slot.broker_id for slot in state.replicas if not is_alive(slot.node_id)),
+        eligible_leader_replicas=state.elr,
+        last_known_elr=() if no_elr else (state.last_known_leader,),
+    )
+
+
+def describe_topic_partitions(places: Places, body: Any, version: int) -> Any:
+    """The answer to a DescribeTopicPartitions request (KIP-966): topics by name, page by page; without names, of all topics.
+
+    A page that is full says where the next one begins. It begins at the cursor's topic, which has to be asked for, and partition.
+    """
+    cls, module = answer(DESCRIBE_TOPIC_PARTITIONS, version)
+    first, start = ("", 0) if body.cursor is None else (body.cursor.topic_name, body.cursor.partition_index)
+    asks_for_some = {topic.name for topic in body.topics}
+    if start < 0 or (asks_for_some and first and first not in asks_for_some):
+        wrong = f"the cursor {first!r}, {start} is none of the topics that are asked for, or of no partition"
+        return refusal(DESCRIBE_TOPIC_PARTITIONS, version, body, ErrorCode.invalid_request, wrong)
+    left = max(1, min(body.response_partition_limit, PARTITIONS_MAX))
+    topics: list[Any] = []
+    following: tuple[str, int] | None = None
+    for name in sorted(each for each in asks_for_some or places.image.topic_ids if each >= first):
+        if not left:
+            following = (name, 0)
+            break
+        topic = places.image.topic_named(name)
+        begin = start if name == first else 0
+        numbers = [number for number in sorted(topic.partitions) if number >= begin] if topic is not None else []
+        topics.append(_described(places, module, name, topic, numbers[:left]))
+        if len(numbers) > left:
+            following = (name, numbers[left])
+            break
+        left -= len(numbers)
+    cursor = None if following is None else module.Cursor(topic_name=following[0], partition_index=following[1])
+    return cls(throttle_time=NO_DELAY, topics=tuple(topics), next_cursor=cursor)
+
+
+def _described(places: Places, module: Any, name: str, topic: Topic | None, numbers: list[int]) -> Any:
+    kind = module.DescribeTopicPartitionsResponsePartition
+    parts = [_partition(places, kind, number, topic.partitions[number]) for number in numbers] if topic else []
+    return module.DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.none if topic is not None else ErrorCode.unknown_topic_or_partition,
+        name=name,
+        topic_id=topic.topic_id if topic is not None else None,
+        is_internal=name in INTERNAL_TOPICS,
+        # As in Apache Kafka a leader that is away is no error here.
+        partitions=tuple(dataclasses.replace(each, error_code=ErrorCode.none) for each in parts),
+        topic_authorized_operations=TOPIC_OPERATIONS if topic is not None else NOT_ASKED,
     )
 
 

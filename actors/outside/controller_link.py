@@ -2,8 +2,8 @@
 
 The Broker's control session knows where the active controller listens (``find``). A request waits while there is none, and is sent again
 where the connection broke or the controller was none any more, as Kafka's brokers do, until ``TIMEOUT_MS`` have passed, or a little more
-than the request's own timeout if that is longer: then it is answered by REQUEST_TIMED_OUT on every item. A client that is gone is
-not forwarded for.
+than the request's own timeout if that is longer: then it is answered by REQUEST_TIMED_OUT. A client that is gone is not
+forwarded for.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis.api import Api
-from raylog.actors.apis.entities import NO_DELAY, build, milliseconds, response_class
+from raylog.actors.apis.entities import NO_DELAY, milliseconds
 from raylog.errors import RaylogError
 from raylog.kafka.context import RequestContext
-from raylog.metadata.requests import Refused
+from raylog.kafka.refusal import is_not_controller, refusal
+from raylog.kafka.spec import ApiSpec
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
@@ -31,29 +31,7 @@ TIMEOUT_MS = 30_000
 SLACK_MS = 2_000  # the controller answers by the request's own timeout; this is how much later it may arrive
 RETRY_S = 0.05
 OPEN_TIMEOUT_MS = 2_000
-NOT_CONTROLLER = ErrorCode.not_controller
-
-
-TimedOut = Callable[[Any, int], Any]
-"""Makes the answer of an API, to a request of a version, where no controller has answered."""
-
-
-def timed_out(api: Api) -> TimedOut:
-    """Of an API whose answers have a place for the error on every item."""
-    refused = Refused(ErrorCode.request_timed_out, "no controller has answered: it may have been done")
-    return lambda body, version: api.to_entity(body, refused, version)
-
-
-def timed_out_as_a_whole(key: int) -> TimedOut:
-    """Of an API whose answers have one error for everything."""
-    return lambda body, version: build(
-        response_class(key, version),
-        error_code=ErrorCode.request_timed_out,
-        error_message="no controller has answered",
-        topics=(),
-        nodes=(),
-        throttle_time=NO_DELAY,
-    )
+NO_ANSWER = "no controller has answered: it may have been done"
 
 
 class ControllerLink:
@@ -70,12 +48,14 @@ class ControllerLink:
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
 
-    def forward(self, timed_out: TimedOut) -> Callable[[Request], Any]:
+    def forward(self, spec: ApiSpec) -> Callable[[Request], Any]:
         """The handler of an API that the controller answers."""
 
         async def handle(request: Request) -> Any:
             reply = await self.ask(request.body, context=request.context, is_wanted=lambda: request.is_open)
-            return reply if reply is not None else timed_out(request.body, request.version)
+            if reply is not None:
+                return reply
+            return refusal(spec, request.version, request.body, ErrorCode.request_timed_out, NO_ANSWER)
 
         return handle
 
@@ -94,7 +74,7 @@ class ControllerLink:
                 connection = await self._connected()
                 if connection is not None:
                     reply = await connection.request(entity, timeout_ms=left_s * 1_000, context=context)
-                    if not _is_turned_away(reply):
+                    if not is_not_controller(reply):
                         return reply
                     connection.close()
             except RaylogError as error:
@@ -123,13 +103,3 @@ class ControllerLink:
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
-
-
-def _is_turned_away(reply: Any) -> bool:
-    """Whether the answer is that of a controller that is not the active one: NOT_CONTROLLER, wherever this API says it."""
-    if getattr(reply, "error_code", None) is NOT_CONTROLLER:
-        return True
-    for name in ("topics", "results", "responses"):
-        for each in getattr(reply, name, None) or ():
-            return getattr(each, "error_code", None) is NOT_CONTROLLER
-    return False

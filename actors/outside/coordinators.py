@@ -17,31 +17,25 @@ hung up: a member that is gone falls out by its session timeout, as in Kafka.
 from __future__ import annotations
 
 import dataclasses
-import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import groups as apis
 from raylog.actors.apis.admin import NO_TRANSACTIONS, NO_TRANSACTIONS_MESSAGE
 from raylog.actors.apis.api import answer
 from raylog.actors.apis.entities import NO_DELAY, build
-from raylog.actors.apis.groups import Caller, GroupApi
 from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import Places
 from raylog.actors.outside.topic_creation import TopicCreation
-from raylog.groups.context import GroupConfig
-from raylog.groups.coordinator import Coordinator
-from raylog.groups.events import Reply, RequestReceived
 from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
-from raylog.groups.requests import OffsetsCommitted
+from raylog.kafka import table
+from raylog.kafka.refusal import refusal
+from raylog.kafka.spec import ApiSpec, GroupSplit
 from raylog.types import NO_LEADER
 from raylog.wire.server import Handler, Request
 
-FIND_COORDINATOR = 10
-FIND_COORDINATOR_VERSIONS = range(7)
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 TIMEOUT_MS = 30_000
 FIRST_LEADERS_MS = (
@@ -49,23 +43,7 @@ FIRST_LEADERS_MS = (
 )
 UNKNOWN_TOPIC_MS = 1_000  # how long who has found a coordinator waits for this Broker to hear of ``__consumer_offsets``
 PATIENCE_MS = float("inf")  # of requests that wait for others: the end of the process's connection ends them
-WAITING = (apis.JOIN_GROUP, apis.SYNC_GROUP)
-
-
-class _Lists(NamedTuple):
-    """The fields of an API that names several groups, in the request and in the answer."""
-
-    asked: str
-    found: str
-    id_of: Callable[[Any], str]
-    first_version: int = 0
-
-
-_LISTS = {
-    apis.DESCRIBE_GROUPS: _Lists("groups", "groups", str),
-    apis.DELETE_GROUPS: _Lists("groups_names", "results", str),
-    apis.OFFSET_FETCH: _Lists("groups", "groups", lambda group: str(group.group_id), 8),
-}
+WAITING = (table.JOIN_GROUP, table.SYNC_GROUP)
 
 
 class _OffsetsTopic:
@@ -78,18 +56,12 @@ class Coordinators:
         self._places = places
         self._owners = owners
         self._creation = creation
-        self._nobody = Coordinator(
-            GroupConfig(), new_uuid=uuid.uuid4
-        )  # it leads nothing, and says so in each API's words
 
-    def handlers(self) -> dict[int, Handler]:
-        found: dict[int, Handler] = {api.key: self._handler(api) for api in apis.APIS}
-        found[apis.LIST_GROUPS] = self._list_groups
-        found[FIND_COORDINATOR] = self._find
+    def handlers(self) -> dict[ApiSpec, Handler]:
+        found: dict[ApiSpec, Handler] = {spec: self._handler(spec) for spec in table.OF_GROUPS}
+        found[table.LIST_GROUPS] = self._list_groups
+        found[table.FIND_COORDINATOR] = self._find
         return found
-
-    def versions(self) -> dict[int, range]:
-        return {FIND_COORDINATOR: FIND_COORDINATOR_VERSIONS, **{api.key: api.versions for api in apis.APIS}}
 
     # ------------------------------------------------------------------ where they are
 
@@ -115,7 +87,7 @@ class Coordinators:
         return any(self._places.is_new(OFFSETS_TOPIC, partition_for(key)) for key in keys)
 
     def _found(self, body: Any, version: int) -> Any:
-        cls, module = answer(FIND_COORDINATOR, version)
+        cls, module = answer(table.FIND_COORDINATOR, version)
         key_type = getattr(body, "key_type", GROUP_KEY)
         if version >= 4:
             each = tuple(
@@ -150,12 +122,12 @@ class Coordinators:
         found = self._places.leader(_OffsetsTopic, partition_for(group_id))
         return found if isinstance(found, Owner) else None
 
-    def _handler(self, api: GroupApi) -> Handler:
-        lists = _LISTS.get(api.key)
+    def _handler(self, spec: ApiSpec) -> Handler:
+        split = spec.groups
 
         def handle(request: Request) -> None:
-            names_several = lists is not None and request.version >= lists.first_version
-            asked = map(lists.id_of, getattr(request.body, lists.asked)) if names_several and lists else ()
+            names_several = split is not None and request.version >= split.first_version
+            asked = map(split.id_of, getattr(request.body, split.asked)) if names_several and split else ()
             partitions = {partition_for(each) for each in (asked if names_several else (request.body.group_id,))}
             if any(map(self._is_awaited, partitions)):
                 wait_ms = FIRST_LEADERS_MS if self._is_there() else UNKNOWN_TOPIC_MS
@@ -166,10 +138,10 @@ class Coordinators:
                 ask(request)
 
         def ask(request: Request) -> None:
-            if lists is not None and request.version >= lists.first_version:
-                _Split(self, api, lists, request).begin()
+            if split is not None and request.version >= split.first_version:
+                _Split(self, spec, split, request).begin()
             else:
-                self._pass_on(api, request)
+                self._pass_on(spec, request)
 
         return handle
 
@@ -183,23 +155,23 @@ class Coordinators:
         is_new = self._places.is_new(OFFSETS_TOPIC, number)
         return is_new and not isinstance(self._places.leader(_OffsetsTopic, number), Owner)
 
-    def _pass_on(self, api: GroupApi, request: Request) -> None:
+    def _pass_on(self, spec: ApiSpec, request: Request) -> None:
         body, version = request.body, request.version
         finish: Callable[[Any], Any] = _as_it_is
-        if api.key == apis.OFFSET_COMMIT:
+        if spec is table.OFFSET_COMMIT:
             body, finish = self._known(body, version)
             if not body.topics and request.body.topics:
-                request.reply(finish(api.to_entity(body, [OffsetsCommitted(())], version)))
+                request.reply(finish(refusal(spec, version, body, ErrorCode.none)))
                 return
         owner = self.owner(body.group_id)
         if owner is None:
-            request.reply(finish(self.refusal(api, body, version)))
+            request.reply(finish(_turned_away(spec, version, body)))
             return
 
         def replied(reply: Any, error: Exception | None) -> None:
-            request.reply(finish(self.refusal(api, body, version) if error is not None else reply))
+            request.reply(finish(_turned_away(spec, version, body) if error is not None else reply))
 
-        self.ask(api, owner, body, request, replied)
+        self.ask(spec, owner, body, request, replied)
 
     def _known(self, body: Any, version: int) -> tuple[Any, Callable[[Any], Any]]:
         """An OffsetCommit without the partitions that do not exist, and what puts them into its answer as unknown."""
@@ -220,7 +192,7 @@ class Coordinators:
                 kept.append(dataclasses.replace(topic, partitions=partitions))
 
         def finish(reply: Any) -> Any:
-            _, module = answer(apis.OFFSET_COMMIT, version)
+            _, module = answer(table.OFFSET_COMMIT, version)
             found = iter([each for topic in reply.topics for each in topic.partitions])
             topics = tuple(
                 module.OffsetCommitResponseTopic(
@@ -242,24 +214,15 @@ class Coordinators:
 
     def ask(
         self,
-        api: GroupApi,
+        spec: ApiSpec,
         owner: Owner,
         body: Any,
         request: Request,
         on_reply: Callable[[Any, Exception | None], None],
     ) -> None:
         """Ask one process, in the name of the request's client."""
-        timeout_ms = PATIENCE_MS if api.key in WAITING else TIMEOUT_MS
+        timeout_ms = PATIENCE_MS if spec in WAITING else TIMEOUT_MS
         self._owners.call(owner, body, on_reply, timeout_ms=timeout_ms, context=request.context)
-
-    def refusal(self, api: GroupApi, body: Any, version: int) -> Any:
-        """NOT_COORDINATOR, in that API's words."""
-        replies = []
-        for asked in api.to_requests(body, version, Caller("", "", None)):
-            (effect,) = self._nobody.handle(RequestReceived(0, asked), 0, 0)
-            assert isinstance(effect, Reply), effect
-            replies.append(effect.reply)
-        return api.to_entity(body, replies, version)
 
     # ------------------------------------------------------------------ all groups of this broker
 
@@ -269,20 +232,24 @@ class Coordinators:
             self._places.leader(_OffsetsTopic, number) for number in (topic.partitions if topic is not None else ())
         ]
         owners = sorted({each for each in leaders if isinstance(each, Owner)}, key=lambda owner: owner.node_id)
-        api = next(each for each in apis.APIS if each.key == apis.LIST_GROUPS)
         replies: list[Any] = []
 
+        def listed(error: ErrorCode) -> Any:
+            return refusal(table.LIST_GROUPS, request.version, request.body, error)
+
         def replied(reply: Any, error: Exception | None) -> None:
-            nothing = api.to_entity(request.body, (), request.version)
-            unavailable = dataclasses.replace(nothing, error_code=ErrorCode.coordinator_not_available)
-            replies.append(unavailable if error is not None else reply)
+            replies.append(listed(ErrorCode.coordinator_not_available) if error is not None else reply)
             if len(replies) == len(owners):
                 request.reply(_together(replies))
 
         if not owners:
-            request.reply(api.to_entity(request.body, (), request.version))
+            request.reply(listed(ErrorCode.none))
         for owner in owners:
-            self.ask(api, owner, request.body, request, replied)
+            self.ask(table.LIST_GROUPS, owner, request.body, request, replied)
+
+
+def _turned_away(spec: ApiSpec, version: int, body: Any) -> Any:
+    return refusal(spec, version, body, ErrorCode.not_coordinator)
 
 
 def _as_it_is(reply: Any) -> Any:
@@ -303,39 +270,39 @@ def _longest_wait(replies: Sequence[Any]) -> Any:
 class _Split:
     """A request that names several groups, on its way to several processes."""
 
-    def __init__(self, coordinators: Coordinators, api: GroupApi, lists: _Lists, request: Request) -> None:
+    def __init__(self, coordinators: Coordinators, spec: ApiSpec, split: GroupSplit, request: Request) -> None:
         self._coordinators = coordinators
-        self._api = api
-        self._lists = lists
+        self._spec = spec
+        self._split = split
         self._request = request
-        self._asked: tuple[Any, ...] = tuple(getattr(request.body, lists.asked))
+        self._asked: tuple[Any, ...] = tuple(getattr(request.body, split.asked))
         self._found: dict[int, Any] = {}
         self._template: Any = None
 
     def begin(self) -> None:
         by_owner: dict[Owner | None, list[int]] = {}
         for index, asked in enumerate(self._asked):
-            by_owner.setdefault(self._coordinators.owner(self._lists.id_of(asked)), []).append(index)
+            by_owner.setdefault(self._coordinators.owner(self._split.id_of(asked)), []).append(index)
         if not by_owner:
-            self._request.reply(self._api.to_entity(self._request.body, (), self._request.version))
+            self._request.reply(refusal(self._spec, self._request.version, self._request.body, ErrorCode.none))
         for owner, indexes in by_owner.items():
             part = dataclasses.replace(
-                self._request.body, **{self._lists.asked: tuple(self._asked[i] for i in indexes)}
+                self._request.body, **{self._split.asked: tuple(self._asked[i] for i in indexes)}
             )
             take = self._taker(part, indexes)
             if owner is None:
-                take(self._coordinators.refusal(self._api, part, self._request.version), None)
+                take(_turned_away(self._spec, self._request.version, part), None)
             else:
-                self._coordinators.ask(self._api, owner, part, self._request, take)
+                self._coordinators.ask(self._spec, owner, part, self._request, take)
 
     def _taker(self, part: Any, indexes: Sequence[int]) -> Callable[[Any, Exception | None], None]:
         def take(reply: Any, error: Exception | None) -> None:
             if error is not None:
-                reply = self._coordinators.refusal(self._api, part, self._request.version)
+                reply = _turned_away(self._spec, self._request.version, part)
             self._template = reply if self._template is None else _longest_wait((self._template, reply))
-            self._found.update(zip(indexes, getattr(reply, self._lists.found), strict=True))
+            self._found.update(zip(indexes, getattr(reply, self._split.replied), strict=True))
             if len(self._found) == len(self._asked):
                 whole = tuple(self._found[index] for index in range(len(self._asked)))
-                self._request.reply(dataclasses.replace(self._template, **{self._lists.found: whole}))
+                self._request.reply(dataclasses.replace(self._template, **{self._split.replied: whole}))
 
         return take

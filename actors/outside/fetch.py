@@ -29,7 +29,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import fetch
 from raylog.actors.apis.entities import (
     NO_DELAY,
     build,
@@ -46,6 +45,8 @@ from raylog.actors.outside.fetch_sessions import NO_SESSION, Fetching, FetchSess
 from raylog.actors.outside.owners import Owner, Owners, Routed, unmoved
 from raylog.actors.outside.places import NO_EPOCH, Coming, Elsewhere, Places
 from raylog.kafka.chain import Refuse
+from raylog.kafka.refusal import refusal, refused_item
+from raylog.kafka.table import FETCH
 from raylog.types import NO_LEADER, broker_of
 from raylog.wire.frames import decode_response
 from raylog.wire.server import Request
@@ -106,17 +107,7 @@ class Fetches:
                 version, body.session_id, body.session_epoch, asked, forgotten, self.now_ms()
             )
         if isinstance(fetching, ErrorCode):
-            cls = response_class(fetch.KEY, version)
-            request.reply(
-                build(
-                    cls,
-                    throttle_time=NO_DELAY,
-                    error_code=fetching,
-                    session_id=NO_SESSION,
-                    responses=(),
-                    node_endpoints=(),
-                )
-            )
+            request.reply(refusal(FETCH, version, body, fetching))
             return None
         return _Fetch(self, request, fetching)
 
@@ -132,7 +123,7 @@ class Fetches:
             if error is None and one_partition.is_good_news(answer, asked):
                 request.pass_on(answer)
                 return
-            reply = decode_response(fetch.KEY, version, answer) if error is None else None
+            reply = decode_response(FETCH.key, version, answer) if error is None else None
             _Fetch(self, request, Fetching(_asked(request.body), None, is_full=True)).end_with(owner, reply, error)
 
         timeout_ms = asked.waits_ms + SLACK_MS
@@ -173,9 +164,9 @@ class _Fetch:
         self._body = request.body
         self._fetching = fetching
         self._asked = dict(fetching.partitions)
-        self._cls = response_class(fetch.KEY, request.version)
+        self._cls = response_class(FETCH, request.version)
         self._module = module_of(self._cls)
-        self._asking = module_of(request_class(fetch.KEY, request.version))
+        self._asking = module_of(request_class(FETCH, request.version))
         self._data_fields = fields_of(self._module.PartitionData)
         self._shares: dict[Owner, _Share] = {}
         self._refused: dict[Key, Any] = {}
@@ -361,21 +352,12 @@ class _Fetch:
 
     def _refusal(self, key: Key, elsewhere: Elsewhere) -> Any:
         module = self._module
-        values: dict[str, Any] = {
-            "partition_index": key[1],
-            "error_code": elsewhere.error,
-            "high_watermark": -1,
-            "last_stable_offset": -1,
-            "log_start_offset": -1,
-            "aborted_transactions": None,
-            "preferred_read_replica": -1,
-            "records": b"",
-        }
+        stated: dict[str, Any] = {"partition_index": key[1], "aborted_transactions": None}
         if elsewhere.leader != NO_LEADER and "current_leader" in self._data_fields:
             epoch = max(elsewhere.leader_epoch, NO_EPOCH)
-            values["current_leader"] = module.LeaderIdAndEpoch(leader_id=elsewhere.leader, leader_epoch=epoch)
+            stated["current_leader"] = module.LeaderIdAndEpoch(leader_id=elsewhere.leader, leader_epoch=epoch)
             self._leaders.add(elsewhere.leader)
-        return build(module.PartitionData, **values)
+        return refused_item(module.PartitionData, None, elsewhere.error, **stated)
 
     # ------------------------------------------------------------------ the end
 

@@ -9,13 +9,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import log_dirs
 from raylog.actors.apis.entities import NO_DELAY, build, response_class
 from raylog.actors.outside.owners import Owners
 from raylog.actors.outside.places import Places
+from raylog.kafka.table import DESCRIBE_LOG_DIRS
 from raylog.wire.server import Request
 
-KEY, VERSIONS = log_dirs.KEY, log_dirs.VERSIONS
 TIMEOUT_MS = 10_000
 
 
@@ -40,7 +39,7 @@ def handler(places: Places, owners: Owners) -> Callable[[Request], Any]:
                 known = found.get(result.log_dir)
                 found[result.log_dir] = result if known is None else _merged(known, result)
         results = tuple(result for _, result in sorted(found.items()))
-        cls = response_class(KEY, request.version)
+        cls = response_class(DESCRIBE_LOG_DIRS, request.version)
         return build(cls, throttle_time=NO_DELAY, error_code=ErrorCode.none, results=results)
 
     return handle

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from raylog.errors import DisconnectedError, RaylogError
+from raylog.kafka import table
 from raylog.kafka.context import RequestContext
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection, OnReply
@@ -26,7 +27,7 @@ from raylog.wire.request import Request
 logger = logging.getLogger("raylog.broker")
 
 OPEN_TIMEOUT_MS = 5_000
-PRODUCE = 0
+PRODUCE = table.PRODUCE.key
 NO_REPLY = -1  # the correlation id of what cannot be cancelled
 
 Routed = Callable[[Request, "Owner"], None]

@@ -1,21 +1,12 @@
-"""The table of Kafka APIs that a Broker serves outside, and the listener that speaks them.
+"""The listener of a Broker, and how each Kafka API is answered there.
 
-=====================================  ==========================================================================================
-API                                    answered
-=====================================  ==========================================================================================
-ApiVersions                            by the server, out of this table
-Metadata, DescribeCluster              from the Broker's copy of the image (``cluster_view``); Metadata may create (``topic_creation``)
-Produce, ListOffsets, DeleteRecords,   by the processes that lead the partitions (``scattered``)
-OffsetForLeaderEpoch,
-DescribeProducers
-Fetch                                  by the processes that hold the partitions (``fetch``)
-DescribeLogDirs                        by all processes of this broker
-FindCoordinator                        from the image (``coordinators``), which may have ``__consumer_offsets`` created
-JoinGroup … OffsetFetch, DeleteGroups  by the processes of this broker that coordinate the groups
-DescribeAcls, CreateAcls, DeleteAcls   refused: there is no authorizer (``acls``)
-everything in ``CONTROLLER_APIS``,     by the active controller (``controller_link``)
-DescribeQuorum
-=====================================  ==========================================================================================
+What a Broker does with an API follows from its owner (``raylog.kafka.table``). Metadata, DescribeCluster,
+FindCoordinator and the ACLs are answered from its copy of the image (``cluster_view``, ``coordinators``,
+``acls``). What partitions' leaders answer is split among them (``scattered``); a Fetch has ways of its own
+(``fetch``), and DescribeLogDirs is asked of all processes of this broker (``log_directories``). The APIs of
+groups go to the processes that coordinate them (``coordinators``), the controller's to the active one
+(``controller_link``). Metadata may create topics (``topic_creation``), and FindCoordinator has
+``__consumer_offsets`` created.
 
 An API or version that is not in the table ends the connection with a line in the log, as in Kafka; ApiVersions of an unknown version is
 answered in version 0 with the ranges, so that a newer client can step down.
@@ -29,19 +20,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raylog.actors.apis import admin, configs, fetch, operations, quorum
-from raylog.actors.outside import acls, cluster_view, log_directories, scattered
+from raylog.actors.outside import acls, cluster_view, log_directories
 from raylog.actors.outside.answer_room import AnswerRoom
 from raylog.actors.outside.arrivals import Arrivals
-from raylog.actors.outside.controller_link import TIMEOUT_MS, ControllerLink, timed_out, timed_out_as_a_whole
+from raylog.actors.outside.controller_link import TIMEOUT_MS, ControllerLink
 from raylog.actors.outside.coordinators import Coordinators
 from raylog.actors.outside.fetch import Fetches
 from raylog.actors.outside.fetch_sessions import SLOTS, FetchSessions
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.actors.outside.places import Places
+from raylog.actors.outside.scattered import Scattered
 from raylog.actors.outside.topic_creation import TopicCreation
+from raylog.kafka import table
 from raylog.kafka.chain import Refuse, Stage
 from raylog.kafka.context import EXTERNAL
+from raylog.kafka.spec import ApiSpec, ServerKind
 from raylog.listener.moves import Moves
 from raylog.metadata import broker_configs
 from raylog.metadata.image import MetadataImage
@@ -51,9 +44,6 @@ from raylog.wire.handshake import Peer
 from raylog.wire.limits import LISTENER_LIMITS
 from raylog.wire.server import Handler, Limits, Request, Server
 
-ANSWERED_HERE = (cluster_view.METADATA, cluster_view.DESCRIBE_CLUSTER)
-CONTROLLER_APIS = tuple(api for api in (*admin.APIS, *configs.APIS, *operations.APIS) if api.key not in ANSWERED_HERE)
-PRODUCE = scattered.PRODUCE.key
 _chance = random.SystemRandom()
 
 
@@ -95,53 +85,42 @@ class Router:
         self._creation = TopicCreation(self._places, self._link, self._arrivals)
         room = AnswerRoom(lambda: self.server)
         fetches = Fetches(self._places, self._owners, self.sessions, _now_ms, room, self._arrivals, self._moves.routed)
-        handlers: dict[int, Handler] = {
-            cluster_view.METADATA: self._metadata,
-            cluster_view.DESCRIBE_CLUSTER: self._describe_cluster,
-            fetch.KEY: fetches.handle,
-            log_directories.KEY: log_directories.handler(self._places, self._owners),
-            **acls.handlers(),
-        }
-        versions = {
-            cluster_view.METADATA: cluster_view.METADATA_VERSIONS,
-            cluster_view.DESCRIBE_CLUSTER: cluster_view.DESCRIBE_CLUSTER_VERSIONS,
-            fetch.KEY: fetch.VERSIONS,
-            log_directories.KEY: log_directories.VERSIONS,
-            **acls.VERSIONS,
-        }
-        for shape in scattered.SHAPES:
-            handlers[shape.key] = scattered.Scattered(
-                shape, self._places, self._owners, self._arrivals, self._moves.routed
-            ).handle
-            versions[shape.key] = shape.versions
-        for api in CONTROLLER_APIS:
-            handlers[api.key] = self._link.forward(timed_out(api))
-            versions[api.key] = api.versions
         coordinators = Coordinators(self._places, self._owners, self._creation, self._arrivals)
-        handlers |= coordinators.handlers()
-        versions |= coordinators.versions()
-        handlers[quorum.KEY] = self._link.forward(timed_out_as_a_whole(quorum.KEY))
-        versions[quorum.KEY] = quorum.VERSIONS
+        apis = table.serving(
+            ServerKind.BROKER,
+            {
+                table.METADATA: self._metadata,
+                table.DESCRIBE_CLUSTER: self._describe_cluster,
+                table.DESCRIBE_TOPIC_PARTITIONS: self._describe_topic_partitions,
+                table.FETCH: fetches.handle,
+                table.DESCRIBE_LOG_DIRS: log_directories.handler(self._places, self._owners),
+                **{spec: acls.handler(spec) for spec in (table.DESCRIBE_ACLS, table.CREATE_ACLS, table.DELETE_ACLS)},
+                **{spec: self._scattered(spec) for spec in table.OF_LEADERS},
+                **{spec: self._link.forward(spec) for spec in table.OF_CONTROLLER},
+                **coordinators.handlers(),
+            },
+        )
         self.server = Server(
-            handlers,
+            apis.handlers,
             cluster_id=cluster_id,
             host=listener.host,
             port=listener.port,
             ordered=True,
             borrows_records=True,
-            undecoded=(PRODUCE, fetch.KEY),
+            undecoded=apis.undecoded,
             ignores_trailing_bytes=True,
-            versions=versions,
-            claimed_versions={
-                PRODUCE: range(versions[PRODUCE].stop)
-            },  # librdkafka takes codecs from version 0 being there (KAFKA-18659)
+            versions=apis.versions,
+            claimed_versions=apis.claimed_versions,
             limits=self._limits,
             listener=EXTERNAL,
             stages=stages,
-            refusals={fetch.KEY: fetches.refuse, cluster_view.METADATA: self._refuse_metadata},
+            refusals={table.FETCH.key: fetches.refuse, table.METADATA.key: self._refuse_metadata},
         )
         self.server.on_read = room.answers_read
         self._moves.server = self.server
+
+    def _scattered(self, spec: ApiSpec) -> Handler:
+        return Scattered(spec, self._places, self._owners, self._arrivals, self._moves.routed).handle
 
     def bind(self) -> Endpoint:
         """Take the port. Clients that connect wait until ``start``. Raises ClusterError if none can be had."""
@@ -223,6 +202,9 @@ class Router:
     def _describe_cluster(self, request: Request) -> None:
         controller = self._controller_broker()
         request.reply(cluster_view.describe_cluster(self._places, request.body, request.version, controller=controller))
+
+    def _describe_topic_partitions(self, request: Request) -> None:
+        request.reply(cluster_view.describe_topic_partitions(self._places, request.body, request.version))
 
 
 def _now_ms() -> int:

@@ -1,16 +1,7 @@
 """Requests about partitions: split per owning process, forwarded, and the answers merged in the order of the request.
 
-========================  ===  =======================================================================
-API                       key  what differs
-========================  ===  =======================================================================
-Produce                     0  acks 0 has no reply: what cannot be forwarded closes the connection, as in Kafka
-ListOffsets                 2
-DeleteRecords              21
-OffsetForLeaderEpoch       23
-DescribeProducers          61  its partitions are bare numbers
-========================  ===  =======================================================================
-
-A ``Shape`` says what the fields of such an API are called. A request whose partitions all have one owner is forwarded as it is, and its
+What the fields of such an API are called is said in its ``PartitionSplit``; a Produce with acks 0 has no reply, and what of it cannot be
+forwarded closes the connection, as in Kafka. A request whose partitions all have one owner is forwarded as it is, and its
 answer is passed on as it is unless it names leaders, which are nodes inside and brokers outside. A Produce to one partition is not even
 decoded for that (``one_partition``).
 
@@ -27,18 +18,19 @@ import dataclasses
 import datetime
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import offsets, produce, producers
 from raylog.actors.apis.entities import NO_DELAY, build, fields_of, milliseconds, module_of, response_class
 from raylog.actors.outside import one_partition
 from raylog.actors.outside.arrivals import Arrivals
 from raylog.actors.outside.owners import Owner, Owners, Routed, unmoved
 from raylog.actors.outside.places import NO_EPOCH, Coming, Elsewhere, Places
 from raylog.errors import ClientTimeoutError
+from raylog.kafka.refusal import refused_item
+from raylog.kafka.spec import ApiSpec, PartitionSplit
+from raylog.kafka.table import PRODUCE
 from raylog.types import NO_LEADER, broker_of
 from raylog.wire.frames import decode_response
 from raylog.wire.server import Request
@@ -51,103 +43,55 @@ ARRIVAL_MS = 5_000  # how long a request without a timeout waits for the first p
 _NAMING = ("name", "topic", "topic_id")
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The names of an API's fields: of the lists of topics, and of partitions in a topic, and of a partition's number."""
-
-    key: int
-    versions: range
-    topics: str
-    partitions: str
-    number: str
-    replied_topics: str
-    replied_topic: str
-    replied_partitions: str
-    replied_partition: str
-    replied_number: str
-    has_timeout: bool = False
-
-    def waits_ms(self, body: Any) -> int:
-        """How long a request allows its owners, or the first processes of new partitions, to take."""
-        return milliseconds(body.timeout) if self.has_timeout else ARRIVAL_MS
-
-    def timeout_ms(self, body: Any) -> int:
-        """After how long an owner says nothing."""
-        return milliseconds(body.timeout) + SLACK_MS if self.has_timeout else TIMEOUT_MS
-
-    def number_of(self, partition: Any) -> int:
-        """The number of a request's partition, which may be all that there is."""
-        return int(getattr(partition, self.number) if self.number else partition)
-
-
-PRODUCE = Shape(
-    produce.KEY, produce.VERSIONS, "topic_data", "partition_data", "index",
-    "responses", "TopicProduceResponse", "partition_responses", "PartitionProduceResponse", "index",
-    has_timeout=True,
-)  # fmt: skip
-LIST_OFFSETS = Shape(
-    offsets.LIST_OFFSETS, offsets.LIST_OFFSETS_VERSIONS, "topics", "partitions", "partition_index",
-    "topics", "ListOffsetsTopicResponse", "partitions", "ListOffsetsPartitionResponse", "partition_index",
-)  # fmt: skip
-DELETE_RECORDS = Shape(
-    offsets.DELETE_RECORDS, offsets.DELETE_RECORDS_VERSIONS, "topics", "partitions", "partition_index",
-    "topics", "DeleteRecordsTopicResult", "partitions", "DeleteRecordsPartitionResult", "partition_index",
-    has_timeout=True,
-)  # fmt: skip
-EPOCH_ENDS = Shape(
-    offsets.OFFSET_FOR_LEADER_EPOCH, offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS, "topics", "partitions", "partition",
-    "topics", "OffsetForLeaderTopicResult", "partitions", "EpochEndOffset", "partition",
-)  # fmt: skip
-PRODUCERS = Shape(
-    producers.KEY, producers.VERSIONS, "topics", "partition_indexes", "",
-    "topics", "TopicResponse", "partitions", "PartitionResponse", "partition_index",
-)  # fmt: skip
-SHAPES = (PRODUCE, LIST_OFFSETS, DELETE_RECORDS, EPOCH_ENDS, PRODUCERS)
-
-_REFUSED = {
-    "base_offset": -1, "log_append_time": None, "log_start_offset": -1, "record_errors": (), "error_message": None,
-    "timestamp": -1, "offset": -1, "leader_epoch": -1, "low_watermark": -1, "end_offset": -1, "active_producers": (),
-}  # fmt: skip
-"""What a partition's answer says besides its error, under whatever names an API has for it."""
-
 Spot = tuple[int, int]
 """Where a partition stands in its request: which topic, which of its partitions."""
+
+
+def _split_of(spec: ApiSpec) -> PartitionSplit:
+    assert spec.partitions is not None, f"{spec} is not split by partition"
+    return spec.partitions
+
+
+def _waits_ms(split: PartitionSplit, body: Any) -> int:
+    """How long a request allows its owners, or the first processes of new partitions, to take."""
+    return milliseconds(body.timeout) if split.has_timeout else ARRIVAL_MS
+
+
+def _timeout_ms(split: PartitionSplit, body: Any) -> int:
+    """After how long an owner says nothing."""
+    return milliseconds(body.timeout) + SLACK_MS if split.has_timeout else TIMEOUT_MS
 
 
 class Scattered:
     """The handler of one of these APIs."""
 
     def __init__(
-        self,
-        shape: Shape,
-        places: Places,
-        owners: Owners,
-        arrivals: Arrivals,
-        routed: Routed = unmoved,
+        self, spec: ApiSpec, places: Places, owners: Owners, arrivals: Arrivals, routed: Routed = unmoved
     ) -> None:
         self._arrivals = arrivals
         self._routed = routed
-        self._shape = shape
+        self._spec = spec
+        self._split = _split_of(spec)
         self._places = places
         self._owners = owners
 
     def handle(self, request: Request) -> None:
         """Forward it. The reply follows when every owner has answered, or was lost."""
-        if self._shape is PRODUCE and self._pass_on(request):
+        if self._spec is PRODUCE and self._pass_on(request):
             return
         if getattr(request.body, "replica_id", -1) >= 0:  # nobody outside is a follower, whatever he says
             request.body = dataclasses.replace(request.body, replica_id=-1)
-        shape, body = self._shape, request.body
+        split, body = self._split, request.body
         spots = [
             (at, index)
-            for at, topic in enumerate(getattr(body, shape.topics))
-            for index in range(len(getattr(topic, shape.partitions)))
+            for at, topic in enumerate(getattr(body, split.topics))
+            for index in range(len(getattr(topic, split.partitions)))
         ]
-        if shape is PRODUCE and body.acks == 0:
-            self._forward_unanswered(request, spots, waits_ms=shape.waits_ms(body))
+        if self._spec is PRODUCE and body.acks == 0:
+            self._forward_unanswered(request, spots, waits_ms=_waits_ms(split, body))
             return
-        gathering = _Gathering(request, shape, self._places, pending=1)
-        self._ask(gathering, request, spots, body, waits_ms=shape.waits_ms(body))
+        gathering = _Gathering(request, self._spec, self._places, pending=1)
+        self._ask(gathering, request, spots, body, waits_ms=_waits_ms(split, body))
         gathering.part_is_done()
 
     def _ask(self, gathering: _Gathering, request: Request, spots: list[Spot], body: Any, *, waits_ms: int) -> None:
@@ -155,7 +99,7 @@ class Scattered:
 
         def go_on(spot: Spot, left_ms: int) -> None:
             later = body
-            if self._shape.has_timeout:
+            if self._split.has_timeout:
                 later = dataclasses.replace(body, timeout=datetime.timedelta(milliseconds=max(1, left_ms)))
             self._ask(gathering, request, [spot], later, waits_ms=0)
             gathering.part_is_done()
@@ -166,7 +110,7 @@ class Scattered:
         for owner, share in shares.items():
             part = body if is_whole else self._part(body, share)
             answered = request.guarded(gathering.answered(share, is_whole=is_whole))
-            timeout_ms = self._shape.timeout_ms(body)
+            timeout_ms = _timeout_ms(self._split, body)
             self._owners.call(owner, part, answered, timeout_ms=timeout_ms, context=request.context)
         for spot in coming:
             gathering.begin_part()
@@ -190,8 +134,8 @@ class Scattered:
         return shares, refused, coming
 
     def _place(self, body: Any, spot: Spot) -> Owner | Elsewhere:
-        topic = getattr(body, self._shape.topics)[spot[0]]
-        return self._places.leader(topic, self._shape.number_of(getattr(topic, self._shape.partitions)[spot[1]]))
+        topic = getattr(body, self._split.topics)[spot[0]]
+        return self._places.leader(topic, self._split.number_of(getattr(topic, self._split.partitions)[spot[1]]))
 
     def _when_there(self, request: Request, spot: Spot, waits_ms: int, then: Callable[[int], None]) -> None:
         """Call ``then`` with the milliseconds that are left when the owner has come, or nobody may be waited for any longer."""
@@ -220,8 +164,8 @@ class Scattered:
             if error is None and one_partition.is_good_news(answer, asked):
                 request.pass_on(answer)
                 return
-            reply = decode_response(self._shape.key, request.version, answer) if error is None else None
-            gathering = _Gathering(request, self._shape, self._places, pending=0)
+            reply = decode_response(self._spec.key, request.version, answer) if error is None else None
+            gathering = _Gathering(request, self._spec, self._places, pending=0)
             gathering.answered([(0, 0)], is_whole=True)(reply, error)
 
         timeout_ms = asked.waits_ms + SLACK_MS
@@ -260,33 +204,33 @@ class Scattered:
 
     def _part(self, body: Any, spots: list[Spot]) -> Any:
         """The request with these partitions only."""
-        shape = self._shape
-        topics = getattr(body, shape.topics)
+        split = self._split
+        topics = getattr(body, split.topics)
         wanted: dict[int, list[int]] = {}
         for at, index in spots:
             wanted.setdefault(at, []).append(index)
         parts = []
         for at, indexes in wanted.items():
-            partitions = getattr(topics[at], shape.partitions)
+            partitions = getattr(topics[at], split.partitions)
             chosen = partitions if len(indexes) == len(partitions) else tuple(partitions[index] for index in indexes)
-            parts.append(dataclasses.replace(topics[at], **{shape.partitions: chosen}))
-        return dataclasses.replace(body, **{shape.topics: tuple(parts)})
+            parts.append(dataclasses.replace(topics[at], **{split.partitions: chosen}))
+        return dataclasses.replace(body, **{split.topics: tuple(parts)})
 
 
 class _Gathering:
     """The answers to one request, until all are there."""
 
-    def __init__(self, request: Request, shape: Shape, places: Places, *, pending: int) -> None:
-        self.size = sum(len(getattr(topic, shape.partitions)) for topic in getattr(request.body, shape.topics))
+    def __init__(self, request: Request, spec: ApiSpec, places: Places, *, pending: int) -> None:
+        self._split = split = _split_of(spec)
+        self.size = sum(len(getattr(topic, split.partitions)) for topic in getattr(request.body, split.topics))
         self._request = request
         self._body = request.body
-        self._shape = shape
         self._places = places
         self._pending = pending
         self._leaders: set[int] = set()  # brokers that the answer names as leaders
-        self._cls = response_class(shape.key, request.version)
+        self._cls = response_class(spec, request.version)
         self._module = module_of(self._cls)
-        self._has_leaders = "current_leader" in fields_of(getattr(self._module, shape.replied_partition))
+        self._has_leaders = "current_leader" in fields_of(getattr(self._module, split.replied_partition))
         self._results: dict[Spot, Any] = {}
         self._throttle_time = NO_DELAY  # the longest that an owner asks for
 
@@ -325,24 +269,24 @@ class _Gathering:
 
     def _now_elsewhere(self, spot: Spot, code: ErrorCode) -> Elsewhere:
         """The refusal of a partition whose owner is lost, with the new leader if the image knows one by now."""
-        topic = getattr(self._body, self._shape.topics)[spot[0]]
-        number = self._shape.number_of(getattr(topic, self._shape.partitions)[spot[1]])
+        topic = getattr(self._body, self._split.topics)[spot[0]]
+        number = self._split.number_of(getattr(topic, self._split.partitions)[spot[1]])
         place = self._places.leader(topic, number)
         return Elsewhere(code, place.leader, place.leader_epoch) if isinstance(place, Elsewhere) else Elsewhere(code)
 
     def _names_leaders(self, reply: Any) -> bool:
         return self._has_leaders and any(
             partition.current_leader.leader_id >= 0
-            for topic in getattr(reply, self._shape.replied_topics)
-            for partition in getattr(topic, self._shape.replied_partitions)
+            for topic in getattr(reply, self._split.replied_topics)
+            for partition in getattr(topic, self._split.replied_partitions)
         )
 
     def _collect(self, spots: list[Spot], reply: Any) -> None:
         """Answers come in the order of what was asked."""
         answers = (
             partition
-            for topic in getattr(reply, self._shape.replied_topics)
-            for partition in getattr(topic, self._shape.replied_partitions)
+            for topic in getattr(reply, self._split.replied_topics)
+            for partition in getattr(topic, self._split.replied_partitions)
         )
         for spot, found in zip(spots, answers, strict=True):
             self._results[spot] = self._translated(found)
@@ -355,35 +299,31 @@ class _Gathering:
         return dataclasses.replace(found, current_leader=dataclasses.replace(found.current_leader, leader_id=door))
 
     def _refuse(self, spot: Spot, elsewhere: Elsewhere) -> None:
-        shape, module = self._shape, self._module
-        topic = getattr(self._body, shape.topics)[spot[0]]
-        cls = getattr(module, shape.replied_partition)
-        values = {
-            **_REFUSED,
-            shape.replied_number: shape.number_of(getattr(topic, shape.partitions)[spot[1]]),
-            "error_code": elsewhere.error,
-        }
+        split, module = self._split, self._module
+        asked = getattr(getattr(self._body, split.topics)[spot[0]], split.partitions)[spot[1]]
+        hint = {}
         if elsewhere.leader != NO_LEADER and self._has_leaders:
-            values["current_leader"] = module.LeaderIdAndEpoch(
+            hint["current_leader"] = module.LeaderIdAndEpoch(
                 leader_id=elsewhere.leader, leader_epoch=max(elsewhere.leader_epoch, NO_EPOCH)
             )
             self._leaders.add(elsewhere.leader)
-        self._results[spot] = build(cls, **values)
+        cls = getattr(module, split.replied_partition)
+        self._results[spot] = refused_item(cls, asked, elsewhere.error, **hint)
 
     def finish(self) -> None:
-        shape = self._shape
-        reply_topic = getattr(self._module, shape.replied_topic)
+        split = self._split
+        reply_topic = getattr(self._module, split.replied_topic)
         named = fields_of(reply_topic).intersection(_NAMING)
         topics = []
-        for at, topic in enumerate(getattr(self._body, shape.topics)):
+        for at, topic in enumerate(getattr(self._body, split.topics)):
             values: dict[str, Any] = {name: getattr(topic, name) for name in named}
-            count = len(getattr(topic, shape.partitions))
-            values[shape.replied_partitions] = tuple(self._results[at, index] for index in range(count))
+            count = len(getattr(topic, split.partitions))
+            values[split.replied_partitions] = tuple(self._results[at, index] for index in range(count))
             topics.append(reply_topic(**values))
         self._request.reply(
             build(
                 self._cls,
-                **{shape.replied_topics: tuple(topics)},
+                **{split.replied_topics: tuple(topics)},
                 throttle_time=self._throttle_time,
                 node_endpoints=self._places.endpoints(self._module, self._leaders) if self._leaders else (),
             )

@@ -21,10 +21,11 @@ from raylog.actors.outside.cluster_view import asks_for_all
 from raylog.actors.outside.controller_link import ControllerLink
 from raylog.actors.outside.places import Places
 from raylog.kafka.context import RequestContext
+from raylog.kafka.table import CREATE_TOPICS
 from raylog.metadata import broker_configs
 
 ENABLED = "auto.create.topics.enable"
-CREATE_TOPICS, VERSION = 19, 7
+VERSION = 7  # of CreateTopics, which is sent to the controller
 ALWAYS_ALLOWED_BELOW = 4  # older Metadata requests cannot say whether they want it
 WAIT_S = 5.0
 DEFAULT = -1

@@ -35,6 +35,7 @@ from raylog.errors import (
     RaylogError,
     kafka_error,
 )
+from raylog.kafka.refusal import is_not_controller
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import HandshakeError
@@ -48,7 +49,6 @@ _WARM_MAX = 64  # doors of a handle up to which it opens some ahead
 _SERVERS_MAX = 64  # remembered to be asked for the controller
 _ASKED_AT_ONCE = 4
 _ASK_SERVER_S = 1.0
-NO_CONTROLLER = -1  # in Metadata: whoever answers knows no active controller
 _SILENCE_S = 1.0  # without an answer, before the other controllers are asked which one is active
 _UNREACHED_S = 3.0  # without a connection to any controller, before a warning is logged
 _NOT_CONTROLLER = kafka_error(ErrorCode.not_controller)
@@ -329,7 +329,7 @@ class ControllerLink:
             is_standby, asked = False, self.endpoint
             try:
                 reply = await self._watched_attempt(entity, deadline, answer_within_ms)
-                if not says_not_controller(reply):
+                if not is_not_controller(reply):
                     return reply
                 failure, is_standby = _NOT_CONTROLLER(f"{asked} is a standby controller"), True
             except _NOT_CONTROLLER as error:
@@ -467,17 +467,3 @@ class ControllerLink:
         return ClusterError(
             f"no controller of cluster {self._name!r} answers at {tried} ({failure}): see `raylog status`, or start it with `raylog up`"
         )
-
-
-def says_not_controller(reply: Any) -> bool:
-    """Whether a Kafka reply refuses because its sender is not the active controller."""
-    if getattr(reply, "error_code", None) is ErrorCode.not_controller:
-        return True
-    if type(reply).__name__ == "DescribeQuorumResponse":
-        return reply.error_code is ErrorCode.not_leader_or_follower
-    if type(reply).__name__ == "MetadataResponse" and not reply.topics and reply.controller_id == NO_CONTROLLER:
-        return True  # asked for all topics it has no place for an error
-    lists = (getattr(reply, name, None) or () for name in ("topics", "responses", "results"))
-    return any(
-        getattr(result, "error_code", None) is ErrorCode.not_controller for results in lists for result in results
-    )

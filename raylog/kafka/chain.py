@@ -28,11 +28,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
-from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import error_for
-from raylog.kafka.refusal import answer_with
+from raylog.kafka import table
+from raylog.kafka.refusal import refusal
 from raylog.wire import private
 
 if TYPE_CHECKING:
@@ -141,9 +141,7 @@ def _refuse(request: Request, refuse: Refuse) -> None:
     elif key == PRODUCE and request.body.acks == 0:
         _close(request, f"a Produce with acks=0 is refused by {refuse.code.name.upper()}")
     else:
-        request.reply(
-            answer_with(refuse.code, load_response_schema(key, request.version), request.body, refuse.message)
-        )
+        request.reply(refusal(table.BY_KEY[key], request.version, request.body, refuse.code, refuse.message))
 
 
 def _close(request: Request, reason: str) -> None:

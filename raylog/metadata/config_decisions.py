@@ -2,7 +2,8 @@
 
 The changes of one resource are decided together: all of them, or none. What there is to set is ``topic_configs``' and
 ``broker_configs``' to say, which value holds ``effective_configs``'; a broker's resource is named by its id, all brokers' by the empty
-name, as in Kafka.
+name, as in Kafka. Of brokers' loggers, client metrics and groups there is nothing to set: they are described by an empty list, what would
+be set is refused by name, and what is taken away is not there.
 """
 
 from __future__ import annotations
@@ -106,9 +107,13 @@ def describe_configs(
 
 
 def _describe(image: MetadataImage, query: ConfigQuery, static: Mapping[str, str]) -> ConfigDescription:
+    entries: Iterable[ConfigEntry]
     try:
         if query.type is ResourceType.BROKER:
             entries = _broker_entries(image, _broker_id(image, query.name, unknown=InvalidRequest), static)
+        elif query.type in WITHOUT_CONFIGS:
+            _check_name(image, query.type, query.name)
+            entries = ()
         else:
             entries = _topic_entries(image, _topic(image, query.type, query.name))
     except RaylogError as error:
@@ -191,13 +196,54 @@ class _BrokerResource:
         return BrokerConfigChanged(self._broker_id, name, value)
 
 
-_Resource = _TopicResource | _BrokerResource
+class _ResourceWithoutConfigs:
+    """Something of a kind that has configs in Kafka, and none here."""
+
+    def __init__(self, type: ResourceType | int) -> None:
+        self._type = type
+        self.configs: Mapping[str, str] = {}
+
+    def can_never_have(self, name: str) -> bool:
+        return True
+
+    def config_named(self, name: str) -> TopicConfig:
+        raise ConfigError(f"{name} cannot be set: {WITHOUT_CONFIGS[self._type]}")
+
+    def validated(self, name: str, text: str | None) -> str:
+        raise AssertionError(f"{name} is no config: there is nothing to validate")
+
+    def check_together(self, configs: Mapping[str, str], cores: int) -> None:
+        """There are none that could exclude each other."""
+
+    def record(self, name: str, value: str | None) -> Record:
+        raise AssertionError(f"{name} is no config: nothing changes")
+
+
+WITHOUT_CONFIGS: Mapping[ResourceType | int, str] = {
+    ResourceType.BROKER_LOGGER: "the levels of a broker's loggers are those that its processes were started with",
+    ResourceType.CLIENT_METRICS: "raylog does not collect the metrics of clients",
+    ResourceType.GROUP: "groups have no configs here; members say their timeouts themselves",
+}
+"""The kinds of resource that are there without configs, and why nothing of them can be set."""
+
+_Resource = _TopicResource | _BrokerResource | _ResourceWithoutConfigs
 
 
 def _resource(image: MetadataImage, type: ResourceType | int, name: str) -> _Resource:
     if type is ResourceType.BROKER:
         return _BrokerResource(image, _broker_id(image, name, unknown=BrokerNotRegistered))
+    if type in WITHOUT_CONFIGS:
+        _check_name(image, type, name)
+        return _ResourceWithoutConfigs(type)
     return _TopicResource(_topic(image, type, name))
+
+
+def _check_name(image: MetadataImage, type: ResourceType | int, name: str) -> None:
+    """Raises InvalidRequest for what names nothing, and for the loggers of a broker that there is not."""
+    if not name:
+        raise InvalidRequest(f"resource type {type.value if isinstance(type, ResourceType) else type} needs a name")
+    if type is ResourceType.BROKER_LOGGER:
+        _broker_id(image, name, unknown=InvalidRequest)
 
 
 def _broker_id(image: MetadataImage, name: str, *, unknown: type[RaylogError]) -> int | None:

@@ -124,10 +124,13 @@ class ConfigOperation(Enum):
 
 
 class ResourceType(Enum):
-    """What has configs here. Kafka's number of something else is carried as it is, and refused for that resource alone."""
+    """What has configs in Kafka; here topics and brokers alone have any. Another number is carried, and refused for that resource."""
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)

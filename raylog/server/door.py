@@ -21,20 +21,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
-from raylog.actors.apis import fetch, produce
 from raylog.errors import ClusterError
 from raylog.kafka.chain import Stage
 from raylog.kafka.context import EXTERNAL
+from raylog.kafka.table import FETCH, PRODUCE
 from raylog.replication.events import FetchReply, ProduceReply
-from raylog.server.usual_requests import (
-    FETCH,
-    HEADER_BYTES,
-    PRODUCE,
-    UsualFetch,
-    UsualProduce,
-    usual_fetch,
-    usual_produce,
-)
+from raylog.server.usual_requests import HEADER_BYTES, UsualFetch, UsualProduce, usual_fetch, usual_produce
 from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, slot_of
 from raylog.wire import private
 from raylog.wire.frames import RequestHeader, decode_request_header
@@ -78,15 +70,14 @@ class Door:
         self._broker = broker_of(node_id)
         self._listener: ChannelListener | None = None
         self._channels: set[Channel] = set()
-        self._served_here = {PRODUCE: produce.VERSIONS, FETCH: fetch.VERSIONS}
         self.server = Server(
-            {PRODUCE: _not_by_the_table, FETCH: _not_by_the_table},
+            dict.fromkeys((PRODUCE.key, FETCH.key), _not_by_the_table),
             connection=partial(_DoorConnection, self),
             ordered=True,
             borrows_records=True,
-            undecoded=(PRODUCE, FETCH),
+            undecoded=(PRODUCE.key, FETCH.key),
             ignores_trailing_bytes=True,
-            versions=self._served_here,
+            versions={PRODUCE.key: PRODUCE.versions, FETCH.key: FETCH.versions},
             limits=LISTENER_LIMITS,
             listener=EXTERNAL,
             stages=stages,
@@ -225,10 +216,10 @@ class _DoorConnection(ServerConnection):
         spoken = self.server.versions.get(header.api_key)
         if spoken is None or header.version not in spoken:
             return None
-        if header.api_key == PRODUCE:
+        if header.api_key == PRODUCE.key:
             self._produces.add(usual_produce(data, header, position, self._door.host.led))
             return self._produced_again(data)
-        if header.api_key == FETCH:
+        if header.api_key == FETCH.key:
             self._fetches.add(usual_fetch(data, header, position, self._door.host.led))
             return self._fetched_again(data)
         return None

@@ -21,6 +21,7 @@ from typing import Final
 
 from raylog.actors.outside import one_partition
 from raylog.actors.outside.one_partition import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE, SESSIONS_FROM, OnePartition
+from raylog.kafka.table import FETCH, PRODUCE
 from raylog.replication.events import (
     FetchPartition,
     FetchPartitionResult,
@@ -35,8 +36,6 @@ from raylog.wire.encoding import varint
 from raylog.wire.frames import RequestHeader
 from raylog.wire.framing import JOIN_BYTES_MAX, Buffer
 
-PRODUCE: Final = 0
-FETCH: Final = 1
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 CONSUMER: Final = -1  # the replica id, and the incarnation, of one who is no follower
@@ -73,7 +72,7 @@ class UsualProduce:
         "start",
         "version",
     )
-    key: Final = PRODUCE
+    key: Final = PRODUCE.key
 
     def __init__(
         self, frame: Buffer, header: RequestHeader, header_end: int, parsed: OnePartition, id: TopicIdPartition
@@ -153,7 +152,7 @@ class UsualFetch:
         "start",
         "version",
     )
-    key: Final = FETCH
+    key: Final = FETCH.key
 
     def __init__(
         self, frame: Buffer, header: RequestHeader, header_end: int, parsed: OnePartition, id: TopicIdPartition

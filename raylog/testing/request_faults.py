@@ -26,9 +26,9 @@ from types import TracebackType
 from typing import Literal, Self, assert_never
 
 from kio.schema.errors import ErrorCode
-from kio.schema.index import api_key_map
 
 from raylog.errors import ConfigError
+from raylog.kafka import table
 from raylog.kafka.chain import Close, Delay, Refuse, Verdict
 from raylog.wire.server import Request, Server
 
@@ -166,8 +166,7 @@ class RequestFaults:
 
 def name_of(key: int) -> str:
     """An API's name as Kafka writes it."""
-    known = api_key_map.get(key)
-    return "".join(word.capitalize() for word in known.split("_")) if known else f"API {key}"
+    return table.BY_KEY[key].name
 
 
 def error_code(code: str | int) -> ErrorCode:

@@ -29,6 +29,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader
 
 from raylog.errors import ProtocolError
+from raylog.kafka import table
 from raylog.wire import private
 from raylog.wire.bounds import Checker, Span, check, checker, read_varint
 from raylog.wire.encoding import Buffer, Encoder, encoder
@@ -39,8 +40,8 @@ from raylog.wire.unknown_tags import without_unknown_tags
 Entity = Any
 """A request or response entity of kio, or a dataclass of ``raylog.wire.private``."""
 
-API_VERSIONS: Final = 18
-PRODUCE: Final = 0
+API_VERSIONS: Final = table.API_VERSIONS.key
+PRODUCE: Final = table.PRODUCE.key
 BORROWED_BYTES_MIN: Final = 64 * 1024
 SMALL_FRAME_BYTES: Final = 4096  # up to here a copy is cheaper than working on a view
 

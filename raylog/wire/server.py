@@ -44,7 +44,7 @@ from ssl import SSLContext
 from typing import Any, Final
 
 from raylog.errors import ProtocolError, RaylogError
-from raylog.kafka import chain
+from raylog.kafka import chain, table
 from raylog.kafka.chain import Refusal, Stage
 from raylog.kafka.context import (
     ANONYMOUS,
@@ -80,7 +80,7 @@ from raylog.wire.request import Request as Request
 logger = logging.getLogger("raylog.wire")
 
 HANDSHAKE_BYTES_MAX: Final = 4096
-FETCH: Final = 1
+FETCH: Final = table.FETCH.key
 SMALL_HOLDER_BYTES: Final = 64 * 1024
 BROKER_REQUESTS_MAX: Final = 65_536
 SWEEP_INTERVAL_S: Final = 1.0

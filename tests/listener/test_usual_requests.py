@@ -13,6 +13,7 @@ from outside import fetch, produce
 from raylog.actors.apis import fetch as fetch_api
 from raylog.actors.apis import produce as produce_api
 from raylog.actors.apis.entities import TopicNames
+from raylog.kafka import table
 from raylog.replication.events import (
     FetchPartitionResult,
     FetchReply,
@@ -31,12 +32,10 @@ from raylog.wire.frames import (
     encode_response,
 )
 
-PRODUCE, FETCH = 0, 1
+PRODUCE, FETCH = table.PRODUCE.key, table.FETCH.key
 TOPIC, TOPIC_ID = "orders", uuid.UUID(int=0x1234 << 100)
 NUMBER = 7
-VERSIONS = [(PRODUCE, version) for version in produce_api.VERSIONS] + [
-    (FETCH, version) for version in fetch_api.VERSIONS
-]
+VERSIONS = [(PRODUCE, each) for each in table.PRODUCE.versions] + [(FETCH, each) for each in table.FETCH.versions]
 NAMES = TopicNames()
 NAMES.add(TOPIC, TOPIC_ID)
 

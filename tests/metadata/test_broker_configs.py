@@ -258,11 +258,51 @@ def test_what_a_broker_can_never_have_may_be_deleted_because_that_asks_for_nothi
 def test_another_type_of_resource_is_refused_alone(world):
     world.create("t", (0,))
     change = (ConfigChange("retention.ms", ConfigOperation.SET, "7"),)
-    asked = AlterConfigs((ResourceChanges(8, "0", change), ResourceChanges(ResourceType.TOPIC, "t", change)))
-    logger, topic = world.ask(asked).resources
-    assert (logger.error, topic.error) == (ErrorCode.invalid_request, 0) and "resource type 8" in logger.message
-    logger, topic = world.ask(DescribeConfigs((ConfigQuery(8, "0"), ConfigQuery(ResourceType.TOPIC, "t")))).resources
-    assert (logger.error, topic.error) == (ErrorCode.invalid_request, 0)
+    asked = AlterConfigs((ResourceChanges(64, "0", change), ResourceChanges(ResourceType.TOPIC, "t", change)))
+    other, topic = world.ask(asked).resources
+    assert (other.error, topic.error) == (ErrorCode.invalid_request, 0) and "resource type 64" in other.message
+    other, topic = world.ask(DescribeConfigs((ConfigQuery(64, "0"), ConfigQuery(ResourceType.TOPIC, "t")))).resources
+    assert (other.error, topic.error) == (ErrorCode.invalid_request, 0)
+
+
+WITHOUT_CONFIGS = [
+    (ResourceType.BROKER_LOGGER, "1", "loggers"),
+    (ResourceType.CLIENT_METRICS, "subscription", "metrics"),
+    (ResourceType.GROUP, "group", "groups have no configs"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "why"), WITHOUT_CONFIGS)
+def test_what_has_configs_in_kafka_alone_is_described_by_none(world, kind, name, why):
+    (found,) = world.ask(DescribeConfigs((ConfigQuery(kind, name),))).resources
+    assert (found.type, found.name, found.error, found.entries) == (kind, name, 0, ())
+
+
+@pytest.mark.parametrize("operation", [ConfigOperation.SET, ConfigOperation.APPEND, ConfigOperation.SUBTRACT])
+@pytest.mark.parametrize(("kind", "name", "why"), WITHOUT_CONFIGS)
+def test_what_has_configs_in_kafka_alone_takes_none_and_says_which(world, kind, name, why, operation):
+    changes = (ConfigChange("some.config", operation, "7"),)
+    for replaces in (False, True):
+        (outcome,) = world.ask(AlterConfigs((ResourceChanges(kind, name, changes, replaces),))).resources
+        assert outcome.error == ErrorCode.invalid_config
+        assert outcome.message.startswith("some.config cannot be set") and why in outcome.message
+
+
+@pytest.mark.parametrize(("kind", "name", "why"), WITHOUT_CONFIGS)
+def test_what_is_not_there_may_be_taken_away(world, kind, name, why):
+    gone = (ConfigChange("some.config", ConfigOperation.DELETE),)
+    before = list(world.image.broker_configs.items())
+    assert world.ask(AlterConfigs((ResourceChanges(kind, name, gone),))).resources[0].error == 0
+    assert list(world.image.broker_configs.items()) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [*((kind, "") for kind, _, _ in WITHOUT_CONFIGS), (ResourceType.BROKER_LOGGER, "77")]
+)
+def test_what_names_nothing_is_an_invalid_request(world, kind, name):
+    (found,) = world.ask(DescribeConfigs((ConfigQuery(kind, name),))).resources
+    (outcome,) = world.ask(AlterConfigs((ResourceChanges(kind, name, ()),))).resources
+    assert found.error == outcome.error == ErrorCode.invalid_request
 
 
 def test_what_is_fixed_is_shown_and_cannot_be_set(new_world):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import configs
 from raylog.actors.apis.entities import module_of, request_class
 from raylog.cli.configs import parse_changes
 from raylog.client.admin import ConfigSource, ConfigType
 from raylog.client.sync import Producer, call
 from raylog.errors import ConfigError, kafka_error
+from raylog.kafka import table
 from raylog.metadata.broker_configs import BROKER_CONFIGS, FIXED_CONFIGS
 
 pytestmark = pytest.mark.core
@@ -116,7 +116,7 @@ def test_values_with_commas_stand_in_brackets():
 @pytest.mark.parametrize("version", range(3))
 def test_a_replacement_travels_in_every_version(operator, version):
     topic = operator.new_topic((1, 2), flush_ms="9")
-    cls = request_class(configs.ALTER_CONFIGS, version)
+    cls = request_class(table.ALTER_CONFIGS, version)
     module = module_of(cls)
     change = (module.AlterableConfig(name="retention.ms", value="7000"),)
     resource = module.AlterConfigsResource(resource_type=2, resource_name=topic, configs=change)
@@ -130,15 +130,24 @@ def test_a_replacement_travels_in_every_version(operator, version):
 @pytest.mark.parametrize("version", range(1, 5))
 def test_a_description_travels_in_every_version(operator, version):
     topic = operator.new_topic((1, 2), flush_ms="9")
-    cls = request_class(configs.DESCRIBE_CONFIGS, version)
+    cls = request_class(table.DESCRIBE_CONFIGS, version)
     module = module_of(cls)
     resources = [
         module.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-        for kind, name, keys in ((2, topic, ("flush.ms",)), (4, "1", ()), (4, "", None), (8, "1", None))
+        for kind, name, keys in (
+            (2, topic, ("flush.ms",)),
+            (4, "1", ()),
+            (4, "", None),
+            (8, "1", None),
+            (16, "m", None),
+            (32, "g", None),
+            (64, "x", None),
+        )
     ]
     extra = {"include_documentation": True} if version >= 3 else {}
     reply = call(operator.running.address, cls(resources=tuple(resources), include_synonyms=True, **extra))
-    assert [result.error_code for result in reply.results] == [ErrorCode.none] * 3 + [ErrorCode.invalid_request]
+    assert [result.error_code for result in reply.results] == [ErrorCode.none] * 6 + [ErrorCode.invalid_request]
+    assert [len(result.configs) for result in reply.results[3:]] == [0] * 4
     (entry,) = reply.results[0].configs
     assert (entry.name, entry.value, len(entry.synonyms)) == ("flush.ms", "9", 2)
     assert len(reply.results[1].configs) == len(BROKER_CONFIGS) + len(FIXED_CONFIGS) > len(reply.results[2].configs)

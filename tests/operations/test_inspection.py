@@ -6,18 +6,16 @@ import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import NOW_MS, batch, nodes_of
 
-from raylog.actors.apis import log_dirs, offsets, producers, quorum
 from raylog.actors.apis.entities import module_of, request_class
 from raylog.client import requests
 from raylog.client.admin import NewTopic
 from raylog.client.sync import call
 from raylog.errors import kafka_error
+from raylog.kafka import table
 from raylog.types import TopicPartition
 from raylog.wire.connection import Connection
 
 pytestmark = pytest.mark.core
-
-DESCRIBE_CLUSTER = 60
 
 
 def ask_node(operator, node, body):
@@ -58,7 +56,7 @@ def test_only_the_leader_tells_of_producers(operator):
     codes = {broker: [part.partitions[0].error_code for part in reply.topics] for broker, reply in replies.items()}
     assert codes[1] == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
     assert codes[2] == [ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition]
-    assert list(producers.VERSIONS) == [0]
+    assert list(table.DESCRIBE_PRODUCERS.versions) == [0]
 
 
 def test_the_quorum_is_described(operator):
@@ -68,9 +66,9 @@ def test_the_quorum_is_described(operator):
     assert found.voters[0].last_fetch_timestamp > NOW_MS
 
 
-@pytest.mark.parametrize("version", list(quorum.VERSIONS))
+@pytest.mark.parametrize("version", list(table.DESCRIBE_QUORUM.versions))
 def test_the_quorum_is_described_in_every_version(operator, version):
-    cls = request_class(quorum.KEY, version)
+    cls = request_class(table.DESCRIBE_QUORUM, version)
     module = module_of(cls)
     named = [("__cluster_metadata", 0), ("__cluster_metadata", 1), ("other", 0)]
     topics = (
@@ -87,10 +85,10 @@ def test_the_quorum_is_described_in_every_version(operator, version):
         assert name == "CONTROLLER" and port == operator.running.address.bootstrap[0].port
 
 
-@pytest.mark.parametrize("version", list(log_dirs.VERSIONS))
+@pytest.mark.parametrize("version", list(table.DESCRIBE_LOG_DIRS.versions))
 def test_disks_are_described_in_every_version(operator, version):
     topic = operator.new_topic((1, 2), segment_bytes=100_000)
-    cls = request_class(log_dirs.KEY, version)
+    cls = request_class(table.DESCRIBE_LOG_DIRS, version)
     module = module_of(cls)
     for asked in (None, (module.DescribableLogDirTopic(topic=topic, partitions=(0, 5)),)):
         reply = ask_node(operator, nodes_of(operator.running, topic)[1], cls(topics=asked))
@@ -108,7 +106,7 @@ def test_disks_are_described_in_every_version(operator, version):
 
 @pytest.mark.parametrize("version", range(3))
 def test_the_cluster_is_described_in_every_version(operator, version):
-    cls = request_class(DESCRIBE_CLUSTER, version)
+    cls = request_class(table.DESCRIBE_CLUSTER, version)
 
     def ask(*, kind=1, operations=False):
         extra = {"endpoint_type": kind} if version >= 1 else {}
@@ -126,12 +124,12 @@ def test_the_cluster_is_described_in_every_version(operator, version):
         assert ask(kind=9).error_code is ErrorCode.unsupported_endpoint_type
 
 
-@pytest.mark.parametrize("version", list(offsets.LIST_OFFSETS_VERSIONS))
+@pytest.mark.parametrize("version", list(table.LIST_OFFSETS.versions))
 def test_offsets_by_name_are_those_that_the_version_knows(operator, version):
     topic = operator.new_topic((1,))
     node = operator.partition(topic).leader_node
     ask_node(operator, node, requests.produce({TopicPartition(topic, 0): batch(b"a", b"b")}, acks=-1, timeout_ms=5_000))
-    cls = request_class(offsets.LIST_OFFSETS, version)
+    cls = request_class(table.LIST_OFFSETS, version)
     module = module_of(cls)
 
     def ask(timestamp):
@@ -159,26 +157,18 @@ def world_with_a_dead_broker():
     from raylog.metadata.requests import BrokerView, ClusterDescribed
     from raylog.types import Endpoint
 
-    api = next(each for each in APIS if each.key == DESCRIBE_CLUSTER)
+    api = next(each for each in APIS if each.spec is table.DESCRIBE_CLUSTER)
     brokers = tuple(
         BrokerView(broker, None, (), (), last_endpoint=Endpoint("h", 9), is_live=broker < 2) for broker in range(3)
     )
     described = ClusterDescribed("c", 1, 1, brokers)
-    cls = request_class(DESCRIBE_CLUSTER, 2)
+    cls = request_class(table.DESCRIBE_CLUSTER, 2)
 
     def entity(fenced):
         body = cls(include_cluster_authorized_operations=False, include_fenced_brokers=fenced)
         return api.to_entity(body, described, 2).brokers
 
     yield [each.broker_id for each in entity(False)], [(each.broker_id, each.is_fenced) for each in entity(True)]
-
-
-def test_a_request_to_a_standby_is_asked_of_the_active_one():
-    from raylog.client.connections import says_not_controller
-
-    cls = quorum.response_class(quorum.KEY, 0)
-    assert says_not_controller(cls(error_code=ErrorCode.not_leader_or_follower, topics=()))
-    assert not says_not_controller(cls(error_code=ErrorCode.none, topics=()))
 
 
 def test_partitions_without_a_topic_have_no_producers(operator):

@@ -20,9 +20,10 @@ from raylog.actors.outside.fetch import Fetches
 from raylog.actors.outside.fetch_sessions import FetchSessions
 from raylog.actors.outside.owners import Owner
 from raylog.actors.outside.places import Places
-from raylog.actors.outside.scattered import PRODUCE, Scattered
+from raylog.actors.outside.scattered import Scattered
 from raylog.errors import ClientTimeoutError, DisconnectedError
 from raylog.kafka.context import ANONYMOUS, EXTERNAL, RequestContext
+from raylog.kafka.table import FETCH, PRODUCE
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import (
     ActorRegistered,
@@ -122,7 +123,7 @@ class HandRequest:
 
 def produced(version: int, *parts: Any) -> Any:
     """A replica's answer; ``parts`` are (number, error, leading node or none)."""
-    cls = response_class(0, version)
+    cls = response_class(PRODUCE, version)
     module = module_of(cls)
     found = []
     for number, error, leader in parts:
@@ -227,7 +228,7 @@ def test_leaders_in_a_fetched_partition_are_brokers_too(is_frame: bool) -> None:
     request = HandRequest(fetch(TOPIC, {0: 0}, version=17), is_frame=is_frame)
     room = AnswerRoom(lambda: SimpleNamespace(limits=Limits()))  # type: ignore[arg-type, return-value]
     Fetches(Places(0, lambda: world), owners, sessions, lambda: 0, room, Arrivals()).handle(request)  # type: ignore[arg-type]
-    cls = response_class(1, 17)
+    cls = response_class(FETCH, 17)
     module = module_of(cls)
     part = module.PartitionData(
         partition_index=0, error_code=NOT_LEADER, high_watermark=-1, last_stable_offset=-1, log_start_offset=-1,

@@ -14,10 +14,9 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from outside import fetch, produce
 
-from raylog.actors.apis import fetch as fetch_api
-from raylog.actors.apis import produce as produce_api
 from raylog.actors.apis.entities import build, milliseconds
 from raylog.actors.outside.one_partition import OnePartition, fetched, is_good_news, produced
+from raylog.kafka import table
 from raylog.wire.frames import (
     client_id_field,
     decode_request_body,
@@ -26,10 +25,10 @@ from raylog.wire.frames import (
     encode_response,
 )
 
-PRODUCE, FETCH = 0, 1
+PRODUCE, FETCH = table.PRODUCE.key, table.FETCH.key
 TOPIC_ID = uuid.UUID(int=0x1234 << 100)
-VERSIONS = [(PRODUCE, version) for version in produce_api.VERSIONS] + [
-    (FETCH, version) for version in fetch_api.VERSIONS
+VERSIONS = [(PRODUCE, version) for version in table.PRODUCE.versions] + [
+    (FETCH, version) for version in table.FETCH.versions
 ]
 
 

@@ -58,38 +58,28 @@ def refused_options() -> str:
 
 
 def kafka_apis() -> str:
-    from raylog.actors.apis import (
-        admin,
-        configs,
-        fetch,
-        groups,
-        log_dirs,
-        offsets,
-        operations,
-        produce,
-        producers,
-        quorum,
-    )
+    from raylog.kafka.spec import ServerKind
+    from raylog.kafka.table import APIS
 
-    served: list[tuple[int, range, str]] = [
-        (api.key, api.versions, "controller") for api in (*admin.APIS, *configs.APIS, *operations.APIS)
-    ]
-    for key, versions in (
-        (produce.KEY, produce.VERSIONS),
-        (fetch.KEY, fetch.VERSIONS),
-        (offsets.LIST_OFFSETS, offsets.LIST_OFFSETS_VERSIONS),
-        (offsets.OFFSET_FOR_LEADER_EPOCH, offsets.OFFSET_FOR_LEADER_EPOCH_VERSIONS),
-        (offsets.DELETE_RECORDS, offsets.DELETE_RECORDS_VERSIONS),
-        (log_dirs.KEY, log_dirs.VERSIONS),
-        (producers.KEY, producers.VERSIONS),
-        *((api.key, api.versions) for api in groups.APIS),
-    ):
-        served.append((key, versions, "replicas"))
-    served.append((quorum.KEY, quorum.VERSIONS, "controller"))
     rows = ["| key | API | versions | answered by |", "|---|---|---|---|"]
-    for key, versions, owner in sorted(served, key=lambda each: each[0]):
-        rows.append(f"| {key} | {KAFKA_NAMES[key]} | {min(versions)}–{max(versions)} | {owner} |")
+    for spec in APIS:
+        controller, replicas = spec.spoken_by(ServerKind.CONTROLLER), spec.spoken_by(ServerKind.REPLICAS)
+        owner = "both" if controller and replicas else "controller" if controller else "replicas"
+        if spoken := controller or replicas:
+            rows.append(f"| {spec.key} | {spec.name} | {_shown(spoken)} | {owner} |")
     return "\n".join(rows)
+
+
+def served_apis() -> str:
+    from raylog.kafka.table import APIS
+
+    rows = ["| key | API | versions | answered by |", "|---|---|---|---|"]
+    rows += [f"| {spec.key} | {spec.name} | {_shown(spec.versions)} | {spec.owner.value} |" for spec in APIS]
+    return "\n".join(rows)
+
+
+def _shown(versions: range) -> str:
+    return f"{min(versions)}–{max(versions)}" if len(versions) > 1 else str(min(versions))
 
 
 def private_apis() -> str:
@@ -102,45 +92,13 @@ def private_apis() -> str:
     return "\n".join(rows)
 
 
-KAFKA_NAMES = {
-    0: "Produce",
-    1: "Fetch",
-    2: "ListOffsets",
-    3: "Metadata",
-    8: "OffsetCommit",
-    9: "OffsetFetch",
-    11: "JoinGroup",
-    12: "Heartbeat",
-    13: "LeaveGroup",
-    14: "SyncGroup",
-    15: "DescribeGroups",
-    16: "ListGroups",
-    19: "CreateTopics",
-    20: "DeleteTopics",
-    21: "DeleteRecords",
-    22: "InitProducerId",
-    23: "OffsetForLeaderEpoch",
-    32: "DescribeConfigs",
-    33: "AlterConfigs",
-    35: "DescribeLogDirs",
-    37: "CreatePartitions",
-    42: "DeleteGroups",
-    43: "ElectLeaders",
-    44: "IncrementalAlterConfigs",
-    45: "AlterPartitionReassignments",
-    46: "ListPartitionReassignments",
-    47: "OffsetDelete",
-    55: "DescribeQuorum",
-    60: "DescribeCluster",
-    61: "DescribeProducers",
-    64: "UnregisterBroker",
-}
 TABLES = {
     "topic configs": ("configuration.md", topic_configs),
     "broker configs": ("configuration.md", broker_configs),
     "client options": ("configuration.md", client_options),
     "refused options": ("configuration.md", refused_options),
     "kafka apis": ("wire.md", kafka_apis),
+    "served apis": ("kafka_clients.md", served_apis),
     "private apis": ("wire.md", private_apis),
 }
 

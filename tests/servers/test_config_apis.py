@@ -8,6 +8,8 @@ from kio.schema.errors import ErrorCode
 from raylog.actors.apis import configs
 from raylog.actors.apis.entities import module_of, request_class
 from raylog.errors import kafka_error
+from raylog.kafka import table
+from raylog.kafka.refusal import refusal
 from raylog.metadata.requests import (
     AlterConfigs,
     ConfigChange,
@@ -19,14 +21,12 @@ from raylog.metadata.requests import (
     ConfigsDescribed,
     ConfigSynonym,
     DescribeConfigs,
-    Refused,
     ResourceChanges,
     ResourceOutcome,
     ResourceType,
 )
 
-BY_KEY = {api.key: api for api in configs.APIS}
-DEPOSED = Refused(ErrorCode.not_controller, "another one decides")
+BY_SPEC = {api.spec: api for api in configs.APIS}
 ENTRY = ConfigEntry(
     "retention.ms",
     (ConfigSynonym("retention.ms", "7", 1), ConfigSynonym("log.retention.ms", "604800000", 5)),
@@ -36,8 +36,12 @@ ENTRY = ConfigEntry(
 )
 
 
+def refused(spec, version, body):
+    return refusal(spec, version, body, ErrorCode.not_controller, "another one decides")
+
+
 def describe(version, *, synonyms=True, documentation=True):
-    cls = request_class(configs.DESCRIBE_CONFIGS, version)
+    cls = request_class(table.DESCRIBE_CONFIGS, version)
     module = module_of(cls)
     resources = (
         module.DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=("retention.ms",)),
@@ -47,11 +51,14 @@ def describe(version, *, synonyms=True, documentation=True):
     return cls(resources=resources, include_synonyms=synonyms, **extra)
 
 
-@pytest.mark.parametrize("version", list(BY_KEY[configs.DESCRIBE_CONFIGS].versions))
+@pytest.mark.parametrize("version", list(table.DESCRIBE_CONFIGS.versions))
 def test_describing(version):
-    api = BY_KEY[configs.DESCRIBE_CONFIGS]
+    api = BY_SPEC[table.DESCRIBE_CONFIGS]
     body = describe(version)
-    topic, logger = ConfigQuery(ResourceType.TOPIC, "t", ("retention.ms",)), ConfigQuery(8, "1")
+    topic, logger = (
+        ConfigQuery(ResourceType.TOPIC, "t", ("retention.ms",)),
+        ConfigQuery(ResourceType.BROKER_LOGGER, "1"),
+    )
     assert api.to_request(body, version) == DescribeConfigs((topic, logger))
     found = ConfigsDescribed(
         (
@@ -69,22 +76,21 @@ def test_describing(version):
     if version >= 3:
         assert (entry.config_type, entry.documentation) == (5, "how long")
     assert (entity.results[1].error_code, entity.results[1].resource_type) == (ErrorCode.invalid_request, 8)
-    refused = api.to_entity(body, DEPOSED, version)
-    assert {each.error_code for each in refused.results} == {ErrorCode.not_controller}
+    assert {each.error_code for each in refused(api.spec, version, body).results} == {ErrorCode.not_controller}
 
 
 def test_synonyms_and_documentation_come_only_where_they_are_asked_for():
-    api = BY_KEY[configs.DESCRIBE_CONFIGS]
+    api = BY_SPEC[table.DESCRIBE_CONFIGS]
     body = describe(4, synonyms=False, documentation=False)
     two = ConfigDescription(ResourceType.TOPIC, "t", entries=(ENTRY,))
     (entry,) = api.to_entity(body, ConfigsDescribed((two, two)), 4).results[0].configs
     assert entry.synonyms == () and entry.documentation is None
 
 
-@pytest.mark.parametrize("version", list(BY_KEY[configs.ALTER_CONFIGS].versions))
+@pytest.mark.parametrize("version", list(table.ALTER_CONFIGS.versions))
 def test_replacing(version):
-    api = BY_KEY[configs.ALTER_CONFIGS]
-    cls = request_class(configs.ALTER_CONFIGS, version)
+    api = BY_SPEC[table.ALTER_CONFIGS]
+    cls = request_class(table.ALTER_CONFIGS, version)
     module = module_of(cls)
     configured = (module.AlterableConfig(name="retention.ms", value="7"),)
     resource = module.AlterConfigsResource(resource_type=4, resource_name="1", configs=configured)
@@ -96,11 +102,11 @@ def test_replacing(version):
     (response,) = api.to_entity(body, ConfigsAltered((outcome,)), version).responses
     assert (response.error_code, response.error_message) == (ErrorCode.invalid_config, "unknown")
     assert (response.resource_type, response.resource_name) == (4, "1")
-    assert api.to_entity(body, DEPOSED, version).responses[0].error_code is ErrorCode.not_controller
+    assert refused(api.spec, version, body).responses[0].error_code is ErrorCode.not_controller
 
 
 def incremental(version, operation):
-    cls = request_class(configs.INCREMENTAL_ALTER_CONFIGS, version)
+    cls = request_class(table.INCREMENTAL_ALTER_CONFIGS, version)
     module = module_of(cls)
     configured = (module.AlterableConfig(name="cleanup.policy", config_operation=operation, value="delete"),)
     resource = module.AlterConfigsResource(resource_type=2, resource_name="t", configs=configured)
@@ -108,13 +114,13 @@ def incremental(version, operation):
 
 
 @pytest.mark.parametrize("operation", list(ConfigOperation))
-@pytest.mark.parametrize("version", list(BY_KEY[configs.INCREMENTAL_ALTER_CONFIGS].versions))
+@pytest.mark.parametrize("version", list(table.INCREMENTAL_ALTER_CONFIGS.versions))
 def test_changing(version, operation):
-    api = BY_KEY[configs.INCREMENTAL_ALTER_CONFIGS]
+    api = BY_SPEC[table.INCREMENTAL_ALTER_CONFIGS]
     wanted = ResourceChanges(ResourceType.TOPIC, "t", (ConfigChange("cleanup.policy", operation, "delete"),))
     assert api.to_request(incremental(version, operation.value), version) == AlterConfigs((wanted,))
 
 
 def test_an_unknown_operation_is_refused():
     with pytest.raises(kafka_error(ErrorCode.invalid_request), match="config operation 9"):
-        BY_KEY[configs.INCREMENTAL_ALTER_CONFIGS].to_request(incremental(1, 9), 1)
+        BY_SPEC[table.INCREMENTAL_ALTER_CONFIGS].to_request(incremental(1, 9), 1)

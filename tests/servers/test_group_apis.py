@@ -13,14 +13,20 @@ from raylog.actors.apis.entities import build, module_of, request_class
 from raylog.actors.apis.groups import Caller, GroupApi
 from raylog.groups import requests
 from raylog.groups.requests import GroupReply
+from raylog.kafka import table
+from raylog.kafka.spec import ApiSpec
 from raylog.types import TopicPartition
 from raylog.wire.frames import encode_response
 
 pytestmark = pytest.mark.core
 
 CALLER = Caller("me", "/10.0.0.1", 3)
-BY_KEY = {api.key: api for api in apis.APIS}
-EVERY = [pytest.param(api, version, id=f"{api.key}-{version}") for api in apis.APIS for version in api.versions]
+BY_SPEC = {api.spec: api for api in apis.APIS}
+EVERY = [
+    pytest.param(api, version, id=f"{api.spec.name}-{version}")
+    for api in apis.APIS
+    for version in api.spec.spoken_inside
+]
 FENCED = ErrorCode.fenced_instance_id.value
 
 
@@ -28,9 +34,9 @@ def ms(count: int) -> datetime.timedelta:
     return datetime.timedelta(milliseconds=count)
 
 
-def body_of(key: int, version: int) -> Any:
+def body_of(spec: ApiSpec, version: int) -> Any:
     """A request with everything that its version has room for."""
-    cls = request_class(key, version)
+    cls = request_class(spec, version)
     module = module_of(cls)
 
     def nested(kind: str, /, **values: Any) -> Any:
@@ -58,9 +64,9 @@ def body_of(key: int, version: int) -> Any:
         "assignments": (nested("SyncGroupRequestAssignment", member_id="m", assignment=b"y"),),
         "members": (nested("MemberIdentity", member_id="m", group_instance_id="i", reason=None),),
     }
-    if key == apis.DESCRIBE_GROUPS:
+    if spec is table.DESCRIBE_GROUPS:
         values["groups"] = ("g", "h")
-    elif key == apis.OFFSET_COMMIT:
+    elif spec is table.OFFSET_COMMIT:
         part = nested(
             "OffsetCommitRequestPartition",
             partition_index=1,
@@ -69,7 +75,7 @@ def body_of(key: int, version: int) -> Any:
             committed_metadata=None,
         )
         values["topics"] = (nested("OffsetCommitRequestTopic", name="t", partitions=(part,)),)
-    elif key == apis.OFFSET_FETCH:
+    elif spec is table.OFFSET_FETCH:
         topics = (
             nested("OffsetFetchRequestTopic", name="t", partition_indexes=(1, 2))
             or nested("OffsetFetchRequestTopics", name="t", partition_indexes=(1, 2)),
@@ -79,7 +85,7 @@ def body_of(key: int, version: int) -> Any:
             nested("OffsetFetchRequestGroup", group_id=each, member_id=None, member_epoch=-1, topics=topics)
             for each in ("g", "h")
         )
-    elif key == apis.OFFSET_DELETE:
+    elif spec is table.OFFSET_DELETE:
         part = nested("OffsetDeleteRequestPartition", partition_index=1)
         values["topics"] = (nested("OffsetDeleteRequestTopic", name="t", partitions=(part,)),)
     return build(cls, **values)
@@ -117,7 +123,7 @@ def reply_to(request: requests.Request, error: int) -> GroupReply:
 
 @pytest.mark.parametrize(("api", "version"), EVERY)
 def test_every_version_is_understood_and_every_answer_has_its_bytes(api: GroupApi, version: int) -> None:
-    body = body_of(api.key, version)
+    body = body_of(api.spec, version)
     asked = api.to_requests(body, version, CALLER)
     for error in (0, FENCED):
         entity = api.to_entity(body, [reply_to(each, error) for each in asked], version)
@@ -126,35 +132,35 @@ def test_every_version_is_understood_and_every_answer_has_its_bytes(api: GroupAp
 
 
 def test_requests_carry_what_their_version_says() -> None:
-    (join,) = BY_KEY[apis.JOIN_GROUP].to_requests(body_of(apis.JOIN_GROUP, 0), 0, CALLER)
+    (join,) = BY_SPEC[table.JOIN_GROUP].to_requests(body_of(table.JOIN_GROUP, 0), 0, CALLER)
     assert isinstance(join, requests.JoinGroup)
     assert join.rebalance_timeout_ms == join.session_timeout_ms == 10_000 and not join.needs_member_id
-    (join,) = BY_KEY[apis.JOIN_GROUP].to_requests(body_of(apis.JOIN_GROUP, 9), 9, CALLER)
+    (join,) = BY_SPEC[table.JOIN_GROUP].to_requests(body_of(table.JOIN_GROUP, 9), 9, CALLER)
     assert isinstance(join, requests.JoinGroup)
     assert (join.rebalance_timeout_ms, join.group_instance_id, join.client_host) == (60_000, "i", "/10.0.0.1")
     assert join.needs_member_id and join.can_skip_assignment and join.connection == 3
-    (commit,) = BY_KEY[apis.OFFSET_COMMIT].to_requests(body_of(apis.OFFSET_COMMIT, 3), 3, CALLER)
+    (commit,) = BY_SPEC[table.OFFSET_COMMIT].to_requests(body_of(table.OFFSET_COMMIT, 3), 3, CALLER)
     assert isinstance(commit, requests.OffsetCommit)
     assert commit.retention_ms == -1 and commit.partitions[0].leader_epoch == -1 and commit.partitions[0].metadata == ""
-    (commit,) = BY_KEY[apis.OFFSET_COMMIT].to_requests(body_of(apis.OFFSET_COMMIT, 9), 9, CALLER)
+    (commit,) = BY_SPEC[table.OFFSET_COMMIT].to_requests(body_of(table.OFFSET_COMMIT, 9), 9, CALLER)
     assert isinstance(commit, requests.OffsetCommit) and commit.partitions[0].leader_epoch == 2
-    fetch = BY_KEY[apis.OFFSET_FETCH].to_requests(body_of(apis.OFFSET_FETCH, 9), 9, CALLER)
+    fetch = BY_SPEC[table.OFFSET_FETCH].to_requests(body_of(table.OFFSET_FETCH, 9), 9, CALLER)
     both = (TopicPartition("t", 1), TopicPartition("t", 2))
     assert fetch == [requests.OffsetFetch("g", both), requests.OffsetFetch("h", both)]
-    (beat,) = BY_KEY[apis.HEARTBEAT].to_requests(body_of(apis.HEARTBEAT, 4), 4, CALLER)
+    (beat,) = BY_SPEC[table.HEARTBEAT].to_requests(body_of(table.HEARTBEAT, 4), 4, CALLER)
     assert isinstance(beat, requests.Heartbeat) and beat.park_ms > 0, "a native member may wait"
-    (beat,) = BY_KEY[apis.HEARTBEAT].to_requests(body_of(apis.HEARTBEAT, 4), 4, Caller("me", "/x", None))
+    (beat,) = BY_SPEC[table.HEARTBEAT].to_requests(body_of(table.HEARTBEAT, 4), 4, Caller("me", "/x", None))
     assert isinstance(beat, requests.Heartbeat) and beat.park_ms == 0
 
 
 def test_a_group_that_is_not_there_is_dead_or_not_found() -> None:
-    api = BY_KEY[apis.DESCRIBE_GROUPS]
+    api = BY_SPEC[table.DESCRIBE_GROUPS]
     dead = [requests.GroupDescription(0, each, "Dead") for each in ("g", "h")]
-    assert api.to_entity(body_of(api.key, 5), dead, 5).groups[0].error_code == ErrorCode.none
-    assert api.to_entity(body_of(api.key, 6), dead, 6).groups[0].error_code == ErrorCode.group_id_not_found
+    assert api.to_entity(body_of(api.spec, 5), dead, 5).groups[0].error_code == ErrorCode.none
+    assert api.to_entity(body_of(api.spec, 6), dead, 6).groups[0].error_code == ErrorCode.group_id_not_found
 
 
 def test_the_error_of_an_old_offset_fetch_is_on_every_partition() -> None:
-    api = BY_KEY[apis.OFFSET_FETCH]
-    entity = api.to_entity(body_of(api.key, 1), [requests.OffsetsFetched(ErrorCode.not_coordinator.value)], 1)
+    api = BY_SPEC[table.OFFSET_FETCH]
+    entity = api.to_entity(body_of(api.spec, 1), [requests.OffsetsFetched(ErrorCode.not_coordinator.value)], 1)
     assert [each.error_code for each in entity.topics[0].partitions] == [ErrorCode.not_coordinator] * 2

@@ -21,6 +21,7 @@ from raylog.errors import kafka_error
 from raylog.groups.consumer_protocol import Subscription, encode_subscription
 from raylog.groups.context import GroupConfig
 from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from raylog.kafka import table
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.wire.connection import Connection
 
@@ -51,7 +52,7 @@ def leader(running: InProcessCluster) -> int:
 
 
 def entity(key: int, version: int, **values: Any) -> Any:
-    return build(request_class(key, version), **values)
+    return build(request_class(table.BY_KEY[key], version), **values)
 
 
 def ms(count: int) -> datetime.timedelta:
@@ -59,7 +60,7 @@ def ms(count: int) -> datetime.timedelta:
 
 
 def commit_of(offset: int, group: str = GROUP) -> Any:
-    module = module_of(request_class(8, 8))
+    module = module_of(request_class(table.OFFSET_COMMIT, 8))
     one = module.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="m")
     topics = (module.OffsetCommitRequestTopic(name="t", partitions=(one,)),)
     return entity(
@@ -68,7 +69,7 @@ def commit_of(offset: int, group: str = GROUP) -> Any:
 
 
 def fetch_of(*groups: str) -> Any:
-    module = module_of(request_class(9, 8))
+    module = module_of(request_class(table.OFFSET_FETCH, 8))
     return entity(
         9,
         8,
@@ -102,7 +103,7 @@ class NativeMember:
         return await self.connection.request(request, timeout_ms=20_000)
 
     async def join(self) -> Any:
-        module = module_of(request_class(11, 9))
+        module = module_of(request_class(table.JOIN_GROUP, 9))
         metadata = encode_subscription(Subscription(("t",)))
         while True:
             joined = await self.ask(
@@ -126,7 +127,7 @@ class NativeMember:
                 return joined
 
     async def sync(self, plan: dict[str, bytes]) -> bytes:
-        module = module_of(request_class(14, 5))
+        module = module_of(request_class(table.SYNC_GROUP, 5))
         given = tuple(module.SyncGroupRequestAssignment(member_id=each, assignment=part) for each, part in plan.items())
         synced = await self.ask(
             entity(
@@ -255,7 +256,9 @@ def test_settings_of_groups_change_while_they_run(running: InProcessCluster) -> 
             member_id="",
             group_instance_id="one",
             protocol_type="consumer",
-            protocols=(module_of(request_class(11, 5)).JoinGroupRequestProtocol(name="range", metadata=b""),),
+            protocols=(
+                module_of(request_class(table.JOIN_GROUP, 5)).JoinGroupRequestProtocol(name="range", metadata=b""),
+            ),
         )
         error: ErrorCode = ask(running, endpoint, beyond).error_code
         return error

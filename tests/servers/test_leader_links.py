@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from wire_ends import CLUSTER, IDENTITY, SECRET, server_of, until
 
-from raylog.actors.apis import fetch
 from raylog.actors.leader_links import LeaderLinks
+from raylog.kafka.table import FETCH
 from raylog.metadata.session import ActorIdentity
 from raylog.replication.events import FetchAnswered, FetchFailed, FetchPartition, SendFetch
 from raylog.types import Endpoint, TopicIdPartition
@@ -29,7 +29,7 @@ class Leader:
         self.identity = identity
         self.parked: list[Request] = []
         self.gone = 0
-        self.server = server_of({fetch.KEY: self._fetch}, identity=identity, versions={fetch.KEY: fetch.VERSIONS})
+        self.server = server_of({FETCH.key: self._fetch}, identity=identity, versions={FETCH.key: FETCH.versions})
 
     def _fetch(self, request: Request) -> None:
         self.parked.append(request)

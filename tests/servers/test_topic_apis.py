@@ -9,27 +9,31 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis import admin
-from raylog.actors.apis.entities import module_of, request_class
+from raylog.actors.apis.entities import NO_DELAY, module_of, request_class
 from raylog.errors import kafka_error
+from raylog.kafka import table
+from raylog.kafka.refusal import refusal
 from raylog.metadata import requests
-from raylog.metadata.requests import Refused
 
-BY_KEY = {api.key: api for api in admin.APIS}
-DEPOSED = Refused(ErrorCode.not_controller, "another one decides")
+BY_SPEC = {api.spec: api for api in admin.APIS}
 ID = uuid.UUID(int=7)
 
 
+def refused(spec, version, body):
+    return refusal(spec, version, body, ErrorCode.not_controller, "another one decides")
+
+
 def delete(version, *topics):
-    cls = request_class(admin.DELETE_TOPICS, version)
+    cls = request_class(table.DELETE_TOPICS, version)
     if version < 6:
-        return cls(topic_names=tuple(name for name, _ in topics), timeout=admin.NO_DELAY)
+        return cls(topic_names=tuple(name for name, _ in topics), timeout=NO_DELAY)
     states = (module_of(cls).DeleteTopicState(name=name, topic_id=topic_id) for name, topic_id in topics)
-    return cls(topics=tuple(states), timeout=admin.NO_DELAY)
+    return cls(topics=tuple(states), timeout=NO_DELAY)
 
 
-@pytest.mark.parametrize("version", list(BY_KEY[admin.DELETE_TOPICS].versions))
+@pytest.mark.parametrize("version", list(table.DELETE_TOPICS.versions))
 def test_deleting(version):
-    api = BY_KEY[admin.DELETE_TOPICS]
+    api = BY_SPEC[table.DELETE_TOPICS]
     body = delete(version, ("a", None), ("b", None))
     assert api.to_request(body, version) == requests.DeleteTopics(("a", "b"))
     disabled = requests.TopicDeletion("a", None, ErrorCode.topic_deletion_disabled, "no")
@@ -39,30 +43,30 @@ def test_deleting(version):
     assert (second.name, second.error_code) == ("b", ErrorCode.none)
     assert version < 5 or first.error_message == "no"
     assert version < 6 or second.topic_id == ID
-    assert {each.error_code for each in api.to_entity(body, DEPOSED, version).responses} == {ErrorCode.not_controller}
+    assert {each.error_code for each in refused(api.spec, version, body).responses} == {ErrorCode.not_controller}
 
 
 def test_deleting_by_id():
-    api = BY_KEY[admin.DELETE_TOPICS]
+    api = BY_SPEC[table.DELETE_TOPICS]
     body = delete(6, (None, ID), ("a", None))
     assert api.to_request(body, 6) == requests.DeleteTopics(("a",), (ID,))
-    refused = api.to_entity(body, DEPOSED, 6).responses
-    assert [(each.name, each.topic_id) for each in refused] == [("a", None), (None, ID)]
+    answers = refused(api.spec, 6, body).responses
+    assert [(each.name, each.topic_id) for each in answers] == [(None, ID), ("a", None)]
 
 
 @pytest.mark.parametrize("topic", [("a", ID), (None, None)])
 def test_a_topic_is_named_in_one_way(topic):
-    api = BY_KEY[admin.DELETE_TOPICS]
+    api = BY_SPEC[table.DELETE_TOPICS]
     body = delete(6, topic)
     with pytest.raises(kafka_error(ErrorCode.invalid_request), match="either by its name or by its id"):
         api.to_request(body, 6)
-    assert api.to_entity(body, Refused(ErrorCode.invalid_request, "no"), 6).responses
+    assert refused(api.spec, 6, body).responses
 
 
-@pytest.mark.parametrize("version", list(BY_KEY[admin.CREATE_PARTITIONS].versions))
+@pytest.mark.parametrize("version", list(table.CREATE_PARTITIONS.versions))
 def test_growing(version):
-    api = BY_KEY[admin.CREATE_PARTITIONS]
-    cls = request_class(admin.CREATE_PARTITIONS, version)
+    api = BY_SPEC[table.CREATE_PARTITIONS]
+    cls = request_class(table.CREATE_PARTITIONS, version)
     module = module_of(cls)
     by_hand = (module.CreatePartitionsAssignment(broker_ids=(1, 2)),)
     topics = [
@@ -75,10 +79,10 @@ def test_growing(version):
     assert [growth.assignments for growth in asked.topics] == [None, (), ((1, 2),)] and asked.validate_only
 
 
-@pytest.mark.parametrize("version", list(BY_KEY[admin.CREATE_TOPICS].versions))
+@pytest.mark.parametrize("version", list(table.CREATE_TOPICS.versions))
 def test_creating(version):
-    api = BY_KEY[admin.CREATE_TOPICS]
-    cls = request_class(admin.CREATE_TOPICS, version)
+    api = BY_SPEC[table.CREATE_TOPICS]
+    cls = request_class(table.CREATE_TOPICS, version)
     module = module_of(cls)
     topic = module.CreatableTopic(
         name="t",

@@ -1,0 +1,312 @@
+"""Every Kafka API that raylog speaks, once: its key, name and versions stand nowhere else.
+
+``serving`` makes the tables of one server out of the handlers that it has. ``authorised_by`` is
+what Apache Kafka's authorizer asks; nothing asks yet.
+
+Versions that are not spoken: Produce 0–2 carry message sets v0/v1, which nobody writes any more,
+and OffsetCommit and OffsetFetch of version 0 went to ZooKeeper. Produce is *claimed* from version 0
+on, as Apache Kafka 4 does, because librdkafka concludes from the range which codecs there are
+(KAFKA-18659). InitProducerId is the controller's as long as there are no transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from raylog.kafka.spec import (
+    ApiSpec,
+    ErrorPlace,
+    GroupSplit,
+    Operation,
+    Owner,
+    PartitionSplit,
+    Permission,
+    Resource,
+    ServerKind,
+)
+
+HandlerT = TypeVar("HandlerT", bound=Callable[[Any], Any])
+
+
+def _topic(operation: Operation) -> Permission:
+    return Permission(operation, Resource.TOPIC)
+
+
+def _group(operation: Operation) -> Permission:
+    return Permission(operation, Resource.GROUP)
+
+
+def _cluster(operation: Operation) -> Permission:
+    return Permission(operation, Resource.CLUSTER)
+
+
+# ------------------------------------------------------------------ partitions
+
+PRODUCE = ApiSpec(
+    0,
+    "Produce",
+    Owner.LEADER,
+    range(3, 14),
+    (_topic(Operation.WRITE), Permission(Operation.WRITE, Resource.TRANSACTIONAL_ID)),
+    claimed=range(14),
+    keeps_frame=True,
+    partitions=PartitionSplit(
+        "topic_data", "partition_data", "index",
+        "responses", "TopicProduceResponse", "partition_responses", "PartitionProduceResponse", "index",
+        has_timeout=True,
+    ),
+)  # fmt: skip
+FETCH = ApiSpec(
+    1,
+    "Fetch",
+    Owner.REPLICA,
+    range(4, 19),
+    (_topic(Operation.READ),),
+    keeps_frame=True,
+    refused_at=ErrorPlace.OUTERMOST,
+)
+LIST_OFFSETS = ApiSpec(
+    2,
+    "ListOffsets",
+    Owner.LEADER,
+    range(1, 12),
+    (_topic(Operation.DESCRIBE),),
+    partitions=PartitionSplit(
+        "topics", "partitions", "partition_index",
+        "topics", "ListOffsetsTopicResponse", "partitions", "ListOffsetsPartitionResponse", "partition_index",
+    ),
+)  # fmt: skip
+DELETE_RECORDS = ApiSpec(
+    21,
+    "DeleteRecords",
+    Owner.LEADER,
+    range(3),
+    (_topic(Operation.DELETE),),
+    partitions=PartitionSplit(
+        "topics", "partitions", "partition_index",
+        "topics", "DeleteRecordsTopicResult", "partitions", "DeleteRecordsPartitionResult", "partition_index",
+        has_timeout=True,
+    ),
+)  # fmt: skip
+OFFSET_FOR_LEADER_EPOCH = ApiSpec(
+    23,
+    "OffsetForLeaderEpoch",
+    Owner.LEADER,
+    range(2, 5),
+    (_topic(Operation.DESCRIBE),),
+    partitions=PartitionSplit(
+        "topics", "partitions", "partition",
+        "topics", "OffsetForLeaderTopicResult", "partitions", "EpochEndOffset", "partition",
+    ),
+)  # fmt: skip
+DESCRIBE_PRODUCERS = ApiSpec(
+    61,
+    "DescribeProducers",
+    Owner.LEADER,
+    range(1),
+    (_topic(Operation.READ),),
+    partitions=PartitionSplit(
+        "topics", "partition_indexes", "",
+        "topics", "TopicResponse", "partitions", "PartitionResponse", "partition_index",
+    ),
+)  # fmt: skip
+DESCRIBE_LOG_DIRS = ApiSpec(
+    35,
+    "DescribeLogDirs",
+    Owner.PROCESSES,
+    range(1, 6),
+    (_cluster(Operation.DESCRIBE),),
+    refused_at=ErrorPlace.OUTERMOST,
+)
+
+# ------------------------------------------------------------------ what a Broker knows
+
+METADATA = ApiSpec(3, "Metadata", Owner.BROKER, range(14), (_topic(Operation.DESCRIBE),), inside=range(4, 13))
+FIND_COORDINATOR = ApiSpec(
+    10,
+    "FindCoordinator",
+    Owner.BROKER,
+    range(7),
+    (_group(Operation.DESCRIBE), Permission(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID)),
+)
+API_VERSIONS = ApiSpec(18, "ApiVersions", Owner.SERVER, range(5), ())
+DESCRIBE_ACLS = ApiSpec(29, "DescribeAcls", Owner.BROKER, range(1, 4), (_cluster(Operation.DESCRIBE),))
+CREATE_ACLS = ApiSpec(30, "CreateAcls", Owner.BROKER, range(1, 4), (_cluster(Operation.ALTER),))
+DELETE_ACLS = ApiSpec(31, "DeleteAcls", Owner.BROKER, range(1, 4), (_cluster(Operation.ALTER),))
+DESCRIBE_CLUSTER = ApiSpec(60, "DescribeCluster", Owner.BROKER, range(3), (), inside=range(3))
+DESCRIBE_TOPIC_PARTITIONS = ApiSpec(
+    75, "DescribeTopicPartitions", Owner.BROKER, range(1), (_topic(Operation.DESCRIBE),)
+)
+
+# ------------------------------------------------------------------ groups
+
+OFFSET_COMMIT = ApiSpec(
+    8, "OffsetCommit", Owner.GROUP_COORDINATOR, range(2, 10), (_group(Operation.READ), _topic(Operation.READ))
+)
+OFFSET_FETCH = ApiSpec(
+    9,
+    "OffsetFetch",
+    Owner.GROUP_COORDINATOR,
+    range(1, 10),
+    (_group(Operation.DESCRIBE), _topic(Operation.DESCRIBE)),
+    groups=GroupSplit("groups", "groups", "group_id", first_version=8),
+    refused_at=ErrorPlace.OUTERMOST,
+)
+JOIN_GROUP = ApiSpec(11, "JoinGroup", Owner.GROUP_COORDINATOR, range(10), (_group(Operation.READ),))
+HEARTBEAT = ApiSpec(12, "Heartbeat", Owner.GROUP_COORDINATOR, range(5), (_group(Operation.READ),))
+LEAVE_GROUP = ApiSpec(
+    13,
+    "LeaveGroup",
+    Owner.GROUP_COORDINATOR,
+    range(6),
+    (_group(Operation.READ),),
+    refused_at=ErrorPlace.OUTERMOST,
+)
+SYNC_GROUP = ApiSpec(14, "SyncGroup", Owner.GROUP_COORDINATOR, range(6), (_group(Operation.READ),))
+DESCRIBE_GROUPS = ApiSpec(
+    15,
+    "DescribeGroups",
+    Owner.GROUP_COORDINATOR,
+    range(7),
+    (_group(Operation.DESCRIBE),),
+    groups=GroupSplit("groups", "groups"),
+)
+LIST_GROUPS = ApiSpec(
+    16,
+    "ListGroups",
+    Owner.GROUP_COORDINATOR,
+    range(6),
+    (_cluster(Operation.DESCRIBE), _group(Operation.DESCRIBE)),
+)
+DELETE_GROUPS = ApiSpec(
+    42,
+    "DeleteGroups",
+    Owner.GROUP_COORDINATOR,
+    range(3),
+    (_group(Operation.DELETE),),
+    groups=GroupSplit("groups_names", "results"),
+)
+OFFSET_DELETE = ApiSpec(
+    47,
+    "OffsetDelete",
+    Owner.GROUP_COORDINATOR,
+    range(1),
+    (_group(Operation.DELETE), _topic(Operation.READ)),
+    refused_at=ErrorPlace.OUTERMOST,
+)
+
+# ------------------------------------------------------------------ the controller
+
+CREATE_TOPICS = ApiSpec(
+    19, "CreateTopics", Owner.CONTROLLER, range(2, 8), (_cluster(Operation.CREATE), _topic(Operation.CREATE))
+)
+DELETE_TOPICS = ApiSpec(20, "DeleteTopics", Owner.CONTROLLER, range(1, 7), (_topic(Operation.DELETE),))
+INIT_PRODUCER_ID = ApiSpec(
+    22,
+    "InitProducerId",
+    Owner.CONTROLLER,
+    range(5),
+    (Permission(Operation.WRITE, Resource.TRANSACTIONAL_ID), _cluster(Operation.IDEMPOTENT_WRITE)),
+)
+DESCRIBE_CONFIGS = ApiSpec(
+    32,
+    "DescribeConfigs",
+    Owner.CONTROLLER,
+    range(1, 5),
+    (_cluster(Operation.DESCRIBE_CONFIGS), _topic(Operation.DESCRIBE_CONFIGS), _group(Operation.DESCRIBE_CONFIGS)),
+)
+ALTER_CONFIGS = ApiSpec(
+    33,
+    "AlterConfigs",
+    Owner.CONTROLLER,
+    range(3),
+    (_cluster(Operation.ALTER_CONFIGS), _topic(Operation.ALTER_CONFIGS), _group(Operation.ALTER_CONFIGS)),
+)
+CREATE_PARTITIONS = ApiSpec(37, "CreatePartitions", Owner.CONTROLLER, range(4), (_topic(Operation.ALTER),))
+ELECT_LEADERS = ApiSpec(
+    43,
+    "ElectLeaders",
+    Owner.CONTROLLER,
+    range(3),
+    (_cluster(Operation.ALTER),),
+    refused_at=ErrorPlace.EVERYWHERE,
+)
+INCREMENTAL_ALTER_CONFIGS = ApiSpec(
+    44,
+    "IncrementalAlterConfigs",
+    Owner.CONTROLLER,
+    range(2),
+    (_cluster(Operation.ALTER_CONFIGS), _topic(Operation.ALTER_CONFIGS), _group(Operation.ALTER_CONFIGS)),
+)
+ALTER_PARTITION_REASSIGNMENTS = ApiSpec(
+    45,
+    "AlterPartitionReassignments",
+    Owner.CONTROLLER,
+    range(2),
+    (_cluster(Operation.ALTER),),
+    refused_at=ErrorPlace.EVERYWHERE,
+)
+LIST_PARTITION_REASSIGNMENTS = ApiSpec(
+    46, "ListPartitionReassignments", Owner.CONTROLLER, range(1), (_cluster(Operation.DESCRIBE),)
+)
+DESCRIBE_QUORUM = ApiSpec(
+    55,
+    "DescribeQuorum",
+    Owner.CONTROLLER,
+    range(3),
+    (_cluster(Operation.DESCRIBE),),
+    refused_at=ErrorPlace.OUTERMOST,
+)
+UNREGISTER_BROKER = ApiSpec(64, "UnregisterBroker", Owner.CONTROLLER, range(1), (_cluster(Operation.ALTER),))
+
+APIS: tuple[ApiSpec, ...] = tuple(
+    sorted((each for each in list(globals().values()) if isinstance(each, ApiSpec)), key=lambda spec: spec.key)
+)
+"""All of them, by key."""
+BY_KEY: Mapping[int, ApiSpec] = {spec.key: spec for spec in APIS}
+assert len(BY_KEY) == len(APIS), "two APIs have one key"
+
+
+def _owned_by(owner: Owner) -> tuple[ApiSpec, ...]:
+    return tuple(spec for spec in APIS if spec.owner is owner)
+
+
+OF_LEADERS, OF_CONTROLLER, OF_GROUPS = map(_owned_by, (Owner.LEADER, Owner.CONTROLLER, Owner.GROUP_COORDINATOR))
+"""Those that a Broker passes on in one way each: split by partition, as they are, and split by group."""
+
+
+# ------------------------------------------------------------------ what servers serve
+
+
+class Serving(NamedTuple):
+    """What a server needs to know of the Kafka APIs that it serves, as ``raylog.wire.server`` takes it."""
+
+    handlers: dict[int, Any]
+    versions: dict[int, range]
+    claimed_versions: dict[int, range]
+    undecoded: tuple[int, ...]
+
+
+def served_by(server: ServerKind) -> tuple[ApiSpec, ...]:
+    """The APIs that such a server serves, by key."""
+    return tuple(spec for spec in APIS if spec.spoken_by(server))
+
+
+def serving(server: ServerKind, handlers: Mapping[ApiSpec, HandlerT]) -> Serving:
+    """The tables of a server that has these handlers: one for each API that is its own, and for no other.
+
+    ApiVersions needs none, every server answers it out of these tables (``raylog.wire.api_versions``).
+    """
+    served = served_by(server)
+    missing = [str(spec) for spec in served if spec not in handlers and spec.owner is not Owner.SERVER]
+    foreign = [str(spec) for spec in handlers if spec not in served]
+    assert not missing, f"{server.value} has no handler of {', '.join(missing)}"
+    assert not foreign, f"{server.value} does not serve {', '.join(foreign)}"
+    is_outside = server is ServerKind.BROKER
+    return Serving(
+        handlers={spec.key: handler for spec, handler in handlers.items()},
+        versions={spec.key: spec.spoken_by(server) for spec in served},
+        claimed_versions={spec.key: spec.claimed for spec in served if spec.claimed is not None and is_outside},
+        undecoded=tuple(spec.key for spec in served if spec.keeps_frame and is_outside),
+    )
