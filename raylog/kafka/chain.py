@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("raylog.wire")
 
-PRODUCE = 0
-
 
 @dataclass(frozen=True, slots=True)
 class Delay:
@@ -138,7 +136,7 @@ def _refuse(request: Request, refuse: Refuse) -> None:
         request.refuse(error_for(int(refuse.code.value), refuse.message))
     elif (own := request.connection.server.refusals.get(key)) is not None:
         own(request, refuse)
-    elif key == PRODUCE and request.body.acks == 0:
+    elif key == table.PRODUCE.key and request.body.acks == 0:
         _close(request, f"a Produce with acks=0 is refused by {refuse.code.name.upper()}")
     else:
         request.reply(refusal(table.BY_KEY[key], request.version, request.body, refuse.code, refuse.message))

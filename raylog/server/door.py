@@ -175,7 +175,6 @@ class _DoorConnection(ServerConnection):
         self._fetches: _Known[UsualFetch] = _Known()
         self._channel: Channel
         self._moved: Moved
-        self._is_back = False
 
     def came_by(self, channel: Channel, moved: Moved) -> None:
         self._channel = channel
@@ -230,11 +229,9 @@ class _DoorConnection(ServerConnection):
         def hand_over(sock: socket.socket, pending: bytes) -> bool:
             back = replace(self._moved, pending=pending, came_back=came_back)
             with sock:
-                self._is_back = self._channel.send(back, sock)
-            return self._is_back
+                return self._channel.send(back, sock)
 
         self.leave(hand_over, pending=_size(len(frame)) + frame)
 
     def _say_ended(self) -> None:
-        if not self._is_back:
-            self._channel.send(Ended(self._moved.number))
+        self._channel.send(Ended(self._moved.number))  # which means nothing after its return

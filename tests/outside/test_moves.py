@@ -69,13 +69,13 @@ def calm(running: InProcessCluster) -> None:
         eventually(lambda broker=broker: elsewhere(running, broker) == 0, "nobody at a door")  # type: ignore[misc]
 
 
-def settle(running: InProcessCluster, client: Client, topic: str) -> None:
+def settle(running: InProcessCluster, client: Client, topic: str, broker: int = 0) -> None:
     """Writes until the connection is at the door."""
-    before = len(at_doors(running))
+    before = len(at_doors(running, broker))
 
     def is_there() -> bool:
         write(client, topic)
-        return len(at_doors(running)) > before
+        return len(at_doors(running, broker)) > before
 
     eventually(is_there, "the connection to move")
 
@@ -223,6 +223,35 @@ def test_only_a_broker_of_its_own_opens_a_hosts_door(running: InProcessCluster, 
     running.run(open_door())
 
 
+def test_the_death_of_a_host_ends_the_count_of_what_is_there(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, one = new_topic((1, 2)), client(1)
+    settle(running, one, topic, broker=1)
+    assert elsewhere(running, 1) == 1
+    running.crash(nodes_of(running, topic)[1])
+    eventually(lambda: elsewhere(running, 1) == 0, "nobody there")
+
+
+def test_who_hangs_up_at_the_door_waits_for_nothing(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, reader = new_topic((0, 1)), client()
+    for _ in range(PATIENCE + 5):
+        reader.ask(fetch(topic, {0: 0}))
+    eventually(lambda: len(at_doors(running)) == 1, "the connection to move")
+    reader.send(fetch(topic, {0: 0}, max_wait_ms=300_000))
+    host = host_of(running, topic)
+    eventually(lambda: any(each < 0 for each in parked_by(host)), "a parked read")
+    reader.close()
+    eventually(lambda: not any(each < 0 for each in parked_by(host)), "the read to be forgotten")
+
+
+def parked_by(host: ReplicaServer) -> list[int]:
+    """The replica ids of the fetches that are parked there: of consumers they are negative."""
+    return [each.request.replica_id for each in list(host._host._parked.by_token.values())]
+
+
 class Recording:
     """A stage that notes who asks, and refuses if it is told to."""
 
@@ -257,11 +286,11 @@ def test_who_asks_is_known_at_the_door_and_after_the_return(
     new_topic: NewTopicOf,
     recording: Callable[[Any], Recording],
 ) -> None:
-    topic, one = new_topic((0,)), client()
-    listener_server = router(running).server
+    topic, listener_server = new_topic((0,)), router(running).server
     before = set(listener_server.connections)
+    one = client()
     write(one, topic)
-    (its_own,) = set(listener_server.connections) - before if before else set(listener_server.connections)
+    (its_own,) = set(listener_server.connections) - before
     its_own.principal = "User:ann"
     its_own._contexts.clear()
     at_broker, at_door = recording(listener_server), recording(host_of(running, topic).door.server)
@@ -303,6 +332,7 @@ def test_the_death_of_its_host_ends_it_and_that_of_its_broker_does_not(
     settle(running, one, topic)
     running.crash(node_id(0, BROKER_SLOT))
     assert write(one, topic) >= 0
+    assert write(one, topic, acks=-1) >= 0
     running.crash(nodes_of(running, topic)[0])
     with pytest.raises(DisconnectedError):
         write(one, topic)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from wire_ends import EMPTY_REPLY, client_of, produce, server_of
 
+from raylog.wire import private
+from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.moved_connections import (
     PENDING_IN_MESSAGE,
     Channel,
@@ -162,6 +164,103 @@ def test_requests_in_flight_over_moves_are_answered_once_and_in_order(run: Run, 
         await client.wait_closed()
         for server in pair.servers:
             await server.stop()
+
+    run(work())
+
+
+class Late:
+    """A server that holds its first request until it is told to answer, and to give the connection to another server."""
+
+    def __init__(self, other: Server) -> None:
+        self.held: asyncio.Queue[Request] = asyncio.Queue()
+        self.handled: list[int] = []
+        self._other = other
+        self.server = server_of({0: self._handle}, ordered=True, secret=None)
+
+    def _handle(self, request: Request) -> None:
+        self.handled.append(request.correlation_id)
+        if len(self.handled) == 1:
+            self.held.put_nowait(request)
+        else:
+            request.reply(EMPTY_REPLY)
+
+    def move(self, request: Request) -> None:
+        def hand_over(sock: socket.socket, pending: bytes) -> bool:
+            self._other.adopt(sock, pending, lambda _: None)
+            return True
+
+        request.connection.leave(hand_over)
+        request.reply(EMPTY_REPLY)
+
+
+@pytest.mark.parametrize(("cut", "moves"), [(1, True), (3, True), (4, False), (60, False)])
+def test_the_start_of_a_frame_goes_along_and_a_begun_body_keeps_the_connection(run: Run, cut: int, moves: bool) -> None:
+    """The size of a frame may arrive in two pieces. The rest of a body is read into memory of its own, which stays."""
+    first, second, third = (
+        b"".join(encode_request(produce(bytes(200)), number, client_id_field("c"))) for number in (1, 2, 3)
+    )
+
+    async def work() -> None:
+        handled: list[int] = []
+
+        def handle(request: Request) -> None:
+            handled.append(request.correlation_id)
+            request.reply(EMPTY_REPLY)
+
+        other = server_of({0: handle}, ordered=True, secret=None)
+        other.begin()
+        late = Late(other)
+        endpoint = await late.server.start()
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        writer.write(first + second[:cut])
+        request = await late.held.get()
+        while request.connection.bytes_received < len(first) + cut:
+            await asyncio.sleep(0)
+        late.move(request)
+        answers = [await answer_of(reader)]
+        writer.write(second[cut:] + third)
+        answers += [await answer_of(reader), await answer_of(reader)]
+        assert answers == [1, 2, 3]
+        assert (late.handled, handled) == (([1], [2, 3]) if moves else ([1, 2, 3], []))
+        writer.close()
+        await late.server.stop()
+        await other.stop()
+
+    run(work())
+
+
+async def answer_of(reader: asyncio.StreamReader) -> int:
+    """The correlation id of the next answer."""
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    return int.from_bytes((await reader.readexactly(size))[:4], "big")
+
+
+def test_an_answer_that_is_not_read_yet_keeps_the_connection_until_it_is(run: Run) -> None:
+    large = private.QuorumDescription({"text": "x" * 30_000_000})
+
+    async def work() -> None:
+        moved: list[bytes] = []
+
+        def handle(request: Request) -> None:
+            def hand_over(sock: socket.socket, pending: bytes) -> bool:
+                moved.append(pending)
+                sock.close()
+                return True
+
+            request.connection.leave(hand_over)
+            request.reply(large)
+
+        server = server_of({private.DESCRIBE_QUORUM: handle}, ordered=True, secret=None)
+        endpoint = await server.start()
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, limit=1 << 16)
+        writer.write(b"".join(encode_request(private.DescribeQuorum(), 5, client_id_field("c"))))
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        assert size > 30_000_000 and not moved
+        assert len(await reader.readexactly(size)) == size
+        while not moved:
+            await asyncio.sleep(0)
+        writer.close()
+        await server.stop()
 
     run(work())
 
