@@ -12,9 +12,10 @@ doesn't have, the connection comes back the same way.
     the host → the Broker    Moved: it asks for something else, its request is in ``pending``
                              Ended: its client has closed it
 
-The host listens at a random name of Linux's abstract namespace, which whoever may connect to is no proof of anything. The Broker gets name
-and token over its authenticated link (``OpenDoor``), and opens the channel with the token; a stranger gets nothing. A channel never
-blocks: a message that doesn't fit into the socket's buffer is not sent, and its connection stays where it is.
+The host listens at a random name of Linux's abstract namespace, where everybody on the machine may connect. The Broker gets name and
+token over its authenticated link (``OpenDoor``), and opens the channel with the token. A stranger gets nothing: another user's process
+is turned away by the kernel's word (SO_PEERCRED), one of the same user by the token, and few may be on their way to say it. A channel
+never blocks: a message that doesn't fit into the socket's buffer is not sent, and its connection stays where it is.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import logging
 import os
 import secrets
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -40,6 +42,9 @@ PENDING_IN_MESSAGE: Final = 64 * 1024
 """What was read and not parsed goes into the message; if it is more than that, into a file in memory, whose descriptor goes along."""
 TOKEN_BYTES: Final = 32
 BACKLOG: Final = 16
+GREETING_MAX: Final = 16
+"""How many may be connected that have not said the token yet; the first of them makes way for one more."""
+_credentials = struct.Struct("iII")  # process, user, group
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +183,19 @@ class ChannelListener:
         self._sock.listen(BACKLOG)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._sock.fileno(), self._accept)
-        self._greeting: set[socket.socket] = set()
+        self._greeting: dict[socket.socket, None] = {}  # the first one first
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):
             sock, _ = self._sock.accept()
             sock.setblocking(False)
-            self._greeting.add(sock)
+            if _user_of(sock) != os.geteuid():
+                logger.warning("another user's process came to the channel for moved connections")
+                sock.close()
+                return
+            if len(self._greeting) >= GREETING_MAX:
+                self._turn_away(next(iter(self._greeting)))
+            self._greeting[sock] = None
             self._loop.add_reader(sock.fileno(), self._greeted, sock)
 
     def _greeted(self, sock: socket.socket) -> None:
@@ -196,7 +207,7 @@ class ChannelListener:
         except OSError:
             said = b""
         self._loop.remove_reader(sock.fileno())
-        self._greeting.discard(sock)
+        del self._greeting[sock]
         if hmac.compare_digest(said, self.token):
             self._accepted(sock)
         else:
@@ -207,10 +218,19 @@ class ChannelListener:
     def close(self) -> None:
         self._loop.remove_reader(self._sock.fileno())
         self._sock.close()
-        for sock in self._greeting:
-            self._loop.remove_reader(sock.fileno())
-            sock.close()
-        self._greeting.clear()
+        for sock in list(self._greeting):
+            self._turn_away(sock)
+
+    def _turn_away(self, sock: socket.socket) -> None:
+        del self._greeting[sock]
+        self._loop.remove_reader(sock.fileno())
+        sock.close()
+
+
+def _user_of(sock: socket.socket) -> int:
+    """Who has connected, by the kernel's word."""
+    said = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _credentials.size)
+    return int(_credentials.unpack(said)[1])
 
 
 def connect(name: str, token: bytes) -> socket.socket:

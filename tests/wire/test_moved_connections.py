@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 from collections.abc import Callable, Coroutine
@@ -14,6 +15,7 @@ from wire_ends import EMPTY_REPLY, client_of, produce, server_of
 from raylog.wire import private
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.moved_connections import (
+    GREETING_MAX,
     PENDING_IN_MESSAGE,
     Channel,
     ChannelListener,
@@ -110,6 +112,45 @@ def test_only_who_knows_the_token_opens_a_channel(run: Run) -> None:
             connect(listener.name, listener.token)
 
     run(work())
+
+
+def test_who_says_nothing_makes_way_for_others(run: Run) -> None:
+    async def work() -> None:
+        accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
+        listener = ChannelListener(accepted.put_nowait)
+        mute = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3 * GREETING_MAX)]
+        for each in mute:
+            each.connect("\0" + listener.name)
+            await asyncio.sleep(0)
+        known = connect(listener.name, listener.token)
+        (await accepted.get()).close()
+        assert len(listener._greeting) <= GREETING_MAX
+        assert await asyncio.to_thread(mute[0].recv, 1) == b""
+        for each in (*mute, known):
+            each.close()
+        listener.close()
+
+    run(work())
+
+
+def test_another_users_process_is_turned_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        listener = ChannelListener(lambda _: pytest.fail("it was let in"))
+        monkeypatch.setattr(os, "geteuid", lambda: 4_711)
+        with connect(listener.name, listener.token) as stranger:
+            stranger.setblocking(True)
+            assert await asyncio.to_thread(is_ended, stranger)
+        listener.close()
+
+    run(work())
+
+
+def is_ended(sock: socket.socket) -> bool:
+    """Whether the other end has closed it, also one that had not read all."""
+    try:
+        return sock.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 class Pair:
