@@ -14,6 +14,7 @@ from wire_ends import EMPTY_REPLY, client_of, produce, server_of
 
 from raylog.wire import private
 from raylog.wire.frames import client_id_field, encode_request
+from raylog.wire.limits import Limits
 from raylog.wire.moved_connections import (
     GREETING_MAX,
     PENDING_IN_MESSAGE,
@@ -101,7 +102,7 @@ def test_only_who_knows_the_token_opens_a_channel(run: Run) -> None:
         listener = ChannelListener(accepted.put_nowait)
         stranger = connect(listener.name, b"?" * len(listener.token))
         with stranger:
-            stranger.setblocking(True)
+            stranger.settimeout(20)
             assert await asyncio.to_thread(stranger.recv, 1) == b""
         known = connect(listener.name, listener.token)
         (await accepted.get()).close()
@@ -212,11 +213,11 @@ def test_requests_in_flight_over_moves_are_answered_once_and_in_order(run: Run, 
 class Late:
     """A server that holds its first request until it is told to answer, and to give the connection to another server."""
 
-    def __init__(self, other: Server) -> None:
+    def __init__(self, other: Server, **options: Any) -> None:
         self.held: asyncio.Queue[Request] = asyncio.Queue()
         self.handled: list[int] = []
         self._other = other
-        self.server = server_of({0: self._handle}, ordered=True, secret=None)
+        self.server = server_of({0: self._handle}, ordered=True, secret=None, **options)
 
     def _handle(self, request: Request) -> None:
         self.handled.append(request.correlation_id)
@@ -263,6 +264,27 @@ def test_the_start_of_a_frame_goes_along_and_a_begun_body_keeps_the_connection(r
         answers += [await answer_of(reader), await answer_of(reader)]
         assert answers == [1, 2, 3]
         assert (late.handled, handled) == (([1], [2, 3]) if moves else ([1, 2, 3], []))
+        writer.close()
+        await late.server.stop()
+        await other.stop()
+
+    run(work())
+
+
+def test_a_connection_that_may_be_read_again_while_it_leaves_is_not(run: Run) -> None:
+    """It was not read because it had too much in flight, and its answer ends that in the moment in which it leaves."""
+    sent = [b"".join(encode_request(produce(), number, client_id_field("c"))) for number in (1, 2, 3)]
+
+    async def work() -> None:
+        other = server_of({0: lambda request: request.reply(EMPTY_REPLY)}, ordered=True, secret=None)
+        other.begin()
+        late = Late(other, limits=Limits(connection_requests_max=1))
+        endpoint = await late.server.start()
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        writer.write(b"".join(sent))
+        late.move(await late.held.get())
+        assert [await answer_of(reader) for _ in sent] == [1, 2, 3]
+        assert late.handled == [1]
         writer.close()
         await late.server.stop()
         await other.stop()
