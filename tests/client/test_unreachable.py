@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from raylog.types import Endpoint
 pytestmark = pytest.mark.core
 
 TIMEOUT_S = 0.3
+AMPLE_S = 20.0
 LIMITS = {"request_timeout_ms": 300, "default_api_timeout_ms": 300}
 
 
@@ -118,15 +120,23 @@ def http() -> Iterator[str]:
 
 
 Fault = Callable[[], Any]
-FAULTS: dict[Fault, str] = {
-    unresolved: "does not resolve",
+FAULTS: dict[Fault, str] = {  # patterns
+    unresolved: r"does not resolve|no name server said within 0\.3 s",  # the latter on a machine that is busy
     closed: "refused",
     mute: "nothing answered within 0.3 s",
     full: "did not accept a connection within 0.3 s",
     hanging_up: "closed without an answer",
     http: "not the head of a Ray",
 }
+SAID_AT_ONCE = (closed, hanging_up, http)
 each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+
+
+@pytest.fixture
+def ample_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What answers at once has time to, however busy the machine is: only silence is judged by a short time-out."""
+    if request.getfixturevalue("fault") in SAID_AT_ONCE:
+        monkeypatch.setattr(f"{__name__}.TIMEOUT_S", AMPLE_S)
 
 
 # ------------------------------------------------------------------ by the address of a Ray
@@ -139,6 +149,7 @@ RAY_ENTRIES: dict[str, Callable[[str, Path], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("ample_time")
 @each_fault
 @pytest.mark.parametrize("entry", RAY_ENTRIES)
 def test_a_wrong_address_of_a_ray_ends_in_an_error_that_names_it(
@@ -147,9 +158,9 @@ def test_a_wrong_address_of_a_ray_ends_in_an_error_that_names_it(
     with fault() as address, caplog.at_level(logging.INFO, "raylog.connect"):
         with pytest.raises(RayError) as refused:
             RAY_ENTRIES[entry](address, tmp_path)
-        assert address in str(refused.value) and FAULTS[fault] in str(refused.value)
+        assert address in str(refused.value) and re.search(FAULTS[fault], str(refused.value))
         assert "correct the address" in str(refused.value)
-    assert caplog.messages == [f"Connecting to Ray at {address} (up to 0.3 s)…"]
+    assert caplog.messages == [f"Connecting to Ray at {address} (up to {TIMEOUT_S:g} s)…"]
     assert not ray.is_initialized()
 
 
@@ -166,6 +177,7 @@ NAMED_ENTRIES: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("ample_time")
 @each_fault
 @pytest.mark.parametrize("entry", NAMED_ENTRIES)
 def test_a_wrong_ray_address_in_the_environment_is_named_as_such(
@@ -175,9 +187,10 @@ def test_a_wrong_ray_address_in_the_environment_is_named_as_such(
         monkeypatch.setenv("RAY_ADDRESS", address)
         with pytest.raises(RayError, match="RAY_ADDRESS") as refused:
             NAMED_ENTRIES[entry]()
-    assert address in str(refused.value) and FAULTS[fault] in str(refused.value)
+    assert address in str(refused.value) and re.search(FAULTS[fault], str(refused.value))
 
 
+@pytest.mark.usefixtures("ample_time")
 @each_fault
 def test_a_spark_session_does_not_wait_for_a_ray_that_is_not_there(
     fault: Fault, monkeypatch: pytest.MonkeyPatch
@@ -323,8 +336,9 @@ def test_every_command_with_an_address_says_what_it_tries_and_ends(
     assert said.out == ""
 
 
+@pytest.mark.usefixtures("ample_time")
 @each_fault
 def test_a_command_names_what_is_wrong_with_the_address(fault: Fault, capsys: pytest.CaptureFixture[str]) -> None:
     with fault() as address, pytest.raises(SystemExit):
         main(["status", "--address", address, "--timeout", str(TIMEOUT_S)])
-    assert FAULTS[fault] in capsys.readouterr().err
+    assert re.search(FAULTS[fault], capsys.readouterr().err)
