@@ -115,7 +115,7 @@ class Door:
 
     def has_room(self, bytes_max: int) -> bool:
         """Whether clients have read so much of their answers that another one of that size may be read from the logs."""
-        bound = LISTENER_LIMITS.answers_bytes_max
+        bound = self.server.limits.answers_bytes_max
         return bound is None or bound - self.server.unread_bytes() >= bytes_max
 
 

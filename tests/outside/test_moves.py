@@ -21,7 +21,7 @@ from raylog.kafka.chain import Refuse, Verdict
 from raylog.kafka.context import RequestContext
 from raylog.listener.moves import PATIENCE
 from raylog.server.door import LONG_STAY
-from raylog.testing.in_process import InProcessCluster
+from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, TopicPartition, node_id
 from raylog.wire.connection import Connection
 from raylog.wire.private import OpenDoor
@@ -222,6 +222,45 @@ def test_only_a_broker_of_its_own_opens_a_hosts_door(running: InProcessCluster, 
         connection.close()
 
     running.run(open_door())
+
+
+def test_who_asks_for_other_things_in_between_stays(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, one = new_topic((0,)), client()
+    for _ in range(3 * PATIENCE):
+        write(one, topic)
+        one.ask(metadata(topic))
+    assert not at_doors(running) and one_route(running) < PATIENCE
+
+
+def one_route(running: InProcessCluster) -> int:
+    """The most requests in a row that a connection of broker 0 has sent to one host."""
+    return max((each.route.count for each in router(running).server.connections if each.route), default=0)
+
+
+def test_who_fetches_while_others_leave_too_much_unread_goes_back(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, reader = new_topic((0, 1)), client()
+    for _ in range(PATIENCE + 5):
+        reader.ask(fetch(topic, {0: 0}))
+    eventually(lambda: len(at_doors(running)) == 1, "the connection to move")
+    server = host_of(running, topic).door.server
+    limits = server.limits
+    server.limits = dataclasses.replace(limits, answers_bytes_max=0)
+    try:
+        assert parts(reader.ask(fetch(topic, {0: 0})))[0].error_code is ErrorCode.none
+        assert not at_doors(running)
+    finally:
+        server.limits = limits
+
+
+def test_the_stages_of_a_host_run_at_its_door() -> None:
+    stage = Recording()
+    with cluster(brokers=1, replica_server=lambda spec: ReplicaServer(spec, stages=(stage,))) as small:
+        hosts = [each for each in small.launcher.servers.values() if isinstance(each, ReplicaServer)]
+        assert hosts and all(each.door.server.stages == (stage,) for each in hosts)
 
 
 def test_the_death_of_a_host_ends_the_count_of_what_is_there(
