@@ -183,7 +183,7 @@ def test_it_comes_back_when_its_host_leads_no_more(
     refused = ErrorCode.not_leader_or_follower
 
     def is_refused() -> bool:
-        (answer,) = one.ask(produce(topic, {0: batch(b"v")})).responses[0].partition_responses
+        (answer,) = one.ask(produce(topic, {0: batch(b"v")}, acks=1)).responses[0].partition_responses
         return answer.error_code is refused and answer.current_leader.leader_id == 1
 
     eventually(is_refused, "the Broker to say who leads")
