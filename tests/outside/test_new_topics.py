@@ -24,6 +24,7 @@ from outside import parts as fetched
 from raw_requests import batch, eventually
 
 from raylog.actors import log_work
+from raylog.actors.outside import coordinators
 from raylog.actors.outside.coordinators import Coordinators
 from raylog.actors.outside.router import Router
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
@@ -395,8 +396,12 @@ def group_requests(group: str) -> list[tuple[Any, Callable[[Any], ErrorCode]]]:
 
 
 @pytest.mark.parametrize("hold", [processes_held_back, openings_held_back], ids=["processes", "openings"])
-def test_requests_about_groups_wait_for_a_coordinator_that_is_merely_new(fresh: InProcessCluster, hold: Any) -> None:
+def test_requests_about_groups_wait_for_a_coordinator_that_is_merely_new(
+    fresh: InProcessCluster, hold: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also those that come before the Broker has heard of ``__consumer_offsets``."""
+    for patience in ("UNKNOWN_TOPIC_MS", "FIRST_LEADERS_MS"):  # as long as a busy machine may take
+        monkeypatch.setattr(coordinators, patience, 60_000)
     per_actor = "1" if hold is processes_held_back else "auto"
     with hold(fresh) as let_go:
         asked = group_requests("g")
