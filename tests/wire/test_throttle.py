@@ -19,6 +19,8 @@ pytestmark = pytest.mark.core
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 WAIT_S = 0.3
 LONG_WAIT_S = 1.5
+TICK_S = 0.002
+"""A loop's clock is rounded (uvloop's counts milliseconds): what it waits can read that much shorter than it was told to."""
 
 
 class Producing:
@@ -54,7 +56,7 @@ def test_a_client_waits_as_long_as_it_is_told_to_and_loses_nothing(run: Run) -> 
         connection = await ends(server, obeys=True)
         assert (await connection.request(produce())).throttle_time == datetime.timedelta(seconds=LONG_WAIT_S)
         assert await connection.request(produce(), timeout_ms=LONG_WAIT_S * 950) == EMPTY_REPLY, "its time begins then"
-        assert producing.waited_s >= LONG_WAIT_S
+        assert producing.waited_s >= LONG_WAIT_S - TICK_S
         assert await connection.request(produce()) == EMPTY_REPLY
         connection.close()
         await server.stop()
@@ -129,7 +131,7 @@ def test_a_server_for_outside_clients_does_not_read_one_that_was_told_to_wait(ru
         others_came = producing.came.pop(1)
         assert others_came >= producing.told
         assert await late == EMPTY_REPLY
-        assert producing.waited_s >= WAIT_S
+        assert producing.waited_s >= WAIT_S - TICK_S
         await until(lambda: not server.waiting)
         heedless.close()
         other.close()
