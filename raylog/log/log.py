@@ -350,6 +350,7 @@ class Log:
         self.flushes.appended(wall_ms)
         for view in views:
             note(self.producers, view, wall_ms)
+        self.producers.settle_below(self.high_watermark)
         if is_transactional:
             self.transactions.note(views)
 
@@ -453,8 +454,9 @@ class Log:
         if self._flushed_always:
             self.flushes.flush_active()
         self.leader_epochs.truncate_from_end(end_offset)
-        expiration_ms = self.config.producer_id_expiration_ms
-        reload_producers(self.producers, self.snapshots, self.segments.all, end_offset, expiration_ms=expiration_ms)
+        if not self.producers.cut(end_offset):
+            expiration_ms = self.config.producer_id_expiration_ms
+            reload_producers(self.producers, self.snapshots, self.segments.all, end_offset, expiration_ms=expiration_ms)
         self.transactions.cut(end_offset, self.segments.active)
         return True
 
@@ -644,5 +646,6 @@ class Log:
         assert self.segments.base_offsets[0] <= start and self.segments.active.base_offset <= end, (start, end)
         assert all(entry.start_offset <= end for entry in self.leader_epochs.entries), (self.leader_epochs.entries, end)
         assert self.producers.end_offset == end, (self.producers.end_offset, end)
+        self.producers.check()
         self.transactions.check()
         self._recent.check(end)

@@ -210,6 +210,7 @@ def _opened(
     cache_is_lost = report.condition is Condition.SUSPECT and known.boot_id != boot_id
     high_watermark = start_offset if cache_is_lost else known.high_watermark
     high_watermark = max(start_offset, min(high_watermark, end_offset))
+    producers.settle_below(high_watermark)
     transactions.load(
         segments,
         scanned_from=report.scanned_from,
@@ -241,7 +242,7 @@ def reload_producers(
     *,
     expiration_ms: int,
 ) -> None:
-    """After the log was cut to ``end_offset``. When its producers were seen last is known."""
+    """After the log was cut to ``end_offset``, further back than the producers' history reaches. When they were seen last is known."""
     known = producers.last_seen()
     latest_ms = max(known.values(), default=0)
     load_producers(producers, snapshots, segments, end_offset, wall_ms=latest_ms, expiration_ms=expiration_ms)

@@ -9,7 +9,8 @@ For each producer id: its epoch and its last five batches (sequence range, offse
     higher epoch, base sequence 0                       the first of a new instance (0 too if an end of transaction raised it)
     anything else                                       OUT_OF_ORDER_SEQUENCE_NUMBER
 
-A log replays its batches through ``note`` on followers, in recovery and after truncation, which judges nothing. Snapshots are
+A log replays its batches through ``note`` on followers and in recovery, which judges nothing. ``cut`` takes back what the last
+of them changed, for a log that is truncated; where they do not reach far enough back, its batches are read again. Snapshots are
 Apache Kafka's ``<offset>.snapshot``: the state after all records below that offset, taken at every roll and at a clean stop, so
 that only the records behind it are replayed. A flush of the log flushes them, too: once the segments before a snapshot are
 deleted, nothing else tells of those who wrote there. They hold one batch per producer. Layout, big-endian::
@@ -42,6 +43,7 @@ from raylog.records.batch import NO_SEQUENCE, SEQUENCE_MASK, BatchView, batches
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 
 REMEMBERED_BATCHES = 5
+_HISTORY_MAX = 512
 SNAPSHOT_VERSION = 1
 _HEAD = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
@@ -65,6 +67,11 @@ class RememberedBatch(NamedTuple):
         return self.last_sequence - self.offset_delta & SEQUENCE_MASK
 
 
+_Earlier = tuple[int, int, int | None, tuple[RememberedBatch, ...], int, int, int | None]
+"""Where a batch of a producer ended, the producer's id, and what was known of it before: epoch (None: nothing at all), batches,
+last timestamp, coordinator epoch, first offset of the open transaction. A bare tuple, because every append makes one."""
+
+
 class ProducerState:
     """One producer id. ``batches`` ascend by offset; ``epoch`` −1 has no batches."""
 
@@ -81,7 +88,7 @@ class ProducerState:
     def __init__(self, producer_id: int, epoch: int = -1) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
-        self.batches: list[RememberedBatch] = []
+        self.batches: tuple[RememberedBatch, ...] = ()
         self.last_timestamp = -1  # of its last batch
         self.seen_ms = -1  # when that was appended here, by the wall clock
         self.coordinator_epoch = -1
@@ -103,12 +110,17 @@ class ProducerState:
 
 
 class ProducerStates:
-    """All producers of one log, as of ``end_offset`` (every record below it has been noted)."""
+    """All producers of one log, as of ``end_offset`` (every record below it has been noted).
 
-    __slots__ = ("_states", "end_offset")
+    Invariant: ``_history`` has an entry for each batch of a producer that was noted and ends above ``_history_start``, in log order.
+    """
+
+    __slots__ = ("_history", "_history_start", "_states", "end_offset")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
+        self._history: deque[_Earlier] = deque()
+        self._history_start = 0
         self.end_offset = 0
 
     def __len__(self) -> int:
@@ -192,29 +204,77 @@ class ProducerStates:
 
     def note(self, batch: BatchView, *, wall_ms: int, coordinator_epoch: int | None = None) -> None:
         """Take over a batch that was appended at ``wall_ms``. ``coordinator_epoch`` comes from a control batch that ends a transaction."""
-        self.end_offset = batch.last_offset + 1
-        if batch.producer_id < 0:
+        offset_delta = batch.last_offset_delta
+        last_offset = batch.base_offset + offset_delta
+        self.end_offset = end_offset = last_offset + 1
+        producer_id, epoch = batch.producer_id, batch.producer_epoch
+        if producer_id < 0:
             return
-        state = self._states.get(batch.producer_id)
+        history = self._history
+        if len(history) >= _HISTORY_MAX:
+            self._history_start = history.popleft()[0]
+        state = self._states.get(producer_id)
+        known_epoch = None if state is None else state.epoch
         if state is None:
-            state = self._states[batch.producer_id] = ProducerState(batch.producer_id)
-        if batch.producer_epoch != state.epoch:
-            state.epoch = batch.producer_epoch
-            state.batches = []
-        state.last_timestamp = batch.max_timestamp
+            state = self._states[producer_id] = ProducerState(producer_id)
+        history.append(
+            (
+                end_offset,
+                producer_id,
+                known_epoch,
+                state.batches,
+                state.last_timestamp,
+                state.coordinator_epoch,
+                state.txn_first_offset,
+            )
+        )
+        if epoch != state.epoch:
+            state.epoch = epoch
+            state.batches = ()
+        max_timestamp = state.last_timestamp = batch.max_timestamp
         state.seen_ms = wall_ms
         if batch.is_control:
             state.txn_first_offset = None
             if coordinator_epoch is not None:
                 state.coordinator_epoch = coordinator_epoch
             return
-        state.batches.append(
-            RememberedBatch(batch.last_sequence, batch.last_offset, batch.last_offset_delta, batch.max_timestamp)
-        )
-        if len(state.batches) > REMEMBERED_BATCHES:
-            del state.batches[0]
+        noted = RememberedBatch(batch.last_sequence, last_offset, offset_delta, max_timestamp)
+        state.batches = state.batches[1 - REMEMBERED_BATCHES :] + (noted,)
         if batch.is_transactional and state.txn_first_offset is None:
             state.txn_first_offset = batch.base_offset
+
+    def settle_below(self, offset: int) -> None:
+        """The log will hardly be cut below ``offset``, its high watermark: what the producers were there need not be kept."""
+        history = self._history
+        while history and history[0][0] <= offset:
+            self._history_start = history.popleft()[0]
+
+    def cut(self, end_offset: int) -> bool:
+        """The log was cut to ``end_offset``, where a batch ended: take back what the batches behind it changed.
+
+        When each producer was seen last stays as it is. False, and nothing is changed, if the history does not reach so far back.
+        """
+        if end_offset < self._history_start:
+            return False
+        history = self._history
+        while history and history[-1][0] > end_offset:
+            _, producer_id, epoch, batches, last_timestamp, coordinator_epoch, txn_first_offset = history.pop()
+            if epoch is None:
+                del self._states[producer_id]
+                continue
+            state = self._states[producer_id]
+            state.epoch = epoch
+            state.batches = batches
+            state.last_timestamp = last_timestamp
+            state.coordinator_epoch = coordinator_epoch
+            state.txn_first_offset = txn_first_offset
+        self.end_offset = end_offset
+        return True
+
+    def _end_history(self) -> None:
+        """What the producers were before this is not known any more."""
+        self._history.clear()
+        self._history_start = self.end_offset
 
     @property
     def first_open_transaction_offset(self) -> int | None:
@@ -222,7 +282,10 @@ class ProducerStates:
         return min((s.txn_first_offset for s in self if s.txn_first_offset is not None), default=None)
 
     def expire(self, wall_ms: int, expiration_ms: int) -> int:
-        """Forget producers that have been silent; returns how many."""
+        """Forget producers that have been silent; returns how many.
+
+        A cut that takes back the end of a transaction would have to know them: it reads the log again.
+        """
         silent = [
             state.producer_id
             for state in self
@@ -230,6 +293,8 @@ class ProducerStates:
         ]
         for producer_id in silent:
             del self._states[producer_id]
+        if silent:
+            self._end_history()
         return len(silent)
 
     def last_seen(self) -> dict[int, int]:
@@ -243,7 +308,10 @@ class ProducerStates:
                 state.seen_ms = wall_ms
 
     def remember_older(self, views: Iterable[BatchView]) -> None:
-        """Give producers that came from a snapshot (one batch each) the batches before it, in log order, up to five again."""
+        """Give producers that came from a snapshot (one batch each) the batches before it, in log order, up to five again.
+
+        To be called before anything behind the snapshot is noted.
+        """
         older = ProducerStates()
         for batch in views:
             older.note(batch, wall_ms=-1)
@@ -252,16 +320,28 @@ class ProducerStates:
             if before is None or before.epoch != state.epoch or not state.batches:
                 continue
             last = state.batches[-1]
-            earlier = [batch for batch in before.batches if batch.last_offset < last.base_offset]
+            earlier = tuple(batch for batch in before.batches if batch.last_offset < last.base_offset)
             for found in before.batches:
                 # The log says its timestamp, the snapshot when it was appended.
                 if found.last_offset == last.last_offset:
                     last, state.last_timestamp = found, before.last_timestamp
-            state.batches = [*earlier, last][-REMEMBERED_BATCHES:]
+            state.batches = (*earlier, last)[-REMEMBERED_BATCHES:]
 
     def clear(self, end_offset: int) -> None:
         self._states.clear()
         self.end_offset = end_offset
+        self._end_history()
+
+    def check(self) -> None:
+        """Assert the invariant of the history, as far as it can be seen from here."""
+        ends = [entry[0] for entry in self._history]
+        assert len(ends) <= _HISTORY_MAX and ends == sorted(set(ends)), ends
+        assert not ends or self._history_start < ends[0] <= ends[-1] <= self.end_offset, (
+            self._history_start,
+            ends,
+            self.end_offset,
+        )
+        assert {entry[1] for entry in self._history} <= self._states.keys(), self._history
 
     # ------------------------------------------------------------------ snapshots
 
@@ -303,7 +383,7 @@ class ProducerStates:
             state.coordinator_epoch = coordinator_epoch
             state.txn_first_offset = txn_first if txn_first >= 0 else None
             if last_offset >= 0:
-                state.batches = [RememberedBatch(last_sequence, last_offset, offset_delta, timestamp)]
+                state.batches = (RememberedBatch(last_sequence, last_offset, offset_delta, timestamp),)
 
 
 class ProducerSnapshots:

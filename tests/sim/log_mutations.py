@@ -120,10 +120,11 @@ def keep_leader_epochs_that_were_cut(patch: pytest.MonkeyPatch) -> None:
 def keep_producers_over_a_truncation(patch: pytest.MonkeyPatch) -> None:
     """Sequence numbers of batches that are gone are taken for known."""
 
-    def kept(producers: ProducerStates, snapshots: Any, segments: Any, end_offset: int, **how: Any) -> None:
-        producers.end_offset = end_offset
+    def kept(self: ProducerStates, end_offset: int) -> bool:
+        self.end_offset = end_offset
+        return True
 
-    patch.setattr(log, "reload_producers", kept)
+    patch.setattr(ProducerStates, "cut", kept)
 
 
 def keep_snapshots_above_a_truncation(patch: pytest.MonkeyPatch) -> None:
