@@ -37,6 +37,10 @@ class OffsetIndex:
         relative, position = self.file.get(number, in_memory=in_memory)
         return self.base_offset + relative, position
 
+    def last_position(self) -> int:
+        """The position that the last entry names; 0 if there is none."""
+        return self.file.get(self.file.count - 1)[1] if self.file.count else 0
+
     def last_entries(self, position: int, offset: int) -> Iterator[tuple[int, int]]:
         """The last two ``(offset, position)`` at or below both. Raises NotInMemory where the disk would be waited for."""
         file = self.file

@@ -370,8 +370,11 @@ class Segment:
         self._recompute_largest_timestamp()
 
     def _recompute_largest_timestamp(self) -> None:
+        """Both indexes got their entries for the same batches: what the offset index names last, the time index accounts for."""
         self.largest_timestamp, self.offset_of_largest_timestamp = self.time_index.last()
-        start = self.offset_index.lookup(self.offset_of_largest_timestamp)[1] if self.time_index.file.count else 0
+        start = self.offset_index.last_position()
+        if self.time_index.file.count == self.time_index.file.max_count:  # it may have had no room for what came later
+            start = min(start, self.offset_index.lookup(self.offset_of_largest_timestamp)[1])
         try:
             for _, batch in self.scan(start):
                 if batch.max_timestamp > self.largest_timestamp:

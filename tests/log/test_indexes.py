@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from raylog.log.offset_index import OffsetIndex
 from raylog.log.producers import ProducerStates
 from raylog.log.segment import Segment
 from raylog.log.time_index import TimeIndex
-from raylog.records.batch import BatchView, stamped_header
+from raylog.records.batch import STAMP_SIZE, BatchView, stamped_header
 from raylog.records.codec import encode_values
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -187,3 +189,69 @@ def test_preallocated_log_files_are_trimmed(tmp_path: Path) -> None:
     segment.seal()
     assert Path(segment.path + ".log").stat().st_size == size
     segment.rest()
+
+
+def _largest(segment: Segment) -> tuple[int, int]:
+    """The largest timestamp and the last offset of the first batch that has it, by a look at every batch."""
+    largest, offset = -1, segment.base_offset
+    for _, batch in segment.scan():
+        if batch.max_timestamp > largest:
+            largest, offset = batch.max_timestamp, batch.last_offset
+    return largest, offset
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_largest_timestamp_after_a_cut_is_that_of_the_batches_that_are_left(tmp_path: Path, seed: int) -> None:
+    """Also where the time index is full, and where timestamps come in no order."""
+    chance = random.Random(seed)
+    config = LogConfig(segment_index_bytes=chance.choice((36, 60, 200, 4096)))
+    segment = Segment.create(FILES, str(tmp_path), 0, config=config, wall_ms=0)
+    end, latest = 0, chance.choice((1, 10, 1000))
+    for _ in range(80):
+        step = chance.choice(("append", "append", "append", "cut", "seal"))
+        if step == "append":
+            buffers, batches = [], []
+            for _ in range(chance.randint(1, 8)):  # one request, which no roll comes between
+                latest += chance.randint(0, 3)
+                timestamp, count = chance.choice((latest, latest - 5, 1, -1)), chance.randint(1, 3)
+                batch = encode_values([bytes(50)] * count, timestamp_ms=timestamp)
+                buffers.append(stamped_header(BatchView(batch), end, 0) + batch[STAMP_SIZE:])
+                batches.append((end, end + count - 1, len(batch), timestamp))
+                end += count
+            segment.append(buffers, batches, interval_bytes=300)
+        elif step == "cut":
+            cut = segment.truncate_to(chance.randint(max(0, end - chance.choice((5, 50))), end))
+            end = end if cut is None else cut
+        else:
+            segment.seal()
+            segment.activate(config, roll_jitter_ms=0)
+        found = segment.largest_timestamp, segment.offset_of_largest_timestamp
+        assert found == _largest(segment), (seed, step, end)
+    segment.rest()
+
+
+def test_a_cut_looks_at_no_more_batches_than_follow_the_last_index_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one batch has a timestamp of the future, the time index grows no more; then it would be all batches behind that one."""
+    segment = _segment(tmp_path, 0)
+    _append(segment, 0, timestamp=99)
+    size = max([_append_stamped(segment, offset) for offset in range(1, 1000)])
+    starts, scan = [], Segment.scan
+
+    def noted(self: Segment, position: int = 0, *args: Any, **kwargs: Any) -> Any:
+        starts.append(position)
+        return scan(self, position, *args, **kwargs)
+
+    monkeypatch.setattr(Segment, "scan", noted)
+    segment.truncate_to(900)
+    assert segment.largest_timestamp == 99 and segment.offset_of_largest_timestamp == 0
+    assert starts and segment.size - min(starts) <= 4096 + 2 * size
+    segment.rest()
+
+
+def _append_stamped(segment: Segment, base_offset: int) -> int:
+    batch = encode_values([bytes(100)], timestamp_ms=1)
+    stamped = stamped_header(BatchView(batch), base_offset, 0) + batch[STAMP_SIZE:]
+    segment.append([stamped], [(base_offset, base_offset, len(batch), 1)], interval_bytes=4096)
+    return len(batch)
