@@ -531,6 +531,7 @@ class ReplicaServer:
             self._names.add(each.topic, each.topic_id)
             events.append(Assigned(each))
         self._handle(*events)
+        self._leaders.warm(event.assignment for event in events)
 
     # ------------------------------------------------------------------ logs
 

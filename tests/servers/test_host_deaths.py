@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from raw_requests import eventually, isr_is_whole
 
 from raylog.actors.replica_server import ReplicaServer
 from raylog.client.admin import NewTopic
@@ -45,3 +46,21 @@ def test_the_new_leaders_of_many_partitions_hear_of_it_in_one_frame() -> None:
     frames = [frame for frame in survivor.said if isinstance(frame, Assignments)]
     led = [[each.partition for each in frame.partitions if each.leader == 1] for frame in frames]
     assert list(range(PARTITIONS)) in led, led
+
+
+@pytest.mark.core
+def test_processes_that_share_a_partition_have_links_to_each_other_before_its_leader_dies() -> None:
+    with cluster(4) as running, AdminClient(running.address) as admin:
+        admin.create_topics(
+            [NewTopic("t", replica_assignment={0: (0, 1, 2)}), NewTopic("u", replica_assignment={0: (3,)})]
+        )
+        eventually(lambda: isr_is_whole(running, "t"), "all replicas in sync")
+        nodes = [node_id(broker, FIRST_REPLICA_SLOT) for broker in range(4)]
+
+        def callers(node: int) -> set[int]:
+            """The hosts of replicas that have proven who they are to this one."""
+            return {each.peer.node_id for each in running.launcher.servers[node]._server.connections} & set(nodes)
+
+        for node in nodes[:3]:
+            eventually(lambda node=node: callers(node) == set(nodes[:3]) - {node}, f"links of the others to {node}")
+        assert not callers(nodes[3]), "it shares no partition"
