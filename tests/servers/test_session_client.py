@@ -11,8 +11,9 @@ import pytest
 
 from raylog.actors import session_client
 from raylog.actors.session_client import SessionClient
+from raylog.errors import DisconnectedError
 from raylog.metadata.session import ActorIdentity, FromActor, Hello, ReplicaFailed, Welcome
-from raylog.placement.disks import format_disk
+from raylog.placement.disks import format_disk, open_disk, with_controllers
 from raylog.types import Endpoint
 
 HERE = Endpoint("127.0.0.1", 1)
@@ -73,6 +74,9 @@ class Doors:
         door = self.doors[endpoint]
         if door.answer == "silent":
             await asyncio.Event().wait()
+        if door.answer == "gone":
+            self.news.set()
+            raise DisconnectedError(f"nobody listens at {endpoint}")
         loop = asyncio.get_running_loop()
 
         class Opened(Wire):
@@ -94,7 +98,7 @@ class Doors:
         return Opened()
 
 
-A, B, C = (Endpoint("127.0.0.1", port) for port in (1, 2, 3))
+A, B, C, D = (Endpoint("127.0.0.1", port) for port in (1, 2, 3, 4))
 
 
 def client_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doors: Doors) -> tuple[SessionClient, list[bool]]:
@@ -181,6 +185,29 @@ def test_a_welcome_of_an_older_epoch_than_the_summons_is_refused(
         client.start()
         await news(doors)
         assert (doors.tried, changes) == ([C, A, B], [True])
+        await client.stop()
+
+    asyncio.run(run())
+
+
+def test_controllers_that_came_back_on_other_ports_are_found_where_the_disk_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        doors = Doors({A: Door("active", 1), B: Door("gone"), C: Door("gone"), D: Door("active", 2)})
+        client, changes = client_of(tmp_path, monkeypatch, doors)
+        client.start()
+        await news(doors)
+        doors.doors[A] = Door("gone")
+        assert client._session is not None
+        client._session.close()
+        while C not in doors.tried:  # all are gone, and no controller that comes back summons whom it does not know
+            await news(doors)
+        with_controllers(open_disk(tmp_path / "d"), [D])  # as ``raylog up`` does
+        async with asyncio.timeout(60):
+            while changes != [True, False, True]:
+                await news(doors)
+        assert doors.tried[-1] == D
         await client.stop()
 
     asyncio.run(run())
