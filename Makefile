@@ -9,7 +9,8 @@
 # make mutations   patches faults into the machines, hunts each with up to 200 seeds, writes tests/sim/mutations.md
 # make bench       the benchmarks, one JSON file and one table each, and docs/benchmarks.md
 # make ray-up      ray up cluster.yaml over SSH, on this machine alone; needs root (outside CI)
-# make soak        random faults on real processes for MINUTES=10, under a load that knows what was acknowledged
+# make soak        random faults on real processes for MINUTES=10, under a load that knows what was acknowledged; where others use
+#              the machine, too: PACE=3 leaves three times as long between faults, RATE=2000 offers fewer records a second
 
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
@@ -94,7 +95,7 @@ ray-up: $(INSTALLED)
 	@$(BIN)/python tests/launcher/ray_up.py
 
 soak: $(INSTALLED)
-	@$(BIN)/python tests/chaos/soak.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python tests/chaos/soak.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(PACE),--pace $(PACE)) $(if $(RATE),--rate $(RATE))
 
 constraints: $(SPARK_INSTALLED)
 	@{ sed -n 1p constraints.txt; $(BIN)/python -m pip freeze --all --exclude-editable | grep -v '^pip=='; } > constraints.new

@@ -30,11 +30,12 @@ def kept_environment(*names: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def eventually(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
-    """What the condition returns once it is true; an assertion error that says what never came true.
+def eventually(condition: Callable[[], Any], what: str, timeout_s: float | None = None) -> Any:
+    """What the condition returns once it is true; an assertion error that says what never came true. None: within ``PATIENCE_S``.
 
     A condition that raises an error of raylog's is not true yet: whom it asked is away, or too busy to answer in time.
     """
+    timeout_s = PATIENCE_S if timeout_s is None else timeout_s
     deadline = time.monotonic() + timeout_s
     last: RaylogError | None = None
     while time.monotonic() < deadline:
