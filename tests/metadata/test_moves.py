@@ -263,6 +263,21 @@ def test_a_replica_does_not_return_before_its_former_process_has_let_go(world):
     assert world.state(id).node_of(0) == source.node
 
 
+def test_a_replica_that_returns_is_not_live_before_its_log_is_open_again(world):
+    """What its process said when it held the log before says nothing of what another one has left there."""
+    id, other = packed(world, (0,), (0,))
+    source, target = world.process(id, 0), world.process(other, 0)
+    packed_beside(world, source)
+    assert ask(world, id, 0, target.node).error == 0
+    assert world.state(id).leader_incarnation == target.incarnation
+    source.opens = False
+    assert ask(world, id, 0, source.node).error == 0
+    assert (world.state(id).node_of(0), world.state(id).leader) == (source.node, -1)
+    source.open(id)
+    world.run_later()
+    assert world.state(id).leader_incarnation == source.incarnation
+
+
 def test_a_deletion_during_a_move_is_the_new_actors(world):
     id, other = packed(world, (0, 1, 2), (0, 1, 2))
     source, target = world.process(id, 0), world.process(other, 0)
