@@ -16,6 +16,7 @@ Each function raises RayError, which names the address, what answered there or d
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import os
 import queue
@@ -342,7 +343,9 @@ def dial(target: RayTarget, deadline: Deadline) -> None:
 
 
 def _resolve(target: RayTarget, host: str, port: int, deadline: Deadline) -> Sequence[tuple[str, int]]:
-    """In a thread: name servers that don't answer can't be waited for with a time-out of one's own."""
+    """A name in a thread: name servers that don't answer can't be waited for with a time-out of one's own."""
+    if _is_numeric(host):
+        return [(host, port)]
     answers: queue.SimpleQueue[list[tuple[str, int]] | OSError] = queue.SimpleQueue()
 
     def resolve() -> None:
@@ -364,6 +367,13 @@ def _resolve(target: RayTarget, host: str, port: int, deadline: Deadline) -> Seq
             f"no Ray at {target}: the name {host} does not resolve ({answer.strerror}); correct the address"
         ) from answer
     return list(dict.fromkeys(answer))
+
+
+def _is_numeric(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
+    return False
 
 
 def _call(target: RayTarget, method: str, request: bytes, token: str | None, deadline: Deadline) -> bytes:

@@ -26,7 +26,9 @@ from raylog.cli.main import app, main
 from raylog.client.address import ClusterAddress
 from raylog.cluster import arrange, find
 from raylog.errors import ClientTimeoutError, ClusterError, DiskError, RayError
+from raylog.placement import ray_connection
 from raylog.placement.disks import format_disk, with_controllers
+from raylog.placement.ray_connection import Deadline, RayTarget
 from raylog.types import Endpoint
 
 pytestmark = pytest.mark.core
@@ -133,10 +135,25 @@ each_fault = pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__
 
 
 @pytest.fixture
+def silent_once_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time-out of what accepts a connection and says nothing begins with the connection, however long that takes."""
+
+    def dial(target: RayTarget, deadline: Deadline) -> None:
+        dial_ray(target, Deadline.after(AMPLE_S))
+        object.__setattr__(deadline, "at", Deadline.after(deadline.timeout_s).at)
+
+    dial_ray = ray_connection.dial
+    monkeypatch.setattr(ray_connection, "dial", dial)
+
+
+@pytest.fixture
 def ample_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What answers at once has time to, however busy the machine is: only silence is judged by a short time-out."""
-    if request.getfixturevalue("fault") in SAID_AT_ONCE:
+    fault = request.getfixturevalue("fault")
+    if fault in SAID_AT_ONCE:
         monkeypatch.setattr(f"{__name__}.TIMEOUT_S", AMPLE_S)
+    elif fault is mute:
+        request.getfixturevalue("silent_once_connected")
 
 
 # ------------------------------------------------------------------ by the address of a Ray
@@ -158,8 +175,9 @@ def test_a_wrong_address_of_a_ray_ends_in_an_error_that_names_it(
     with fault() as address, caplog.at_level(logging.INFO, "raylog.connect"):
         with pytest.raises(RayError) as refused:
             RAY_ENTRIES[entry](address, tmp_path)
-        assert address in str(refused.value) and re.search(FAULTS[fault], str(refused.value))
-        assert "correct the address" in str(refused.value)
+        said = str(refused.value)
+        assert address in said and re.search(FAULTS[fault], said)
+        assert ("give a numeric address" if "no name server" in said else "correct the address") in said
     assert caplog.messages == [f"Connecting to Ray at {address} (up to {TIMEOUT_S:g} s)…"]
     assert not ray.is_initialized()
 
@@ -200,6 +218,15 @@ def test_a_spark_session_does_not_wait_for_a_ray_that_is_not_there(
         monkeypatch.setenv("RAY_ADDRESS", address)
         with pytest.raises(RayError, match=FAULTS[fault]):
             raylog.spark.init(timeout_s=TIMEOUT_S)
+
+
+def test_a_numeric_address_is_dialled_though_no_name_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short the time is, and however late the thread begins that would ask one."""
+    monkeypatch.setattr(ray_connection.threading.Thread, "start", lambda self: None)
+    with closed() as address, pytest.raises(RayError, match="refused"):
+        raylog.connect(address, timeout_s=AMPLE_S)
+    with pytest.raises(RayError, match="no name server said"):
+        raylog.connect("localhost:1", timeout_s=0.01)
 
 
 def test_what_is_no_address_of_a_ray_is_refused() -> None:
@@ -318,6 +345,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.usefixtures("silent_once_connected")
 @pytest.mark.parametrize("path", list(commands_with_an_address()), ids=" ".join)
 def test_every_command_with_an_address_says_what_it_tries_and_ends(
     path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
