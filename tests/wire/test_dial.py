@@ -11,13 +11,16 @@ import sys
 import textwrap
 import uuid
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from raylog.metadata.session import ActorIdentity
 from raylog.types import Endpoint
-from raylog.wire.dial import dial
+from raylog.wire import dial as dial_module
+from raylog.wire.connection import Connection
+from raylog.wire.dial import DIAL_TIMEOUT_MS, dial
 from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
@@ -38,6 +41,29 @@ def listener() -> socket.socket:
 
 def endpoint_of(listening: socket.socket) -> Endpoint:
     return Endpoint("127.0.0.1", listening.getsockname()[1])
+
+
+async def dial_from_the_connection_on(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The outcome of a dial whose time begins when it is connected: a machine that takes its time for that changes nothing."""
+    loop = asyncio.get_running_loop()
+    limits: list[tuple[float, asyncio.Timeout]] = []
+
+    def timeout(seconds: float) -> asyncio.Timeout:
+        limits.append((seconds, asyncio.timeout(None)))
+        return limits[-1][1]
+
+    class Dialling(Connection):
+        async def connect(self) -> None:
+            await super().connect()
+            seconds, limit = limits[-1]
+            limit.reschedule(loop.time() + seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dial_module, "asyncio", SimpleNamespace(timeout=timeout))
+        patch.setattr(dial_module, "Connection", Dialling)
+        outcome = await dial(endpoint, **EXPECTED)
+    assert [seconds for seconds, _ in limits] == [DIAL_TIMEOUT_MS / 1000]
+    return outcome
 
 
 @pytest.mark.parametrize(
@@ -83,11 +109,11 @@ def test_a_listener_that_accepts_and_closes_is_closed(run: Run) -> None:
     run(work(reset=True))
 
 
-def test_a_listener_that_never_accepts_is_mute(run: Run) -> None:
+def test_a_listener_that_never_accepts_is_mute(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         with listener() as listening:
             start = asyncio.get_running_loop().time()
-            assert await dial(endpoint_of(listening), **EXPECTED) == "mute"
+            assert await dial_from_the_connection_on(endpoint_of(listening), monkeypatch) == "mute"
             assert asyncio.get_running_loop().time() - start > 0.19
 
     run(work())
@@ -140,7 +166,7 @@ def test_garbage_for_an_answer_is_closed(run: Run) -> None:
     run(work())
 
 
-def test_a_stopped_process_is_mute_and_a_killed_one_refuses(run: Run) -> None:
+def test_a_stopped_process_is_mute_and_a_killed_one_refuses(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     program = textwrap.dedent(
         """
         import asyncio, uuid
@@ -150,7 +176,7 @@ def test_a_stopped_process_is_mute_and_a_killed_one_refuses(run: Run) -> None:
         async def main():
             server = Server({}, identity=ActorIdentity("cluster-1", 65538, uuid.UUID(int=7), 4711), secret="s")
             print((await server.start()).port, flush=True)
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
 
         asyncio.run(main())
         """
@@ -161,7 +187,7 @@ def test_a_stopped_process_is_mute_and_a_killed_one_refuses(run: Run) -> None:
             endpoint = Endpoint("127.0.0.1", int(process.stdout.readline()))
             assert run(dial(endpoint, **PATIENT)) == "alive"
             os.kill(process.pid, signal.SIGSTOP)
-            assert run(dial(endpoint, **EXPECTED)) == "mute"
+            assert run(dial_from_the_connection_on(endpoint, monkeypatch)) == "mute"
             os.kill(process.pid, signal.SIGCONT)
             assert run(dial(endpoint, **PATIENT)) == "alive"
             os.kill(process.pid, signal.SIGKILL)

@@ -362,8 +362,9 @@ def test_a_client_that_does_not_read_is_not_read_either(run: Run) -> None:
     async def work() -> None:
         server = server_of({private.CLUSTER_STATUS: handle}, secret=None)
         reader, writer = await raw(await server.start())
+        long_name = client_id_field("c" * 1_000)  # so that one read, of 64 KiB, takes no more than a few dozen requests
         for correlation_id in range(200):
-            writer.write(b"".join(encode_request(private.ClusterStatus(), correlation_id, client_id_field("c"))))
+            writer.write(b"".join(encode_request(private.ClusterStatus(), correlation_id, long_name)))
         await writer.drain()
         await until(lambda: any(connection.write_paused for connection in server.connections))
         assert 0 < served < 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Coroutine, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopi
 from wire_ends import EMPTY_REPLY, client_of, produce, server_of, until
 
 from raylog.errors import DisconnectedError, kafka_error
+from raylog.kafka import chain
 from raylog.kafka.chain import Close, Delay, Refuse, Verdict
 from raylog.wire import private
 from raylog.wire.server import Request, Server
@@ -56,6 +58,19 @@ class Carried:
     def __call__(self, request: Request) -> None:
         self.records.append(bytes(request.body.topic_data[0].partition_data[0].records))
         request.reply(EMPTY_REPLY)
+
+
+class Delays:
+    """In the place of asyncio's sleep: what is delayed goes on when the test says so, however slow the machine is."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.seconds: list[float] = []
+        self.over = asyncio.Event()
+        patch.setattr(chain, "asyncio", SimpleNamespace(sleep=self._sleep, wait=asyncio.wait))
+
+    async def _sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        await self.over.wait()
 
 
 def server_with(handler: Callable[[Request], Any], *stages: Any, **options: Any) -> Server:
@@ -148,19 +163,22 @@ def test_a_stage_may_end_the_connection(run: Run, ordered: bool) -> None:
 
 
 @either_order
-def test_what_follows_a_delayed_request_waits_behind_it_and_nobody_else_does(run: Run, ordered: bool) -> None:
+def test_what_follows_a_delayed_request_waits_behind_it_and_nobody_else_does(
+    run: Run, ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
-        carried = Carried()
+        carried, delays = Carried(), Delays(monkeypatch)
         server = server_with(carried, First(Delay(0.02), Delay(0.03)), ordered=ordered)
         endpoint = await server.start()
         client, other = await client_of(endpoint), await client_of(endpoint)
-        began = asyncio.get_running_loop().time()
         first, second = client.send(produce(b"first")), client.send(produce(b"second"))
         await until(lambda: sum(each.in_flight_requests for each in server.connections) == 2)
         await other.request(produce(b"other"))
+        assert carried.records == [b"other"]
+        delays.over.set()
         await asyncio.gather(first, second)
         assert carried.records == [b"other", b"first", b"second"]
-        assert asyncio.get_running_loop().time() - began >= 0.045, "both delays"
+        assert delays.seconds == [pytest.approx(0.05)], "both delays"
         assert await client.request(produce(b"third")) == EMPTY_REPLY
         assert all(each.turn is None for each in server.connections)
         client.close()
@@ -170,17 +188,21 @@ def test_what_follows_a_delayed_request_waits_behind_it_and_nobody_else_does(run
     run(work())
 
 
-def test_a_delayed_request_of_a_client_that_hung_up_is_not_carried_out(run: Run) -> None:
+def test_a_delayed_request_of_a_client_that_hung_up_is_not_carried_out(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
-        carried = Carried()
+        carried, delays = Carried(), Delays(monkeypatch)
         server = server_with(carried, First(Delay(0.03)))
         endpoint = await server.start()
         client = await client_of(endpoint)
         client.send(produce(b"never")).add_done_callback(lambda lost: lost.exception())
         await until(lambda: sum(each.in_flight_requests for each in server.connections) == 1)
         client.abort()
+        await until(lambda: not server.connections)
+        delays.over.set()
         await until(lambda: not server._tasks)
-        assert not carried.records
+        assert delays.seconds == [0.03] and not carried.records
         await server.stop()
 
     run(work())
