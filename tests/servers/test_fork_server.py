@@ -51,8 +51,10 @@ os.rename(folder / "writing" / str(os.getpid()), folder / "reports" / str(os.get
 signal.pause()
 """
 RAYS_OWN_SETUP = """\
-import json, pathlib, sys
-(pathlib.Path(__file__).parent / "rays_own").write_text(json.dumps(sys.argv[1:]))
+import json, os, pathlib, sys
+folder = pathlib.Path(__file__).parent
+(folder / "writing" / "rays_own").write_text(json.dumps(sys.argv[1:]))
+os.rename(folder / "writing" / "rays_own", folder / "rays_own")
 """
 RAYLET = """\
 import subprocess, sys
