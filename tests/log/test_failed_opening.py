@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from old_messages import entry
+from open_descriptors import open_files_below
 
 from raylog.log.disk_files import DiskFiles
 from raylog.log.log import Log
@@ -209,7 +210,6 @@ def test_a_lock_that_cannot_be_taken_leaves_no_file_open(
 ) -> None:
     path = str(tmp_path / "lock")
     DiskFiles().lock(path).close()
-    before = len(os.listdir("/proc/self/fd"))
 
     def broken(*_: object) -> None:
         raise OSError(errno.EIO, "broken", path)
@@ -218,5 +218,5 @@ def test_a_lock_that_cannot_be_taken_leaves_no_file_open(
         patch.setattr(os, call, broken)
         with pytest.raises(OSError, match="broken"):
             DiskFiles().lock(path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files_below(tmp_path) == 0
     DiskFiles().lock(path).close()

@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from open_descriptors import open_files_below
 
 from raylog.log.config import LogConfig
 from raylog.log.disk_files import DiskFiles
@@ -197,21 +198,18 @@ def test_bounds_follow_the_limit_of_the_process() -> None:
 
 
 def test_descriptors_of_real_files_stay_within_the_bound(tmp_path: Path) -> None:
-    def count() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    before, open_files, logs = count(), OpenFiles(4), []
+    open_files, logs = OpenFiles(4), []
     for number in range(60):
         log = opened(DiskFiles(), open_files, number, disk=str(tmp_path))
         for turn in range(5):
             append(log, b"%d" % turn)
         logs.append(log)
-    assert count() - before <= open_files.descriptors_max
+    assert 0 < open_files_below(tmp_path) <= open_files.descriptors_max
     assert all(values(log) == [b"0", b"1", b"2", b"3", b"4"] for log in logs)
-    assert count() - before <= open_files.descriptors_max
+    assert 0 < open_files_below(tmp_path) <= open_files.descriptors_max
     for log in logs:
         log.close()
-    assert count() == before
+    assert open_files_below(tmp_path) == 0
 
 
 def test_a_new_log_waits_for_the_disk_three_times_and_an_old_one_twice() -> None:
