@@ -460,7 +460,7 @@ Operations = st.lists(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(operations=Operations, seed=st.integers(0, 1 << 30), keeps_checkpoint=st.booleans())
 def test_a_compacted_log_reads_as_the_same_table_whatever_happens_while_it_is_cleaned(
     make_machine: Any, operations: list[tuple[str, int, Any, int]], seed: int, keeps_checkpoint: bool

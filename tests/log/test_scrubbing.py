@@ -174,7 +174,7 @@ def test_a_compacted_log_is_dropped_whole(machine):
     assert (log.log_start_offset, log.log_end_offset) == (0, 0)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_any_changed_byte_of_any_batch_is_found_and_never_read(make_machine, data):
     machine = make_machine()

@@ -204,7 +204,7 @@ class Story:
 stories = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 11)), max_size=40)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(stories)
 def test_invariants_hold_and_the_log_folds_to_the_live_state(new_world, story):
     told = Story(new_world)
@@ -224,7 +224,7 @@ def test_invariants_hold_and_the_log_folds_to_the_live_state(new_world, story):
                     assert process.told[id].min_isr == elections.effective_min_isr(image.partition(id), minimum), id
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(stories)
 def test_when_everything_is_well_again_every_partition_with_a_log_has_a_leader(new_world, story):
     told = Story(new_world)

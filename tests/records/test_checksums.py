@@ -11,7 +11,7 @@ from raylog.records.batch import batches
 from raylog.records.checksums import whole_batches
 from raylog.records.codec import encode_values
 
-SETTINGS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("is_native", [True, False])

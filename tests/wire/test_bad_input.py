@@ -62,7 +62,7 @@ async def throw(endpoint: Endpoint, data: bytes) -> bytes:
         writer.transport.abort()  # type: ignore[attr-defined]
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     garbage=st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=5), secret=st.sampled_from([None, "s"])
 )
@@ -78,7 +78,7 @@ def test_garbage_gets_nothing_and_the_server_serves_on(run: Run, garbage: list[b
     run(work())
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(cut=st.integers(1, len(frame()) - 1))
 def test_a_client_that_disconnects_within_a_frame_is_harmless(run: Run, cut: int) -> None:
     async def work() -> None:

@@ -227,7 +227,7 @@ def test_random_bytes_are_refused_or_decoded_and_nothing_else(data: bytes) -> No
         pass
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data(), api_key=st.sampled_from((0, 1, 2, 3, 18, 19, 22)))
 def test_every_truncation_of_a_request_is_refused(random_entity: MakeEntity, data: st.DataObject, api_key: int) -> None:
     cls = load_request_schema(api_key, max(known_versions(api_key)))
@@ -238,7 +238,7 @@ def test_every_truncation_of_a_request_is_refused(random_entity: MakeEntity, dat
         decode_request(frame[:cut])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data(), api_key=st.sampled_from((0, 1, 2, 3, 19)))
 def test_flipped_bytes_never_do_worse_than_a_refusal(
     random_entity: MakeEntity, data: st.DataObject, api_key: int
