@@ -24,6 +24,9 @@ from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.core
 
+TICK_S = 0.002
+"""A loop's clock is rounded (uvloop's counts milliseconds): what it waits can read that much shorter than it was told to."""
+
 
 def fill(
     cluster: ScriptedCluster,
@@ -126,7 +129,7 @@ def test_a_consumer_waits_as_long_as_a_leader_tells_it_to(scripted: Any) -> None
         assert [r.value for r in read(consumer, 5)] == values(5), "what came with it is there at once"
         fill(cluster, values(5, 5))
         assert [r.value for r in read(consumer, 5)] == values(5, 5)
-    assert times[1] - times[0] >= 0.3
+    assert times[1] - times[0] >= 0.3 - TICK_S
 
 
 def test_an_unclean_cut_moves_the_position_to_the_cut(scripted: Any) -> None:
@@ -148,7 +151,7 @@ def test_an_unclean_cut_is_told_where_nothing_may_be_reset(scripted: Any) -> Non
             kafka_error(ErrorCode.offset_out_of_range),
             match=r"has no position and auto.offset.reset=none: seek\(\) first",
         ):
-            consumer.poll(0.1)
+            consumer.poll(25)
         consumer.seek(("t", 0), 0)
         assert len(read(consumer, 20)) == 20
         cut(cluster, 10)
@@ -245,10 +248,16 @@ def test_control_batches_are_not_shown_and_the_position_passes_them(scripted: An
     cluster.call(add_marker)
     with from_start(cluster) as consumer:
         assert [r.offset for r in read(consumer, 10)] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
-        assert consumer.poll(0.2) is None
-        assert consumer.position(("t", 0)) == 12
+        shown: list[Record] = []
+
+        def is_passed() -> bool:
+            shown.extend(consumer.consume(timeout=0.2))
+            return consumer.position(("t", 0)) == 12
+
+        eventually(is_passed, "the last marker is passed")
+        assert shown == []
         consumer.seek_to_beginning()
-        assert sum(consumer.poll_batch(2).num_rows for _ in range(1)) == 10
+        assert consumer.poll_batch(25).num_rows == 10
 
 
 def test_a_seek_into_a_batch_starts_at_its_record(scripted: Any) -> None:

@@ -48,11 +48,11 @@ def test_a_client_is_told_how_long_its_owner_wants_it_to_wait(
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "entity", throttled)
+        began = time.monotonic()
         told = ask(heedless)
     assert told.throttle_time == WAIT
-    began = time.monotonic()
     if api == "fetch":
         assert all(part.records for part in parts(told).values())
     assert not ask(other).throttle_time, "another client is served"
     assert not ask(heedless).throttle_time
-    assert time.monotonic() - began >= WAIT.total_seconds() * 0.9, "it was not read before"
+    assert time.monotonic() - began >= WAIT.total_seconds() - 0.01, "it was not read before"
