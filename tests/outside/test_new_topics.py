@@ -24,7 +24,7 @@ from outside import parts as fetched
 from raw_requests import batch, eventually
 
 from raylog.actors import log_work
-from raylog.actors.outside import coordinators
+from raylog.actors.outside import coordinators, owners
 from raylog.actors.outside.coordinators import Coordinators
 from raylog.actors.outside.router import Router
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
@@ -200,9 +200,9 @@ def test_what_is_asked_before_the_leaders_process_is_there_is_answered_when_it_i
         wire.check(name)
         (part,) = wire.of(name)[-1:]
         assert (part.leader_id, part.leader_epoch) == (1, -1)
-        sent = leading.send(produce(name, {0: batch(b"first")}))
+        sent = leading.send(produce(name, {0: batch(b"first")}, timeout_ms=60_000))
         listed = client(1).send(list_latest(name))
-        read = client(1).send(fetch(name, {0: 0}, max_wait_ms=30_000))
+        read = client(1).send(fetch(name, {0: 0}, max_wait_ms=60_000))
         silent = client(1)
         unanswered = produce(name, {0: batch(b"unanswered")}, acks=0)
 
@@ -296,13 +296,13 @@ def write_confluent(bootstrap: str, topic: str) -> None:
     errors: list[Any] = []
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(topic, b"first", on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(30) == 0 and errors == [None]
+    assert producer.flush(90) == 0 and errors == [None]
 
 
 def write_kafka_python(bootstrap: str, topic: str) -> None:
-    producer = KafkaProducer(bootstrap_servers=bootstrap.split(","), max_block_ms=30_000)
+    producer = KafkaProducer(bootstrap_servers=bootstrap.split(","), max_block_ms=90_000)
     try:
-        assert producer.send(topic, b"first").get(30).offset == 0
+        assert producer.send(topic, b"first").get(90).offset == 0
     finally:
         producer.close()
 
@@ -403,12 +403,13 @@ def test_requests_about_groups_wait_for_a_coordinator_that_is_merely_new(
     """Also those that come before the Broker has heard of ``__consumer_offsets``."""
     for patience in ("UNKNOWN_TOPIC_MS", "FIRST_LEADERS_MS"):  # as long as a busy machine may take
         monkeypatch.setattr(coordinators, patience, 60_000)
+    monkeypatch.setattr(owners, "OPEN_TIMEOUT_MS", 60_000)
     per_actor = "1" if hold is processes_held_back else "auto"
     with hold(fresh) as let_go:
         asked = group_requests("g")
         clients = [Client(fresh, 0) for _ in asked]
         waiting = [client.send(entity) for client, (entity, _) in zip(clients, asked, strict=True)]
-        brokers = [(0, 1, 2)] * 50
+        brokers = [(0,)] * 50  # nobody else may lead, however late this broker's processes are
         Client(fresh, 1).ask(create(OFFSETS_TOPIC, *brokers, timeout_ms=50, per_actor=per_actor))
         asker = Client(fresh, 0)
         eventually(lambda: bool(asker.ask(metadata(OFFSETS_TOPIC)).topics[0].partitions), "the Broker knows the topic")
