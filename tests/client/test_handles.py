@@ -221,6 +221,7 @@ def test_a_full_buffer_blocks_coroutines_too_and_a_cancelled_one_holds_nothing(s
             )  # metadata may take longer
             with pytest.raises(BufferFullError, match=r"max\.block\.ms=100"):
                 await producer.send("t", bytes(900))
+            producer._core.config = producer._core.config.model_copy(update={"max_block_ms": 60_000})
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.03):
                     await producer.send("t", bytes(900))

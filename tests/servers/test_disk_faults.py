@@ -71,7 +71,7 @@ def test_a_full_disk_without_replicas_stops_writes_until_there_is_room(faulty: A
     assert refused.error_code is ErrorCode.kafka_storage_error
     assert os.strerror(errno.ENOSPC) in refused.error_message
     with Producer(
-        faulty.running.address, acks="all", delivery_timeout_ms=600, request_timeout_ms=500, linger_ms=0
+        faulty.running.address, acks="all", delivery_timeout_ms=2_500, request_timeout_ms=2_000, linger_ms=0
     ) as producer:
         given_up = producer.send("t", b"given up", partition=0)
         with pytest.raises(RaylogError):

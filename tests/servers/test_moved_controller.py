@@ -68,7 +68,7 @@ def test_a_server_without_a_session_names_no_controller(faulty: Any) -> None:
         everybody = running.controller.live_nodes()
         running.stop_controller()
         patient = admin._client._config
-        admin._client._config = patient.model_copy(update={"default_api_timeout_ms": 700})
+        admin._client._config = patient.model_copy(update={"default_api_timeout_ms": 2_500})
         with pytest.raises(ClusterError, match="no controller of cluster 'test' answers"):
             admin.list_topics()
         admin._client._config = patient
@@ -82,7 +82,7 @@ def test_an_address_nobody_has_used_before_the_move_is_a_clear_error(faulty: Any
     unused = dataclasses.replace(running.address, name="unused")
     with (
         moved(running),
-        AdminClient(unused, default_api_timeout_ms=700) as admin,
+        AdminClient(unused, default_api_timeout_ms=2_500) as admin,
         pytest.raises(ClusterError, match="no controller of cluster 'unused' answers"),
     ):
         admin.list_topics()

@@ -88,7 +88,7 @@ def test_too_few_replicas_refuse_writes_until_they_are_back(faulty: Any, numbere
     answer = eventually(refused, "a refusal")
     assert answer.error_message == "1 in-sync replicas, 2 needed"
     with Producer(
-        faulty.running.address, acks="all", delivery_timeout_ms=500, request_timeout_ms=400, linger_ms=0
+        faulty.running.address, acks="all", delivery_timeout_ms=2_500, request_timeout_ms=2_000, linger_ms=0
     ) as producer:
         given_up = producer.send("t", b"given up", partition=0)
         with pytest.raises(RaylogError):
@@ -272,7 +272,7 @@ def test_a_topic_that_asks_for_more_replicas_than_brokers_is_refused(faulty: Any
 def test_a_cluster_that_is_gone_is_a_clear_error(faulty: Any) -> None:
     faulty.running.stop_controller()
     with (
-        AdminClient(faulty.running.address, default_api_timeout_ms=700) as admin,
+        AdminClient(faulty.running.address, default_api_timeout_ms=2_500) as admin,
         pytest.raises(ClusterError, match=r"no controller of cluster 'test' answers at .*`raylog up`"),
     ):
         admin.list_topics()
