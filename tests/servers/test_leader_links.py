@@ -62,7 +62,7 @@ def test_a_link_to_an_earlier_incarnation_is_closed_when_a_later_one_is_fetched_
         links = LeaderLinks(Peer(1, 1), secret=SECRET.encode(), cluster_id=CLUSTER, on_event=heard.append)
         old, new = Leader(IDENTITY), Leader(replace(IDENTITY, incarnation=IDENTITY.incarnation + 1))
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 links.send(order(old, await old.server.start(), 1))
                 await until(lambda: len(old.parked) == 1)
                 links.send(order(new, await new.server.start(), 2))
@@ -84,7 +84,7 @@ def test_a_fetch_that_is_renewed_while_its_link_opens_opens_no_second_one() -> N
         links = LeaderLinks(Peer(1, 1), secret=SECRET.encode(), cluster_id=CLUSTER, on_event=heard.append)
         leader = Leader(IDENTITY)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 endpoint = await leader.server.start()
                 for fetch_id in (1, 2):
                     links.send(order(leader, endpoint, fetch_id))
@@ -112,7 +112,7 @@ def test_of_fetches_for_a_link_that_cannot_be_opened_the_newest_fails_and_the_ne
         leader = Leader(IDENTITY)
         endpoint = await leader.server.start()
         await leader.server.stop(grace_s=0)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             for fetch_id in (1, 2):
                 links.send(order(leader, endpoint, fetch_id))
             await until(lambda: len(heard) == 1)
@@ -131,7 +131,7 @@ def test_a_fetch_from_a_process_that_is_another_one_now_has_failed() -> None:
         links = LeaderLinks(Peer(1, 1), secret=SECRET.encode(), cluster_id=CLUSTER, on_event=heard.append)
         there = Leader(replace(IDENTITY, incarnation=IDENTITY.incarnation + 1))
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 links.send(order(Leader(IDENTITY), await there.server.start(), 5))
                 await until(lambda: bool(heard))
                 assert there.parked == []

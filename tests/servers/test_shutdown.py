@@ -45,7 +45,7 @@ def test_the_logs_of_a_host_are_closed_side_by_side(faulty: Any, monkeypatch: py
     close = log_work.close_cleanly
     servers = [each for each in faulty.running.launcher.servers.values() if isinstance(each, ReplicaServer)]
     host = next(each for each in servers if len(each._host.logs()) == 2)
-    mine, met = list(host._host.logs()), threading.Barrier(2, timeout=10)
+    mine, met = list(host._host.logs()), threading.Barrier(2, timeout=60)
 
     def closing(log: Log) -> None:
         if log in mine:

@@ -19,7 +19,7 @@ def run(folder: Path, text: str, *options: str) -> str:
     (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider --strict-markers -W error\n")
     (folder / "test_theirs.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", *options, "test_theirs.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     return done.stdout + done.stderr
 
 
@@ -89,7 +89,7 @@ with raylog.testing.broker(topics=["t"]) as kafka:
 found = {"ray", "pytest", "pydantic", "pyarrow", "numpy"} & set(sys.modules)
 assert not found, found
 """
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=300)
 
 
 @pytest.mark.conformance

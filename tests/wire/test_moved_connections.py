@@ -102,7 +102,7 @@ def test_only_who_knows_the_token_opens_a_channel(run: Run) -> None:
         listener = ChannelListener(accepted.put_nowait)
         stranger = connect(listener.name, b"?" * len(listener.token))
         with stranger:
-            stranger.settimeout(20)
+            stranger.settimeout(60)
             assert await asyncio.to_thread(stranger.recv, 1) == b""
         known = connect(listener.name, listener.token)
         (await accepted.get()).close()

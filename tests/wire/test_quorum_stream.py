@@ -60,7 +60,7 @@ async def linked(one: End, other: End, secret: str = "s") -> tuple[Server, Quoru
             caller=Peer(1, 11),
             on_message=one.on_message,
             on_close=one.on_close,
-            timeout_ms=2_000,
+            timeout_ms=60_000,
         )
     except RaylogError:
         await server.stop()
