@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from first_leaders import preferred_leaders_are_awaited
 from operating import Operator
 from typer.testing import CliRunner
 
@@ -17,7 +18,7 @@ from raylog.wire.private import ClusterStatus
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[InProcessCluster]:
-    with cluster(brokers=4) as made:
+    with preferred_leaders_are_awaited(), cluster(brokers=4) as made:
         yield made
 
 

@@ -7,13 +7,12 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from first_leaders import preferred_leaders_are_awaited
 from outside import Client
 from raw_requests import eventually, isr_is_whole
 
-from raylog.actors import controller_server
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient
-from raylog.metadata.controller_config import ControllerConfig
 from raylog.testing.in_process import InProcessCluster, cluster
 
 _numbers = itertools.count()
@@ -21,11 +20,8 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[InProcessCluster]:
-    """Partitions are led by whom an assignment names first, however late a busy machine has that replica ready."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(controller_server, "ControllerConfig", lambda: ControllerConfig(first_leader_wait_ms=60_000))
-        with cluster(brokers=3) as found:
-            yield found
+    with preferred_leaders_are_awaited(), cluster(brokers=3) as found:
+        yield found
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +20,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from kio.schema.errors import ErrorCode
 from outside import Client, fetch, metadata, milliseconds, parts, produce, request
-from raw_requests import batch
+from raw_requests import batch, eventually
 
 import raylog.testing
 from raylog.errors import ClientTimeoutError, ClosedError, ConfigError, DisconnectedError, KafkaError, RaylogError
+from raylog.kafka import chain
 from raylog.testing.kafka import Kafka
 from raylog.types import BROKER_SLOT, node_id
 
@@ -88,7 +90,7 @@ def test_confluent_kafka_writes_and_reads(kafka: Kafka) -> None:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "unused", "enable.auto.commit": False})
     consumer.assign([ConfluentPartition("t", 0, 0)])
     try:
-        assert [message.value() for message in consumer.consume(2, 20)] == [b"a", b"b"]
+        assert [message.value() for message in consumer.consume(2, 60)] == [b"a", b"b"]
     finally:
         consumer.close()
 
@@ -106,7 +108,7 @@ def test_a_group_commits_goes_on_and_survives_what_is_ordered_for_it(kafka: Kafk
     for value in (b"a", b"b"):
         consumer = Consumer({**settings, **quick})
         consumer.subscribe(["t"])
-        (message,) = consumer.consume(1, 20)
+        (message,) = consumer.consume(1, 60)
         assert message.value() == value
         consumer.commit(message, asynchronous=False)
         consumer.close()
@@ -370,11 +372,20 @@ def test_what_follows_a_delayed_request_waits_behind_it(kafka: Kafka) -> None:
     assert (order.hits, values(kafka)) == (1, [b"first", b"second"])
 
 
-def test_a_delayed_request_of_a_client_that_hung_up_is_not_carried_out(kafka: Kafka) -> None:
-    kafka.delay("Produce", ms=60)
+def test_a_delayed_request_of_a_client_that_hung_up_is_not_carried_out(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The delay ends when the Broker knows that the client has hung up, however long that takes."""
+    over = asyncio.Event()
+    monkeypatch.setattr(chain, "asyncio", SimpleNamespace(sleep=lambda _: over.wait(), wait=asyncio.wait))
+    order = kafka.delay("Produce", ms=60)
     client = Client(kafka._running, 0)
     client.send(produce("t", {0: batch(b"never")}))
+    eventually(lambda: order.hits == 1, "the request at the Broker")
     client.close()
+    server = kafka._running.launcher.servers[node_id(0, BROKER_SLOT)].router.server
+    eventually(lambda: not server.connections, "the client's end")
+    kafka._running.loop.call_soon_threadsafe(over.set)
     assert sent(kafka, b"a") == [None]
     assert values(kafka) == [b"a"]
 
