@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from first_leaders import preferred_leaders_are_awaited
 from raw_requests import eventually, isr_is_whole
 
 from raylog.actors.replica_server import ReplicaServer
@@ -32,16 +33,17 @@ class Listening(ReplicaServer):
 
 @pytest.mark.core
 def test_the_new_leaders_of_many_partitions_hear_of_it_in_one_frame() -> None:
-    with cluster(3, replica_server=Listening) as running:
+    with preferred_leaders_are_awaited(), cluster(3, replica_server=Listening) as running:
         admin = AdminClient(running.address)
         admin.create_topics(NewTopic("t", replica_assignment=dict.fromkeys(range(PARTITIONS), (0, 1, 2))))
+        eventually(lambda: isr_is_whole(running, "t", PARTITIONS), "all replicas in sync")
         survivor: Any = running.launcher.servers[node_id(1, FIRST_REPLICA_SLOT)]
         survivor.said.clear()
         running.crash(node_id(0, FIRST_REPLICA_SLOT))
         with Producer(running.address, acks="all") as producer:
             for partition in range(PARTITIONS):
                 producer.send("t", b"value", partition=partition)
-            assert producer.flush(30) == 0
+            assert producer.flush(60) == 0
         admin.close()
     frames = [frame for frame in survivor.said if isinstance(frame, Assignments)]
     led = [[each.partition for each in frame.partitions if each.leader == 1] for frame in frames]
