@@ -15,10 +15,12 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.state import get_actor, get_placement_group
+from ray_clusters import PATIENCE_S
 
 from raylog.errors import ClusterError, DiskError
 from raylog.placement.disks import format_disk, open_disk, read_reservation
 from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group, remove_group
+from raylog.placement.ray_start import patient_start
 from raylog.placement.resources import NAMESPACE, advertisement, disk_resource, node_resources
 
 
@@ -55,7 +57,7 @@ def test_an_advertisement_leads_back_to_its_folder(tmp_path: Path, monkeypatch: 
     assert advertised_disks()[disk.directory_id].rack == "r"
 
 
-def eventually(holds: Callable[[], Any], timeout_s: float = 90) -> Any:
+def eventually(holds: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
     """Wait for a condition; its last value when the time is over."""
     deadline = time.monotonic() + timeout_s
     while not (value := holds()) and time.monotonic() < deadline:
@@ -80,15 +82,16 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     os.mkdir(f"{folder}/ray")
     monkeypatch.setenv("RAY_TMPDIR", folder)  # so that nobody's address="auto" finds this Ray
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 1,
-            "include_dashboard": True,
-            "dashboard_port": 0,
-            "object_store_memory": 80 * 1024 * 1024,
-        },
-    )
+    with patient_start():
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": 1,
+                "include_dashboard": True,
+                "dashboard_port": 0,
+                "object_store_memory": 80 * 1024 * 1024,
+            },
+        )
     try:
         ray.init(address=cluster.address, namespace="a-user", log_to_driver=False, logging_level="error")
         yield cluster
@@ -100,7 +103,8 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 def add_node(nodes: Cluster, *directory_ids: uuid.UUID) -> Any:
     resources = {disk_resource(directory_id): 1000 for directory_id in directory_ids}
-    return nodes.add_node(num_cpus=1, object_store_memory=80 * 1024 * 1024, resources=resources)
+    with patient_start():
+        return nodes.add_node(num_cpus=1, object_store_memory=80 * 1024 * 1024, resources=resources)
 
 
 @pytest.mark.ray
@@ -121,8 +125,12 @@ def test_actors_live_on_their_disks_node_in_its_bundle_and_follow_the_disk(nodes
         group = ensure_group(directory_id)
         assert ensure_group(directory_id).id == group.id
         actor = ray_class.options(**actor_options(directory_id, name=f"w-{directory_id}")).remote()
-        assert ray.get(actor.node.remote(), timeout=60) == node.node_id == advertised_disks()[directory_id].ray_node_id
-        assert ray.get(actor.niceness.remote(), timeout=60) == os.nice(0)
+        assert (
+            ray.get(actor.node.remote(), timeout=PATIENCE_S)
+            == node.node_id
+            == advertised_disks()[directory_id].ray_node_id
+        )
+        assert ray.get(actor.niceness.remote(), timeout=PATIENCE_S) == os.nice(0)
         actor_id = actor._actor_id.hex()
         state = eventually(lambda actor_id=actor_id: get_actor(actor_id))
         assert state.node_id == node.node_id and state.placement_group_id == group.id.hex()
@@ -135,20 +143,23 @@ def test_actors_live_on_their_disks_node_in_its_bundle_and_follow_the_disk(nodes
     ray.init(address=nodes.address, namespace="another-user", log_to_driver=False, logging_level="error")
     found = find_group(first)
     assert found is not None and found.id == group_id
-    assert ray.get(ray.get_actor(f"w-{first}", namespace=NAMESPACE).node.remote(), timeout=60) == node_of[first].node_id
+    assert (
+        ray.get(ray.get_actor(f"w-{first}", namespace=NAMESPACE).node.remote(), timeout=PATIENCE_S)
+        == node_of[first].node_id
+    )
 
     # The disk's node goes, the folder comes back on another one: the group moves there, and so does a new actor.
     nodes.remove_node(node_of[first])
     moved = add_node(nodes, first)
     assert eventually(lambda: first in advertised_disks() and advertised_disks()[first].ray_node_id == moved.node_id)
-    actor = ray_class.options(**actor_options(first, name=f"again-{first}", timeout_s=60)).remote()
-    assert ray.get(actor.node.remote(), timeout=90) == moved.node_id
+    actor = ray_class.options(**actor_options(first, name=f"again-{first}", timeout_s=PATIENCE_S)).remote()
+    assert ray.get(actor.node.remote(), timeout=PATIENCE_S) == moved.node_id
     assert ensure_group(first).id == group_id
 
     # Without disk resources an actor is pinned by the address of a node.
     address = advertised_disks()[second].node_ip
     pinned = ray_class.options(**actor_options(uuid.uuid4(), name="by-address", node_ip=address)).remote()
-    assert ray.get(pinned.node.remote(), timeout=60) in {
+    assert ray.get(pinned.node.remote(), timeout=PATIENCE_S) in {
         node.node_id for node in (nodes.head_node, moved, node_of[second])
     }
 

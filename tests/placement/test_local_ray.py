@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from raylog.placement import ray_start
 from raylog.placement.local_ray import forget_ray
+from raylog.placement.ray_start import patient_start
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -20,3 +22,35 @@ def test_only_the_note_of_the_ray_that_has_ended_is_taken_back(
     note.write_text("127.0.0.1:1\n" if ended else "127.0.0.1:12\n")
     forget_ray("127.0.0.1:1")
     assert note.exists() is not ended
+
+
+class SlowHead:
+    """Ray's services, whose head knows a node from the third time that it is asked."""
+
+    asked = 0
+
+    def get_node(self, gcs_address: str, node_id: str) -> dict[str, str]:
+        self.asked += 1
+        if self.asked < 3:
+            raise RuntimeError(f"Node with ID {node_id} not found.")
+        return {"id": node_id, "of": gcs_address}
+
+
+def test_a_node_that_comes_up_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself gives up 30 s after the first question."""
+    from ray._private import services
+
+    monkeypatch.setattr(services, "get_node", (head := SlowHead()).get_node)
+    monkeypatch.setattr(ray_start, "NODE_POLL_S", 0.0)
+    with patient_start():
+        assert services.get_node("127.0.0.1:1", "a") == {"id": "a", "of": "127.0.0.1:1"}
+    assert services.get_node == head.get_node, "other questions are not held up"
+
+
+def test_a_node_that_does_not_come_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private import services
+
+    monkeypatch.setattr(services, "get_node", SlowHead().get_node)
+    monkeypatch.setattr(ray_start, "NODE_START_TIMEOUT_S", 0.0)
+    with patient_start(), pytest.raises(RuntimeError, match="not found"):
+        services.get_node("127.0.0.1:1", "a")

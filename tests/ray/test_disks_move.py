@@ -19,6 +19,7 @@ import raylog
 from raylog import NewTopic, TopicPartition
 from raylog.placement.disks import decode_id, encode_id, format_disk, new_id, open_disk
 from raylog.placement.groups import group_name
+from raylog.placement.ray_start import patient_start
 from raylog.placement.resources import NAMESPACE, disk_resource, node_resources
 
 pytestmark = pytest.mark.ray
@@ -35,7 +36,14 @@ class ThreeNodes:
 
 
 @pytest.fixture(scope="module")
-def three_nodes(short_folder: Path) -> Iterator[ThreeNodes]:
+def patience() -> Iterator[None]:
+    """Nodes may take their time to come up."""
+    with patient_start():
+        yield
+
+
+@pytest.fixture(scope="module")
+def three_nodes(short_folder: Path, patience: None) -> Iterator[ThreeNodes]:
     folder = short_folder / "data"
     cluster_id, secret = encode_id(new_id()), "a secret of this test"
     resources = []

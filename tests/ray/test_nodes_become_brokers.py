@@ -20,6 +20,7 @@ from ray_nodes import end_node
 import raylog
 from raylog import NewTopic
 from raylog.placement.disks import read_disk
+from raylog.placement.ray_start import patient_start
 
 pytestmark = pytest.mark.ray
 
@@ -31,7 +32,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "raylog.cli.main", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=2 * PATIENCE_S,  # longer than ``up`` itself waits
     )
 
 
@@ -55,7 +56,7 @@ def folders(short_folder: Path) -> list[Path]:
 @pytest.fixture(scope="module")
 def ray_cluster(folders: list[Path]) -> Iterator[Any]:
     """A head without disks."""
-    with kept_environment("RAY_AUTH_MODE", "RAY_ADDRESS"):
+    with kept_environment("RAY_AUTH_MODE", "RAY_ADDRESS"), patient_start():
         os.environ.pop("RAY_ADDRESS", None)
         found = RayCluster(initialize_head=True, head_node_args={**SMALL, "include_dashboard": False})
         yield found
@@ -145,7 +146,7 @@ def test_a_shutdown_ends_every_server_and_what_would_start_them_again(ray_cluste
         return not left
 
     try:
-        eventually(all_ended, "every actor has ended for good", timeout_s=30)
+        eventually(all_ended, "every actor has ended for good")
     except AssertionError as error:
         raise AssertionError(f"{error}, but {left}") from None
     status = command("status", "--address", ray_cluster.address)

@@ -24,6 +24,12 @@ from raylog import TopicPartition
 pytestmark = pytest.mark.ray
 
 TOKEN = "0123456789abcdef" * 4
+PATIENT_RAY = """
+from ray.scripts.scripts import main
+from raylog.placement.ray_start import patient_start
+with patient_start():
+    main()
+"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ def running_ray(short_folder: Path) -> Iterator[RunningRay]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
-    command = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"]
+    command = [sys.executable, "-c", PATIENT_RAY, "start", "--head", "--block", f"--port={port}"]
     command += ["--include-dashboard=false", "--num-cpus=2", "--object-store-memory=80000000"]
     command += ["--node-ip-address=127.0.0.1"]
     with (short_folder / "ray.log").open("w") as log:
@@ -171,7 +177,7 @@ def test_a_ray_of_another_token_is_named_with_the_fix(short_folder: Path, runnin
     assert running_ray.address in error and "token" in error and "RAY_AUTH_TOKEN" in error
     assert run.stderr == "", "Ray's own client was asked, which prints each refusal"
     asked = [sys.executable, "-m", "raylog.cli.main", "status", "--address", running_ray.address]
-    status = subprocess.run(asked, env={**os.environ, **other}, capture_output=True, text=True, timeout=100)
+    status = subprocess.run(asked, env={**os.environ, **other}, capture_output=True, text=True, timeout=280)
     assert status.returncode == 1 and status.stdout == ""
     connecting, refusal = status.stderr.splitlines()
     assert connecting == f"Connecting to Ray at {running_ray.address} (up to 30 s)…" and "RAY_AUTH_TOKEN" in refusal
@@ -196,7 +202,7 @@ def error_of_connect(*stopped):
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
-        raylog.connect(address, timeout_s=2)
+        raylog.connect(address, timeout_s=8 if stopped else 60)
     except raylog.errors.ClusterError as error:
         return f"{type(error).__name__}: {error}"
     finally:

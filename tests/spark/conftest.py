@@ -18,6 +18,7 @@ from benchmark_modules import benchmark_module
 from ray_clusters import kept_environment
 
 import raylog.testing
+from raylog.placement.ray_start import patient_start
 from raylog.testing.kafka import Kafka
 
 
@@ -95,10 +96,11 @@ def ray() -> Iterator[Any]:
         os.environ["RAY_TMPDIR"] = str(folder)
         os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] = "1"
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        ray.init(
-            "local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False,
-            logging_level=logging.ERROR,
-        )  # fmt: skip
+        with patient_start():
+            ray.init(
+                "local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False,
+                logging_level=logging.ERROR,
+            )  # fmt: skip
         yield ray
         ray.shutdown()
         gc.collect()

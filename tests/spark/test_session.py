@@ -150,6 +150,7 @@ def test_of_a_jvms_error_the_last_cause_is_told_and_not_the_last_line() -> None:
 RAY_WITHOUT_JAVA = """
 import ray
 from raylog.errors import ClusterError
+from raylog.placement.ray_start import patient_start
 from raylog.spark.session import APP_MASTER_ACTOR, _reserve
 
 class Another:
@@ -163,7 +164,8 @@ def refused(call, *arguments, **options):
 
 def main():
     small = {"executor_memory": "512m", "driver_memory": "512m"}
-    ray.init(address="local", num_cpus=1, namespace="ours", include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20)
+    with patient_start():
+        ray.init(address="local", num_cpus=1, namespace="ours", include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20)
     cluster = raylog.init("data", brokers=1, timeout_s=120)
     note(no_java=refused(raylog.spark.init, "x", cluster=cluster, **small))
     note(no_room=refused(_reserve, "x", [{"CPU": 64}], 1))
