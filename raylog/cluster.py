@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -70,6 +71,7 @@ DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"
 _STATUS_S = 10.0
 _SHUTDOWN_S = 60.0
+_BUSY_S = 30.0
 _REFUSALS_S = 2.0  # for which a cluster is asked whose controllers refuse connections: one may be starting again
 
 logger = logging.getLogger("raylog")
@@ -483,18 +485,32 @@ def _credentials(where: str, controllers: Sequence[str], deadline: Deadline) -> 
 def running_cluster(home: Path, name: str, count: int) -> Cluster | None:
     """The cluster that this process or another one has started on the folder, if it lives and has that many disks.
 
-    What a killed program leaves behind may answer for a moment longer than its Ray lives; it is waited for, not used.
+    What a killed program leaves behind may answer for a moment longer than its Ray lives; it is waited for, not used. Controllers that
+    accept connections and say nothing are busy, and asked for ``_BUSY_S``; where none does, nothing runs.
     """
     disks = existing_disks(home)
     if len(disks) < count or not all(disk.controllers for disk in disks):
         return None
     cluster = Cluster(_address(name, disks[0]), folder=home)
-    try:
-        status = cluster.status(timeout_s=2)
-    except RaylogError:
-        return None
+    busy = Deadline.after(_BUSY_S)
+    while True:
+        try:
+            status = cluster.status(timeout_s=2)
+            break
+        except RaylogError:
+            if busy.has_passed or not any(map(_accepts, cluster.address.bootstrap)):
+                return None
     all_live = {broker["id"] for broker in status["brokers"] if broker["live"]} >= {disk.broker_id for disk in disks}
     return cluster if all_live and is_of_a_raylet(status["controller"]["pid"]) else None
+
+
+def _accepts(endpoint: Endpoint) -> bool:
+    """Whether a process listens there. A busy one does, too."""
+    try:
+        with socket.create_connection((endpoint.host, endpoint.port), timeout=1):
+            return True
+    except OSError:
+        return False
 
 
 # ------------------------------------------------------------------ disks

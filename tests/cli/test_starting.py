@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import socket
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import raylog.cluster
 import raylog.launcher
 from raylog.cli.recovery import await_recovery
-from raylog.cluster import _await_brokers
+from raylog.cluster import Cluster, _await_brokers
 from raylog.errors import ClientTimeoutError, ClusterError
 from raylog.launcher import Launcher
 from raylog.placement import local_ray
+from raylog.placement.disks import format_disk
 from raylog.starting import Patience, Standing, Start
+from raylog.types import Endpoint
 
 pytestmark = pytest.mark.core
 STILL_S = 60.0
@@ -185,3 +190,28 @@ def test_what_the_launcher_could_not_do_is_told(
 ) -> None:
     with pytest.raises(ClusterError, match=words):
         carried_out(monkeypatch, [], *lines, breaks=breaks)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_cluster_that_is_busy_for_a_moment_runs_and_one_that_nobody_serves_does_not(
+    listens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a second program on the folder, or a second ``init``, would start what runs already."""
+    asked: list[float] = []
+
+    def status(_: Cluster, timeout_s: float) -> dict[str, Any]:
+        asked.append(timeout_s)
+        if len(asked) < 3:
+            raise ClusterError("no controller answers")
+        return {"brokers": [{"id": 0, "live": True}], "controller": {"pid": 1}}
+
+    monkeypatch.setattr(Cluster, "status", status)
+    monkeypatch.setattr(raylog.cluster, "is_of_a_raylet", lambda pid: True)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listens:
+            server.listen()
+        controllers = [Endpoint("127.0.0.1", server.getsockname()[1])]
+        format_disk(tmp_path / "broker-0", cluster_id="c", broker_id=0, rack=None, controllers=controllers, secret="s")
+        found = raylog.cluster.running_cluster(tmp_path, "raylog", 1)
+    assert (found is not None) == listens and len(asked) == (3 if listens else 1)
