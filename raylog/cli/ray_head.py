@@ -137,6 +137,7 @@ def _end_with_children(roots: Iterable[psutil.Process]) -> None:
     for process in stubborn:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+    psutil.wait_procs(stubborn, timeout=END_TIMEOUT_S)
 
 
 def _marked_processes(mark: str) -> list[psutil.Process]:

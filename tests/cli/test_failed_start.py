@@ -32,6 +32,16 @@ class FailingRay:
         return subprocess.CompletedProcess([], 1, "", self.said)
 
 
+def test_a_process_that_heeds_no_sigterm_is_gone_when_its_ray_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_head, "END_TIMEOUT_S", 1)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        ray_head._end_with_children([psutil.Process(process.pid)])
+        assert not psutil.pid_exists(process.pid)
+
+
 @pytest.fixture
 def neighbour(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     """A process of another Ray, which has the port that this one tries."""
