@@ -50,7 +50,7 @@ class Member:
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6_000,
+            "session.timeout.ms": 60_000,
             "heartbeat.interval.ms": 200,
             "log_level": 0,
         }
@@ -196,10 +196,10 @@ def test_a_member_that_stops_without_a_word_is_out_after_its_session(
     bootstrap: str, new_topic: NewTopicOf, member: Callable[..., Member], running: InProcessCluster, group: str
 ) -> None:
     topic = new_topic(2)
-    first, second = member(topic), member(topic, max_poll_interval_ms=6_000)
+    first, second = member(topic), member(topic, session_timeout_ms=6_000, max_poll_interval_ms=6_000)
     eventually(lambda: share([first, second], 2), "two members share")
     second.halt()  # librdkafka leaves the group when nobody polls for max.poll.interval.ms
-    eventually(lambda: share([first], 2), "the other one has everything", PATIENCE_S)
+    eventually(lambda: share([first], 2), "the other one has everything")
     second.consumer.close()
 
 
@@ -207,12 +207,12 @@ def test_a_static_member_that_restarts_within_its_session_moves_nothing(
     new_topic: NewTopicOf, member: Callable[..., Member]
 ) -> None:
     topic = new_topic(2)
-    first = member(topic, group_instance_id="one", session_timeout_ms=30_000)
-    second = member(topic, group_instance_id="two", session_timeout_ms=30_000)
+    first = member(topic, group_instance_id="one", session_timeout_ms=300_000)
+    second = member(topic, group_instance_id="two", session_timeout_ms=300_000)
     eventually(lambda: share([first, second], 2), "two members share")
     had, told = set(second.owned), len(first.given)
     second.close()  # a static member does not leave
-    again = member(topic, group_instance_id="two", session_timeout_ms=30_000)
+    again = member(topic, group_instance_id="two", session_timeout_ms=300_000)
     eventually(lambda: again.owned == had, "the same partitions again")
     assert len(first.given) == told and first.owned
 
@@ -368,6 +368,7 @@ def test_clients_of_two_kinds_share_one_group(
             bootstrap_servers=bootstrap,
             group_id=group,
             heartbeat_interval_ms=200,
+            session_timeout_ms=60_000,
             partition_assignment_strategy=(RoundRobinPartitionAssignor,),
         )
         await consumer.start()

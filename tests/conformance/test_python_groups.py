@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import Producer
-from group_members import CLIENTS, Member
+from group_members import CLIENTS, PATIENCE_S, Member
 from kafka.admin import KafkaAdminClient
 from raw_requests import eventually
 
@@ -72,7 +72,7 @@ def fill(bootstrap: str, topic: str, partitions: int, count: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for number in range(count):
         producer.produce(topic, b"%d" % number, partition=number % partitions)
-    assert not producer.flush(30)
+    assert not producer.flush(PATIENCE_S)
 
 
 def share(members: list[Member], partitions: int) -> bool:
@@ -142,12 +142,12 @@ def test_a_static_member_that_restarts_within_its_session_moves_nothing(
     new_topic: NewTopicOf, member: NewMember, client: str
 ) -> None:
     topic = new_topic(2)
-    first = member(client, topic, group_instance_id="one", session_timeout_ms=30_000)
-    second = member(client, topic, group_instance_id="two", session_timeout_ms=30_000)
+    first = member(client, topic, group_instance_id="one", session_timeout_ms=300_000)
+    second = member(client, topic, group_instance_id="two", session_timeout_ms=300_000)
     eventually(lambda: share([first, second], 2), "two members share")
     had, told = set(second.owned), len(first.given)
     second.close()  # a static member does not leave
-    again = member(client, topic, group_instance_id="two", session_timeout_ms=30_000)
+    again = member(client, topic, group_instance_id="two", session_timeout_ms=300_000)
     eventually(lambda: again.owned == had, "the same partitions again")
     assert len(first.given) == told and first.owned
 

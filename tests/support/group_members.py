@@ -45,6 +45,7 @@ class Member(ABC):
             "auto_offset_reset": "earliest",
             "enable_auto_commit": False,
             "heartbeat_interval_ms": 200,
+            "session_timeout_ms": 60_000,
             "partition_assignment_strategy": [self.assignors()[assignor]],
         } | config
         self.owned: set[int] = set()
