@@ -87,6 +87,8 @@ def test_a_process_that_fell_silent_and_wakes_up_costs_nothing_that_was_acknowle
 
 def test_a_silent_controller_is_succeeded_and_stops_no_load(target: Target, under_load: UnderLoad) -> None:
     with under_load() as load:
+        with target.nodes.cluster.admin() as admin:
+            admin.elect_leaders()  # or the controller does so by itself, every few minutes
         before = target.status()
 
         def hold(_: Condition) -> None:
