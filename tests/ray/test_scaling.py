@@ -23,6 +23,7 @@ LOW = {
     "actor.scaling.busy.ms": 2_000,
     "actor.scaling.idle.ms": 4_000,
     "actor.scaling.backoff.ms": 1_000,
+    "actor.scaling.actors.max": 2,
 }
 
 
