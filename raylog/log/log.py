@@ -40,7 +40,7 @@ from raylog.log.offset_index import MAX_RELATIVE_OFFSET
 from raylog.log.open_files import OpenFiles
 from raylog.log.opening import Opened, note, opened, reload_producers
 from raylog.log.recent_appends import RecentAppends
-from raylog.log.record_validation import CheckedRecords, storable
+from raylog.log.record_validation import CheckedRecords, sound_batch, storable
 from raylog.log.removal import finish_removal, rename_for_removal
 from raylog.log.results import AppendResult, Found, LogSlice, OffsetOutOfRange, RecordListTooLarge
 from raylog.log.retention import deletable, facts_of
@@ -253,8 +253,12 @@ class Log:
         """
         config = self.config
         stamps_time = config.timestamp_type == TimestampType.LOG_APPEND_TIME
+        sound = None if from_coordinator or checked is not None else sound_batch(records, config, wall_ms)
         try:
-            views = validated(records, config=config, where=self.where, from_coordinator=from_coordinator)
+            if sound is not None:
+                views = [sound]
+            else:
+                views = validated(records, config=config, where=self.where, from_coordinator=from_coordinator)
             earlier = None if from_coordinator else self.producers.judge(views, where=self.where)
         except KafkaError:
             earlier = self.producers.repeated_by(records)  # it may have been appended under other limits
@@ -265,7 +269,8 @@ class Log:
             return AppendResult(
                 earlier.base_offset, earlier.last_offset, time_ms, self.log_start_offset, duplicate=True
             )
-        views = storable(views, checked, config=config, wall_ms=wall_ms, where=self.where)
+        if sound is None:
+            views = storable(views, checked, config=config, wall_ms=wall_ms, where=self.where)
         base_offset = next_offset = self.log_end_offset
         buffers: list[Buffer] = []
         for view in views:

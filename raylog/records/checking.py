@@ -92,6 +92,19 @@ def record_faults(
     return RecordFaults(broken, refused, report.fault_count)
 
 
+def is_sound_batch(batch: bytes, *, bytes_max: int, newest: int = LONG_MAX) -> bool:
+    """Whether the bytes are one small batch, of ``bytes_max`` at most, that can be stored as its producer sent it.
+
+    It has no attributes: it is neither compressed nor transactional nor a control batch, and its timestamps are the producer's. Its
+    checksum is right, its header fits the records, and so do they (``record_faults``), keys left aside; no timestamp is greater than
+    ``newest``. False says nothing against a batch, but that it must be looked at more closely; so it is False without the kernel.
+    """
+    found = kernel.loaded()
+    if found is None or len(batch) > HELD_BYTES_MAX:
+        return False
+    return bool(found.is_sound_batch(batch, len(batch), bytes_max, newest) == kernel.OK)
+
+
 def largest_timestamp(
     records: Buffer, count: int, *, base_timestamp: int, start: int = 0, end: int | None = None, above: int
 ) -> int:

@@ -10,7 +10,8 @@
  * this against). rk_measure checks everything and counts; rk_fill writes the columns that it is given room for.
  * Control batches, codecs, checksums and aborted transactions are the caller's (rk_check_batches checks checksums alone).
  *
- * Checking: rk_check_records judges the records of one produced batch, before a leader appends it.
+ * Checking: rk_check_records judges the records of one produced batch, before a leader appends it. rk_is_sound_batch does that and all
+ * the rest for a batch that nothing is unusual about.
  *
  * Writing: rk_check_rows judges all rows once, rk_partition_keys hashes keys as Kafka's default partitioner does,
  * rk_group_rows sorts row numbers by partition, and then rk_next_batch and rk_encode_records cut and write one
@@ -50,6 +51,7 @@ enum {
     RK_BAD_COUNT = 14,     /* more records than so many bytes can hold, or none */
     RK_NO_KEY = 15,        /* a record without a key, where one is needed */
     RK_BAD_TIMESTAMP = 16, /* a record whose timestamp lies outside the bounds */
+    RK_UNUSUAL = 17,       /* a batch that has to be looked at more closely */
 };
 
 #define HEADER_SIZE 61
@@ -810,4 +812,19 @@ RK_EXPORT int rk_check_batches(const uint8_t *data, int64_t start, int64_t size,
         found[0] = at;
     }
     return RK_OK;
+}
+
+/* Whether the bytes are one batch, of `size_max` bytes at most, that can be stored as a producer sent it: with no attributes (neither
+ * compressed nor of a transaction, nor a control batch, its timestamps the producer's), with a right checksum, a header that fits its
+ * records, and timestamps up to `newest` at most. RK_UNUSUAL says nothing against a batch. */
+RK_EXPORT int rk_is_sound_batch(const uint8_t *data, int64_t size, int64_t size_max, int64_t newest) {
+    if (size < HEADER_SIZE || size > size_max || data[16] != 2) return RK_UNUSUAL;
+    if ((int64_t)(int32_t)load32(data + 8) + LOG_OVERHEAD != size || load16(data + 21)) return RK_UNUSUAL;
+    int64_t last_offset_delta = (int32_t)load32(data + 23), count = (int32_t)load32(data + 57);
+    if (count <= 0 || last_offset_delta != count - 1) return RK_UNUSUAL;
+    int64_t base_timestamp = (int64_t)load64(data + 27), max_timestamp = (int64_t)load64(data + 35);
+    if (max_timestamp > newest) return RK_UNUSUAL;
+    if ((int64_t)load64(data + 43) >= 0 && ((int16_t)load16(data + 51) < 0 || (int32_t)load32(data + 53) < 0)) return RK_UNUSUAL;
+    if (load32(data + 17) != crc32c(data + 21, size - 21)) return RK_UNUSUAL;
+    return rk_check_records(data, HEADER_SIZE, size, count, base_timestamp, 0, INT64_MIN, max_timestamp, NULL) ? RK_UNUSUAL : RK_OK;
 }

@@ -44,6 +44,7 @@ BAD_OFFSET = 13
 BAD_COUNT = 14
 NO_KEY = 15
 BAD_TIMESTAMP = 16
+UNUSUAL = 17
 REASONS = {
     1: "a header that is cut off or impossible",
     2: "its records are still compressed",
@@ -191,6 +192,8 @@ class Kernel:
         self.encode_records = _function(
             library.rk_encode_records, POINTER(Rows), c_void_p, c_int64, POINTER(BatchPlan), c_void_p, c_int64
         )
+        # Small batches only: it keeps the GIL, too.
+        self.is_sound_batch = _function(ctypes.PyDLL(str(path)).rk_is_sound_batch, c_void_p, c_int64, c_int64, c_int64)
         self.check_batches = _function(library.rk_check_batches, c_void_p, c_int64, c_int64, c_void_p)
 
 

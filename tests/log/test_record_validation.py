@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import RecordError, kafka_error
 from raylog.log.config import LogConfig
-from raylog.log.record_validation import INFLATED_SHARE, checked, takes_long
+from raylog.log.record_validation import INFLATED_SHARE, checked, sound_batch, storable, takes_long
+from raylog.log.validation import validated
 from raylog.records import kernel, pure
 from raylog.records.batch import BatchView, TimestampType, assemble, batches
 from raylog.records.codec import decode, encode, encode_values
@@ -246,3 +249,93 @@ def test_what_takes_long_is_known_before_it_is_done() -> None:
     }
     assert not takes_long(b"no batch", compacted, 0) and not takes_long(b"", plain, 0)
     assert not takes_long(BatchView(small).data, plain, 0)
+
+
+# ------------------------------------------------------------------ the way of most batches
+
+needs_kernel = pytest.mark.skipif(kernel.loaded() is None, reason="no C kernel here: every batch is looked at closely")
+WALL_MS = 10_000
+SOUND = encode([(9_000, b"k", b"v" * 20, (("h", b"1"),)), (9_500, None, None, ()), (-1, b"", b"", ())])
+
+
+def closely(batch: bytes, config: LogConfig) -> list[BatchView]:
+    views = validated(batch, config=config, where="t-0")
+    return list(storable(views, None, config=config, wall_ms=WALL_MS, where="t-0"))
+
+
+def patched(position: int, content: bytes, batch: bytes = SOUND) -> bytes:
+    """The batch with other bytes in its header, and the checksum that fits them."""
+    changed = bytearray(batch)
+    changed[position : position + len(content)] = content
+    changed[17:21] = crc32c(bytes(changed[21:])).to_bytes(4, "big")
+    return bytes(changed)
+
+
+@needs_kernel
+def test_what_is_sound_at_a_look_is_what_passes_a_close_one_unchanged() -> None:
+    """Bytes are broken anywhere, mostly under a checksum that fits: nothing is sound that was refused, or stored in another way."""
+    rng = random.Random(5)
+    configs = (LogConfig(), LogConfig(timestamp_after_max_ms=0), LogConfig(max_message_bytes=len(SOUND)))
+    sound = unsound = 0
+    for _ in range(20_000):
+        batch = SOUND
+        for _ in range(rng.choice((0, 1, 1, 1, 2))):
+            batch = patched(rng.randrange(len(SOUND)), rng.randbytes(rng.choice((1, 1, 2, 4))), batch)
+        if rng.random() < 0.1:
+            batch = batch[: rng.randrange(len(batch))] if rng.random() < 0.5 else batch + rng.randbytes(9)
+        config = rng.choice(configs)
+        found = sound_batch(batch, config, WALL_MS)
+        if found is None:
+            unsound += 1
+            continue
+        sound += 1
+        (stored,) = closely(batch, config)
+        assert found.data == stored.data == batch, batch.hex()
+    assert sound > 2_000 and unsound > 2_000, (sound, unsound)
+
+
+UNUSUAL = {
+    "several batches": (SOUND + SOUND, {}),
+    "compressed": (encode([(0, b"k", b"v" * 99, ())], compression=Compression.LZ4), {}),
+    "a transaction": (patched(22, b"\x10"), {}),
+    "a control batch": (patched(22, b"\x20"), {}),
+    "the server's timestamps": (patched(22, b"\x08"), {}),
+    "another checksum": (SOUND[:-1] + b"\x01", {}),
+    "an old format": (patched(16, b"\x01"), {}),
+    "another number of records": (patched(57, (2).to_bytes(4, "big")), {}),
+    "another last offset": (patched(23, (3).to_bytes(4, "big")), {}),
+    "a greatest timestamp that is too small": (patched(35, (9_499).to_bytes(8, "big")), {}),
+    "a greatest timestamp that no record has, too new": (
+        patched(35, (WALL_MS + 501).to_bytes(8, "big")), {"timestamp_after_max_ms": 500},
+    ),
+    "a producer without a sequence": (patched(43, (7).to_bytes(8, "big") + b"\x00\x00"), {}),
+    "a producer without an epoch": (patched(43, (7).to_bytes(8, "big") + b"\xff\xff" + bytes(4)), {}),
+    "cut off": (SOUND[:-1], {}),
+    "too large for the topic": (SOUND, {"max_message_bytes": len(SOUND) - 1}),
+    "a topic that needs keys": (SOUND, {"compacts": True}),
+    "a topic with a codec": (SOUND, {"compression": Compression.ZSTD}),
+    "a topic with timestamps of its own": (SOUND, {"timestamp_type": TimestampType.LOG_APPEND_TIME}),
+    "a topic that takes nothing old": (SOUND, {"timestamp_before_max_ms": 1}),
+    "a topic that takes nothing new": (SOUND, {"timestamp_after_max_ms": -501}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("batch, configs", UNUSUAL.values(), ids=UNUSUAL)
+def test_what_is_unusual_is_looked_at_closely(batch: bytes, configs: dict[str, Any]) -> None:
+    assert sound_batch(batch, LogConfig(**configs), WALL_MS) is None
+
+
+@needs_kernel
+@pytest.mark.parametrize("configs", [{}, {"timestamp_after_max_ms": 0}, {"max_message_bytes": len(SOUND)}])
+def test_a_usual_batch_takes_one_look(configs: dict[str, Any]) -> None:
+    found = sound_batch(SOUND, LogConfig(**configs), WALL_MS)
+    assert found is not None and found.data == SOUND
+
+
+def test_a_sound_batch_is_appended_as_any_other(machine: Any) -> None:
+    log = machine.open()
+    sound = log.append_as_leader(SOUND, leader_epoch=3, wall_ms=WALL_MS)
+    closely_looked_at = log.append_as_leader(bytearray(SOUND), leader_epoch=3, wall_ms=WALL_MS)
+    assert (sound.base_offset, closely_looked_at.base_offset) == (0, 3)
+    first, second = batches(bytes(log.read(0, 1 << 20, at_least_one=True).records))
+    assert first.data[16:] == second.data[16:] == SOUND[16:] and first.partition_leader_epoch == 3
