@@ -24,7 +24,7 @@ from outside import parts as fetched
 from raw_requests import batch, eventually
 
 from raylog.actors import log_work
-from raylog.actors.outside import coordinators, owners
+from raylog.actors.outside import coordinators, owners, scattered
 from raylog.actors.outside.coordinators import Coordinators
 from raylog.actors.outside.router import Router
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
@@ -190,8 +190,15 @@ def test_a_created_topic_has_leaders_that_serve(client: Open, name: str, wire: W
 
 
 def test_what_is_asked_before_the_leaders_process_is_there_is_answered_when_it_is(
-    running: InProcessCluster, client: Open, name: str, wire: Wire, hold_back: Callable[[], Any], per_actor: str
+    running: InProcessCluster,
+    client: Open,
+    name: str,
+    wire: Wire,
+    hold_back: Callable[[], Any],
+    per_actor: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(scattered, "ARRIVAL_MS", 60_000)  # as long as a busy machine may take
     with hold_back() as let_go:
         (created,) = client(0).ask(create(name, (1, 0, 2), timeout_ms=100, per_actor=per_actor)).topics
         assert created.error_code is ErrorCode.request_timed_out

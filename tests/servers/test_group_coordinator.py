@@ -189,13 +189,13 @@ def test_the_death_of_a_native_member_is_heard_of_at_once_by_the_others(
         assert [each.member_id for each in joined.members] == [first.member_id]
         first.connection.close()
 
-    running.run(work(), 30)
+    running.run(work(), 120)
 
 
 def test_a_group_survives_its_coordinator(running: InProcessCluster) -> None:
     dead = leader(running)
     endpoint = endpoint_of(running, dead)
-    first, _ = running.run(stable_pair(running, endpoint), 60)
+    first, _ = running.run(stable_pair(running, endpoint), 120)
     error = ask(running, endpoint, commit_of(5)).topics[0].partitions[0].error_code
     assert error == ErrorCode.unknown_member_id, "from outside, while there are members"
     eventually(lambda: len(part(running, OFFSETS_TOPIC, PARTITION)["isr"]) == 3, "three in sync")
@@ -208,7 +208,7 @@ def test_a_group_survives_its_coordinator(running: InProcessCluster) -> None:
         again.member_id, again.generation = first.member_id, first.generation
         return await again.beat()
 
-    assert running.run(go_on(), 30) == ErrorCode.none, "the group is stable there, in the same generation"
+    assert running.run(go_on(), 120) == ErrorCode.none, "the group is stable there, in the same generation"
 
 
 def test_offsets_are_read_again_when_a_whole_cluster_has_been_away(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_who_waits_while_the_offsets_topic_is_deleted_is_sent_away(running: InPr
         first, second = await stable_pair(running, endpoint)
         return first, asyncio.ensure_future(second.beat())
 
-    first, waiting = running.run(parked(), 60)
+    first, waiting = running.run(parked(), 120)
     with AdminClient(running.address) as admin:
         admin.delete_topics([OFFSETS_TOPIC])
         admin.create_topics([NewTopic(OFFSETS_TOPIC)])
@@ -238,7 +238,7 @@ def test_who_waits_while_the_offsets_topic_is_deleted_is_sent_away(running: InPr
     async def told() -> ErrorCode:
         return await waiting
 
-    assert running.run(told(), 30) in (ErrorCode.not_coordinator, ErrorCode.none), "none: its time was up just then"
+    assert running.run(told(), 120) in (ErrorCode.not_coordinator, ErrorCode.none), "none: its time was up just then"
     eventually(lambda: commit(running, 1) == ErrorCode.none, "a group of that name begins anew")
     first.connection.close()
 
