@@ -367,6 +367,8 @@ def test_a_client_that_does_not_read_is_not_read_either(run: Run) -> None:
             writer.write(b"".join(encode_request(private.ClusterStatus(), correlation_id, long_name)))
         await writer.drain()
         await until(lambda: any(connection.write_paused for connection in server.connections))
+        for _ in range(20):  # turns of the loop in which it could read on
+            await asyncio.sleep(0.001)
         assert 0 < served < 100
         for _ in range(200):
             await read_frame(reader)
