@@ -4,6 +4,11 @@
 server on the actor's own event loop, which is uvloop's, and returns where it listens. A server that ends by itself (told to
 exit, or replaced) ends the process. So does an actor that nobody has started within ``ABANDONED_AFTER_S``: the controller that
 created it died before it could, and the next one knows nothing of it.
+
+Ray wakes the main thread of every worker process a hundred times a second, to ask for signals: four fifths of the CPU time of a
+process that has nothing to do. It doesn't while that thread is in a method. So the servers that nobody calls through Ray once they
+have joined (all but controllers) run in a thread of their own, and ``serve``, which never returns, has the main thread from then on.
+Signals interrupt it there, and what ends a process from outside (``ray.kill``, the raylet's death) doesn't need that thread.
 """
 
 from __future__ import annotations
@@ -17,12 +22,14 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
 import ray
 
 from raylog.actors.spec import OWN_ADDRESS, ServerSpec, new_incarnation
+from raylog.client.background import BackgroundLoop
 from raylog.types import Endpoint
 
 ABANDONED_AFTER_S = 60.0
@@ -97,13 +104,54 @@ class ServerActor:
         """What is left to do on Ray before the process ends."""
 
 
-class MemberActor(ServerActor):
-    """One server that keeps a session to the active controller."""
+class Member(ServerActor):
+    """One server that keeps a session to the active controller, made by ``build``."""
+
+    def __init__(self, spec: ServerSpec, build: Callable[[ServerSpec], Server]) -> None:
+        super().__init__(spec)
+        self._builder = build
+
+    def _build(self, spec: ServerSpec) -> Server:
+        return self._builder(spec)
 
     async def joined(self) -> None:
-        """Wait until the server, which was started, has had its first session."""
         server: Any = self._server
         await server.joined()
+
+
+class MemberActor:
+    """Runs a ``Member`` in a thread of its own. No method is a coroutine: Ray runs such ones on the main thread, one after the other."""
+
+    def __init__(self, spec: ServerSpec) -> None:
+        async def make() -> Member:
+            return Member(spec, self._build)
+
+        self._background = BackgroundLoop("raylog-server")
+        self._member = self._background.run(make())
+
+    def _build(self, spec: ServerSpec) -> Server:
+        raise NotImplementedError
+
+    def start(self) -> Endpoint:
+        """Open the server once; later calls return the same endpoint. Raises what opening raised."""
+        return self._background.run(self._member.start())
+
+    def joined(self) -> None:
+        """Wait until the server, which was started, has had its first session. The last call that is answered: ``serve`` follows.
+
+        It is the actor's own call: a controller that had it under way could not be ended by a signal before the actor has ended.
+        """
+        self._background.run(self._member.joined())
+        me: Any = ray.get_runtime_context().current_actor
+        me.serve.remote()
+
+    def pid(self) -> int:
+        """The process id of this server."""
+        return os.getpid()
+
+    def serve(self) -> None:
+        """Keep the main thread for as long as the process lives: no later call is answered, and Ray wakes it no more."""
+        self._background.thread.join()
 
 
 class PartitionReplicaActor(MemberActor):

@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """A running loop in its thread."""
+    """A running loop in its thread, which has that name."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.loop = _new_loop()
-        self.thread = threading.Thread(target=self._main, name="raylog-client", daemon=True)
+        self.thread = threading.Thread(target=self._main, name=name, daemon=True)
         self.thread.start()
 
     def _main(self) -> None:
@@ -77,7 +77,7 @@ def background() -> BackgroundLoop:
     if _current is None:
         with _lock:
             if _current is None:
-                _current = BackgroundLoop()
+                _current = BackgroundLoop("raylog-client")
     return _current
 
 

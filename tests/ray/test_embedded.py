@@ -21,9 +21,8 @@ from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.cluster import _launch
 from raylog.errors import ClusterError, ConfigError
 from raylog.launcher import Launcher
-from raylog.placement.disks import Disk, encode_id, format_disk, with_controllers
+from raylog.placement.disks import Disk, format_disk, with_controllers
 from raylog.placement.embedded_disks import prepare_disks
-from raylog.placement.resources import NAMESPACE
 from raylog.starting import Start
 from raylog.types import Endpoint, node_id
 
@@ -208,19 +207,58 @@ def test_a_process_that_dies_before_the_controller_knows_it_is_a_failed_start(em
     )
     spec = ServerSpec(node_id(9, 2), disk.directory_id, str(disk.path), "127.0.0.1", new_incarnation())
 
-    def named() -> Any:
-        try:
-            return ray.get_actor(f"raylog:{encode_id(disk.directory_id)}:{spec.node_id}:{spec.incarnation}", NAMESPACE)
-        except ValueError:
-            return None
+    def waiting() -> int | None:
+        """Its process, once it listens and waits for a controller to know it."""
+        found = psutil.Process().children(recursive=True)
+        return next((each.pid for each in found if _title(each.pid) == "ray::PartitionReplicaActor.joined"), None)
 
+    assert all(actor["state"] == "live" for actor in embedded.status()["actors"]), "nobody else waits"
     with ThreadPoolExecutor(1) as threads:
         launched = threads.submit(RayLauncher("127.0.0.1").launch, "replica", spec)
-        actor = eventually(named, "the actor is created")
-        ray.get(actor.start.remote())
-        kill(ray.get(actor.pid.remote()))
+        kill(eventually(waiting, "the actor has started"))
         with pytest.raises(ray.exceptions.RayActorError):
             launched.result(60)
+
+
+def _title(pid: int) -> str:
+    """Ray shows there what a process's main thread does: ``ray::Class.method``."""
+    try:
+        return " ".join(psutil.Process(pid).cmdline()).strip()
+    except psutil.Error:
+        return ""
+
+
+def _member_pids(cluster: raylog.Cluster) -> dict[int, int]:
+    """Processes of all servers but the controllers, by node id."""
+    return {actor["node_id"]: actor["pid"] for actor in cluster.status()["actors"] if actor["state"] == "live"}
+
+
+def test_a_method_that_never_returns_keeps_every_servers_main_thread(embedded: raylog.Cluster, events: str) -> None:
+    """Else Ray would wake it a hundred times a second."""
+    pids = _member_pids(embedded)
+    assert len(pids) >= 6, "three brokers and three hosts"
+    for pid in pids.values():
+        eventually(lambda pid=pid: _title(pid).endswith("Actor.serve"), f"process {pid} serves")
+
+
+def test_sigterm_ends_a_server_whose_main_thread_is_kept(embedded: raylog.Cluster, events: str) -> None:
+    host = partition_of(embedded, events)["leader_node"]
+    process = psutil.Process(pid_of(embedded, host))
+    eventually(lambda: _title(process.pid).endswith("Actor.serve"), "it serves")
+    process.terminate()
+    eventually(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "the process has ended")
+    eventually(lambda: _member_pids(embedded).get(host, process.pid) != process.pid, "another process has its place")
+    eventually(lambda: isr_is_whole(embedded, events), "and its replicas are in sync")
+
+
+def test_sigterm_ends_a_controller_whose_servers_live(embedded: raylog.Cluster, events: str) -> None:
+    """Ray lets a process that is told to end wait for the calls that it has under way."""
+    process = psutil.Process(embedded.status()["controller"]["pid"])
+    process.terminate()
+    eventually(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "the process has ended")
+    after = eventually(lambda: _status_or_none(embedded), "the controller started anew")
+    assert after["controller"]["pid"] != process.pid
+    eventually(lambda: isr_is_whole(embedded, events), "everybody has a session with the new controller")
 
 
 def test_a_killed_controller_comes_back_and_raises_no_leader_epoch(embedded: raylog.Cluster, events: str) -> None:
