@@ -32,7 +32,7 @@ from typing import Any
 from raylog.errors import RayError
 from raylog.placement.local_ray import is_endpoint, is_loopback, running_ray
 from raylog.placement.ray_environment import RAY_STARTUPS, added_environment, java_of_the_extra, loopback_only
-from raylog.placement.ray_start import own_worker_setup, patient_start
+from raylog.placement.ray_start import own_worker_setup, started
 
 CONNECT_TIMEOUT_S = 30.0
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # raylog keeps nothing there; Ray refuses less than 75 MB
@@ -138,14 +138,16 @@ def _start_ray(resources: dict[str, float], log_to_driver: bool) -> None:
         **RAY_STARTUPS,
         "RAY_USAGE_STATS_ENABLED": "0",  # Ray's notice about its reports would not be seen
     }
-    with loopback_only(), added_environment(quiet), java_of_the_extra(), own_worker_setup(), patient_start():
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            resources=resources,
-            log_to_driver=log_to_driver,
-            logging_level=logging.ERROR,
+    with loopback_only(), added_environment(quiet), java_of_the_extra(), own_worker_setup():
+        started(
+            lambda: ray.init(
+                address="local",
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                resources=resources,
+                log_to_driver=log_to_driver,
+                logging_level=logging.ERROR,
+            )
         )
 
 

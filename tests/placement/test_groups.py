@@ -20,7 +20,7 @@ from ray_clusters import PATIENCE_S
 from raylog.errors import ClusterError, DiskError
 from raylog.placement.disks import format_disk, open_disk, read_reservation
 from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group, remove_group
-from raylog.placement.ray_start import patient_start
+from raylog.placement.ray_start import started
 from raylog.placement.resources import NAMESPACE, advertisement, disk_resource, node_resources
 
 
@@ -82,16 +82,8 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     os.mkdir(f"{folder}/ray")
     monkeypatch.setenv("RAY_TMPDIR", folder)  # so that nobody's address="auto" finds this Ray
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with patient_start():
-        cluster = Cluster(
-            initialize_head=True,
-            head_node_args={
-                "num_cpus": 1,
-                "include_dashboard": True,
-                "dashboard_port": 0,
-                "object_store_memory": 80 * 1024 * 1024,
-            },
-        )
+    head = {"num_cpus": 1, "include_dashboard": True, "dashboard_port": 0, "object_store_memory": 80 * 1024 * 1024}
+    cluster = started(lambda: Cluster(initialize_head=True, head_node_args=head))
     try:
         ray.init(address=cluster.address, namespace="a-user", log_to_driver=False, logging_level="error")
         yield cluster
@@ -103,8 +95,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 def add_node(nodes: Cluster, *directory_ids: uuid.UUID) -> Any:
     resources = {disk_resource(directory_id): 1000 for directory_id in directory_ids}
-    with patient_start():
-        return nodes.add_node(num_cpus=1, object_store_memory=80 * 1024 * 1024, resources=resources)
+    return started(lambda: nodes.add_node(num_cpus=1, object_store_memory=80 * 1024 * 1024, resources=resources))
 
 
 @pytest.mark.ray

@@ -19,7 +19,7 @@ import raylog
 from raylog import NewTopic, TopicPartition
 from raylog.placement.disks import decode_id, encode_id, format_disk, new_id, open_disk
 from raylog.placement.groups import group_name
-from raylog.placement.ray_start import patient_start
+from raylog.placement.ray_start import started
 from raylog.placement.resources import NAMESPACE, disk_resource, node_resources
 
 pytestmark = pytest.mark.ray
@@ -36,14 +36,7 @@ class ThreeNodes:
 
 
 @pytest.fixture(scope="module")
-def patience() -> Iterator[None]:
-    """Nodes may take their time to come up."""
-    with patient_start():
-        yield
-
-
-@pytest.fixture(scope="module")
-def three_nodes(short_folder: Path, patience: None) -> Iterator[ThreeNodes]:
+def three_nodes(short_folder: Path) -> Iterator[ThreeNodes]:
     folder = short_folder / "data"
     cluster_id, secret = encode_id(new_id()), "a secret of this test"
     resources = []
@@ -59,8 +52,8 @@ def three_nodes(short_folder: Path, patience: None) -> Iterator[ThreeNodes]:
         resources.append(node_resources([disk.path]))
     small = {"object_store_memory": 80 * 1024 * 1024, "num_cpus": 1}
     head = {**small, "resources": resources[0], "include_dashboard": True, "dashboard_port": free_port()}
-    ray_cluster = RayCluster(initialize_head=True, head_node_args=head)
-    nodes = {broker: ray_cluster.add_node(**small, resources=resources[broker]) for broker in (1, 2)}
+    ray_cluster = started(lambda: RayCluster(initialize_head=True, head_node_args=head))
+    nodes = {broker: add_node(ray_cluster, resources[broker]) for broker in (1, 2)}
     with kept_environment("RAY_AUTH_MODE"):  # a node that is added later has to be like the others
         cluster = raylog.init(folder, ray_address=ray_cluster.address, timeout_s=PATIENCE_S)
     cluster.admin().create_topics([NewTopic("moves", 1, 3, configs={"min.insync.replicas": "2"})])
@@ -69,6 +62,11 @@ def three_nodes(short_folder: Path, patience: None) -> Iterator[ThreeNodes]:
     cluster.shutdown()
     ray.shutdown()
     ray_cluster.shutdown()
+
+
+def add_node(ray_cluster: Any, resources: dict[str, int]) -> Any:
+    settings = {"object_store_memory": 80 * 1024 * 1024, "num_cpus": 1, "resources": resources}
+    return started(lambda: ray_cluster.add_node(**settings))
 
 
 def free_port() -> int:
@@ -113,9 +111,7 @@ def test_a_disk_that_reappears_on_a_new_node_brings_its_replicas(three_nodes: Th
     with cluster.producer(acks="all") as producer:
         during = producer.send("moves", b"while it was away", partition=0).result(PATIENCE_S)
     assert during.offset > before.offset
-    three_nodes.nodes[2] = three_nodes.ray_cluster.add_node(
-        object_store_memory=80 * 1024 * 1024, num_cpus=1, resources=node_resources([folder / "broker-2"])
-    )
+    three_nodes.nodes[2] = add_node(three_nodes.ray_cluster, node_resources([folder / "broker-2"]))
     eventually(lambda: isr_is_whole(cluster, "moves"), "broker 2's replica in sync again")
     encoded = encode_id(open_disk(folder / "broker-2").directory_id)
     now_on = replicas_by_disk()[encoded].node_id

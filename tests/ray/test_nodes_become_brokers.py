@@ -20,7 +20,7 @@ from ray_nodes import end_node
 import raylog
 from raylog import NewTopic
 from raylog.placement.disks import read_disk
-from raylog.placement.ray_start import patient_start
+from raylog.placement.ray_start import started
 
 pytestmark = pytest.mark.ray
 
@@ -45,6 +45,10 @@ def resources(*folders: Path, rack: str | None = None, config: str | None = None
     return found
 
 
+def add_node(ray_cluster: Any, offered: dict[str, int]) -> Any:
+    return started(lambda: ray_cluster.add_node(**SMALL, resources=offered))
+
+
 @pytest.fixture(scope="module")
 def folders(short_folder: Path) -> list[Path]:
     paths = [short_folder / f"machine-{number}" / "disk" for number in range(4)]
@@ -56,9 +60,10 @@ def folders(short_folder: Path) -> list[Path]:
 @pytest.fixture(scope="module")
 def ray_cluster(folders: list[Path]) -> Iterator[Any]:
     """A head without disks."""
-    with kept_environment("RAY_AUTH_MODE", "RAY_ADDRESS"), patient_start():
+    with kept_environment("RAY_AUTH_MODE", "RAY_ADDRESS"):
         os.environ.pop("RAY_ADDRESS", None)
-        found = RayCluster(initialize_head=True, head_node_args={**SMALL, "include_dashboard": False})
+        head = {**SMALL, "include_dashboard": False}
+        found = started(lambda: RayCluster(initialize_head=True, head_node_args=head))
         yield found
         ray.shutdown()
         found.shutdown()
@@ -77,7 +82,7 @@ def test_blank_folders_of_three_nodes_become_a_cluster_by_one_command(
     assert up.returncode == 0 and "0 of 3 disks" in up.stdout + up.stderr, up.stdout + up.stderr
     for number in range(3):
         said = resources(folders[number], rack=f"rack-{number}", config="num.partitions=2")
-        nodes[number] = ray_cluster.add_node(**SMALL, resources=said)
+        nodes[number] = add_node(ray_cluster, said)
     up = command("up", "--disks", 3, "--address", ray_cluster.address, "--wait", PATIENCE_S, "--json")
     assert up.returncode == 0, up.stdout + up.stderr
     disks = json.loads(up.stdout)["disks"]
@@ -101,7 +106,7 @@ def test_blank_folders_of_three_nodes_become_a_cluster_by_one_command(
 def test_a_blank_node_that_joins_later_becomes_a_broker_without_a_command(
     ray_cluster: Any, folders: list[Path]
 ) -> None:
-    ray_cluster.add_node(**SMALL, resources=resources(folders[3]))
+    add_node(ray_cluster, resources(folders[3]))
     cluster = raylog.connect()
     eventually(
         lambda: [each["id"] for each in cluster.status()["brokers"] if each["live"]] == [0, 1, 2, 3], "a fourth broker"
@@ -122,7 +127,7 @@ def test_a_machine_whose_disk_was_lost_is_the_same_broker_with_a_blank_one_and_i
     end_node(ray_cluster, nodes[1])
     shutil.rmtree(folders[1])
     folders[1].mkdir()
-    nodes[1] = ray_cluster.add_node(**SMALL, resources=resources(folders[1]))
+    nodes[1] = add_node(ray_cluster, resources(folders[1]))
 
     def votes() -> bool:
         voters = {each["broker"]: each for each in cluster.quorum()["voters"]}

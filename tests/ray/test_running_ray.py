@@ -24,11 +24,11 @@ from raylog import TopicPartition
 pytestmark = pytest.mark.ray
 
 TOKEN = "0123456789abcdef" * 4
+START_PATIENCE_S = 300.0
 PATIENT_RAY = """
 from ray.scripts.scripts import main
-from raylog.placement.ray_start import patient_start
-with patient_start():
-    main()
+from raylog.placement.ray_start import started
+started(main)
 """
 
 
@@ -59,17 +59,19 @@ def running_ray(short_folder: Path) -> Iterator[RunningRay]:
             start_new_session=True,
         )
     address = f"127.0.0.1:{port}"
-    eventually(lambda: _answers(process, port, short_folder / "ray.log"), "Ray's head answers")
-    yield RunningRay(address, environment)
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGTERM)
     try:
-        process.wait(30)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for each in psutil.wait_procs(family, timeout=10)[1]:
-        each.kill()
+        eventually(lambda: _answers(process, port, short_folder / "ray.log"), "Ray's head answers", START_PATIENCE_S)
+        yield RunningRay(address, environment)
+    finally:
+        family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for each in psutil.wait_procs(family, timeout=10)[1]:
+            each.kill()
 
 
 def _answers(process: subprocess.Popen[bytes], port: int, log: Path) -> bool:

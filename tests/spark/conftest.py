@@ -18,7 +18,7 @@ from benchmark_modules import benchmark_module
 from ray_clusters import kept_environment
 
 import raylog.testing
-from raylog.placement.ray_start import patient_start
+from raylog.placement.ray_start import started
 from raylog.testing.kafka import Kafka
 
 
@@ -96,11 +96,8 @@ def ray() -> Iterator[Any]:
         os.environ["RAY_TMPDIR"] = str(folder)
         os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] = "1"
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        with patient_start():
-            ray.init(
-                "local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False,
-                logging_level=logging.ERROR,
-            )  # fmt: skip
+        settings = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False, "log_to_driver": False}
+        started(lambda: ray.init("local", logging_level=logging.ERROR, **settings))
         yield ray
         ray.shutdown()
         gc.collect()

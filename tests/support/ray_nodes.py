@@ -24,7 +24,7 @@ from ray_clusters import PATIENCE_S, kept_environment
 import raylog
 from raylog.placement.disks import encode_id, format_disk, new_id
 from raylog.placement.ray_environment import RAY_STARTUPS
-from raylog.placement.ray_start import patient_start
+from raylog.placement.ray_start import started
 from raylog.placement.resources import node_resources
 
 BROKERS = 3
@@ -44,8 +44,7 @@ class RayNodes:
         for broker, path in self.disks.items():
             format_disk(path, cluster_id=cluster_id, broker_id=broker, rack=None, controllers=[], secret=secret)
         head = {**_SMALL, "include_dashboard": False, "_system_config": _WATCHFUL}
-        with patient_start():
-            self._ray = RayCluster(initialize_head=True, head_node_args=head)
+        self._ray = started(lambda: RayCluster(initialize_head=True, head_node_args=head))
         self._nodes = {broker: self._add(broker) for broker in range(BROKERS)}
         with kept_environment("RAY_AUTH_MODE"):  # a node that is added later has to be like the others
             self.cluster = raylog.init(
@@ -54,8 +53,8 @@ class RayNodes:
         ray.shutdown()  # it would say of every node that goes that it is gone; the servers' lives hang on no driver
 
     def _add(self, broker: int, environment: dict[str, str] | None = None) -> Any:
-        with patient_start():
-            return self._ray.add_node(**_SMALL, resources=node_resources([self.disks[broker]]), env_vars=environment)
+        settings = {**_SMALL, "resources": node_resources([self.disks[broker]]), "env_vars": environment}
+        return started(lambda: self._ray.add_node(**settings))
 
     def remove(self, broker: int) -> None:
         """End the node of that broker and every process on it at once, without a word to them."""
