@@ -30,7 +30,7 @@ PATIENCE_S = 60.0
 
 def run(work: Awaitable[Any]) -> Any:
     async def bounded() -> Any:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(3 * PATIENCE_S):
             return await work
 
     return asyncio.run(bounded())
@@ -346,7 +346,7 @@ def test_a_topic_that_may_not_be_created_is_unknown(bootstrap: str, running: InP
     from raylog.client.sync import AdminClient
 
     async def work() -> None:
-        async with producer(bootstrap, request_timeout_ms=3_000) as writer:
+        async with producer(bootstrap, request_timeout_ms=8_000) as writer:
             with pytest.raises(UnknownTopicOrPartitionError):
                 await writer.send_and_wait("not-allowed", b"v")
 

@@ -27,7 +27,7 @@ def tool(kafka: ModuleType, bootstrap: str) -> Callable[..., str]:
 
     def run(main_class: str, *arguments: str, stdin: str = "") -> str:
         command = kafka.java_command(main_class, "--bootstrap-server", bootstrap, *arguments)
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -95,7 +95,7 @@ def test_a_transactional_producer_fails_at_once_and_acls_are_disabled(
     kafka: ModuleType, bootstrap: str, new_topic: NewTopicOf
 ) -> None:
     def error_of(main_class: str, *arguments: str) -> str:
-        done = subprocess.run(kafka.java_command(main_class, *arguments), capture_output=True, text=True, timeout=120)
+        done = subprocess.run(kafka.java_command(main_class, *arguments), capture_output=True, text=True, timeout=180)
         assert done.returncode == 1, done.stdout + done.stderr
         return done.stdout + done.stderr
 

@@ -18,7 +18,7 @@ NewTopicOf = Callable[..., str]
 
 
 def kcat(*arguments: str, stdin: str = "") -> str:
-    done = subprocess.run(["kcat", *arguments], input=stdin, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["kcat", *arguments], input=stdin, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.conformance
 
 LIBRARIES = ("confluent-kafka", "kafka-python", "aiokafka")
 KINDS = ("leader", "coordinator", "broker")
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 LINE_EVERY_S = 0.01
 _numbers = itertools.count()
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import ray
 import ray.data
-from ray_clusters import eventually, isr_is_whole, kept_environment, kill, partition_of, pid_of
+from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kept_environment, kill, partition_of, pid_of
 
 import raylog
 from raylog import NewTopic
@@ -72,7 +72,7 @@ def test_read_kafka_reads_the_offsets_that_it_is_asked_for(servers: str) -> None
         producer.produce(
             "words", b"word %d" % number, key=b"k", partition=number % 2, timestamp=1_000 + number, headers=headers
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     found = ray.data.read_kafka(
         "words",
         bootstrap_servers=servers.split(","),
@@ -122,7 +122,7 @@ def test_a_killed_process_costs_ray_data_nothing(
             strike()
         finally:
             Path(struck).touch()
-        writing.result(120)
+        writing.result(2 * PATIENCE_S)
     assert written() == ROWS, "each once"
     eventually(lambda: isr_is_whole(embedded, topic), "all replicas in sync again")
     strike()
