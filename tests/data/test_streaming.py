@@ -144,7 +144,7 @@ class Broadcast:
     """Ray Train's, for threads."""
 
     def __init__(self, count: int) -> None:
-        self._barrier = threading.Barrier(count, timeout=60)
+        self._barrier = threading.Barrier(count, timeout=180)
         self._said: list[str | None] = [None]
 
     def worker(self, rank: int) -> Callable[[str | None], str | None]:

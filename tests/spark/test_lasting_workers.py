@@ -76,7 +76,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def page_faults(process: str) -> int:
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, process], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", PROGRAM, process], capture_output=True, text=True, check=True, timeout=180
     )
     return int(run.stdout)
 

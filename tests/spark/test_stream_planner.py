@@ -241,7 +241,7 @@ def test_any_other_error_ends_the_planning_and_is_told(tmp_path: Path, caplog: p
     world = World(tmp_path, is_over=lambda: 1 // 0 == 0)
     world.planner.check()
     world.planner.start()
-    world.planner._thread.join(30)
+    world.planner._thread.join(180)
     with pytest.raises(RaylogError, match=r"is not planned any more, since: ZeroDivisionError") as raised:
         world.planner.check()
     assert isinstance(raised.value.__cause__, ZeroDivisionError) and "is not planned any more" in caplog.text
@@ -264,7 +264,7 @@ def test_a_cluster_that_does_not_answer_for_a_while_ends_nothing(
     world = World(tmp_path)
     monkeypatch.setattr(world.planner, "_look", look)
     world.planner.start()
-    assert asked_again.wait(30)
+    assert asked_again.wait(180)
     world.planner.stop()
     world.planner.check()
     assert "goes on later: no leader" in caplog.text and "goes on later: no space" in caplog.text

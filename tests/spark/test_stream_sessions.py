@@ -51,7 +51,7 @@ main()
 
 
 def test_a_session_ends_with_a_stream_running_and_the_next_one_goes_on(short_folder: Path) -> None:
-    run = run_script(short_folder, TWO_SESSIONS, timeout_s=250)
+    run = run_script(short_folder, TWO_SESSIONS)
     assert run.code == 0, run.stdout + run.stderr[-4000:]
     assert sorted(set(run.facts["found"])) == ["0", "1"]
     assert run.facts["found"][0] == "0" and run.facts["found"].count("1") == 1

@@ -59,7 +59,7 @@ def run(
         frame, topic, cluster=kafka, checkpoint=str(checkpoint), **({"trigger": NOW} | options)
     )
     try:
-        assert query.awaitTermination(120), "the query goes on"
+        assert query.awaitTermination(180), "the query goes on"
     finally:
         query.stop()
     return raylog.spark.write_stream_summary(query)

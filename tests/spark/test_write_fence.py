@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from ray_clusters import eventually
 
 from raylog.errors import ClusterError, ConfigError
 from raylog.spark.write_fence import Turn, WriteFence
@@ -132,12 +133,7 @@ def test_two_attempts_at_a_task_write_after_each_other(path: Path, task: Callabl
     other = task(turn, 2)
     assert other.says() == "taken", "tasks do not wait for each other"
     again = task(turn, 1)
-    for _ in range(1000):
-        if waits_for_a_lock(again.process.pid):
-            break
-        threading.Event().wait(0.02)
-    else:
-        raise AssertionError("the second attempt does not wait")
+    eventually(lambda: waits_for_a_lock(again.process.pid), "the second attempt waits")
     lost.write()
     assert lost.says() == "checked"
     lost.process.kill()

@@ -37,7 +37,7 @@ from raylog.testing.kafka import Kafka
 
 KILLS = ("task", "before_planning", "after_the_range_file", "mid_task", "after_the_write", "before_the_commit")
 KEYS = 12
-_PATIENCE_S = 120.0
+_PATIENCE_S = 240.0
 _DRIVER = Path(__file__).with_name("killed_driver.py")
 
 
