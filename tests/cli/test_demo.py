@@ -118,7 +118,7 @@ def test_the_real_command_speaks_at_once_and_proves_every_flight() -> None:
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         assert selector.select(timeout=60), "no output within 60 s"
-    out, err = process.communicate(timeout=280)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == 0, out + err
     assert f"each of {flights.FLIGHTS:,} acknowledged flights is there exactly once" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 80

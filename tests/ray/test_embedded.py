@@ -74,7 +74,7 @@ def test_kafka_clients_are_served_by_each_brokers_listener(embedded: raylog.Clus
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     for number in range(1_000):
         producer.produce(events, b"kafka %d" % number, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "unused", "enable.auto.commit": False})
     consumer.assign([KafkaPartition(events, 0, OFFSET_BEGINNING)])
     found: list[bytes] = []
@@ -120,9 +120,9 @@ def test_connecting_to_a_cluster_whose_controller_has_stopped_is_an_error_that_n
     os.kill(controller, signal.SIGSTOP)
     try:
         with pytest.raises(
-            ClusterError, match=r"the cluster on the Ray at .* does not answer \(raylog:controller:.* within 1 s"
+            ClusterError, match=r"the cluster on the Ray at .* does not answer \(raylog:controller:.* within 4 s"
         ):
-            raylog.connect(timeout_s=1)
+            raylog.connect(timeout_s=4)  # a busy machine asks Ray first
         with pytest.raises(ClusterError, match=r"the cluster under .* does not answer .* within") as refused:
             raylog.connect(folder=embedded.folder, timeout_s=1)
         assert str(embedded.address.bootstrap[0]) in str(refused.value)
@@ -168,7 +168,7 @@ def test_handles_work_inside_tasks_and_actors(embedded: raylog.Cluster, events: 
 
     offset = ray.get(produce.remote(embedded.producer()))
     reader = Reader.remote(embedded)
-    assert ray.get(reader.read.remote(offset), timeout=60) == b"from a task"
+    assert ray.get(reader.read.remote(offset), timeout=PATIENCE_S) == b"from a task"
 
 
 def test_a_killed_leader_is_replaced_at_once_and_comes_back(embedded: raylog.Cluster, events: str) -> None:
@@ -217,7 +217,7 @@ def test_a_process_that_dies_before_the_controller_knows_it_is_a_failed_start(em
         launched = threads.submit(RayLauncher("127.0.0.1").launch, "replica", spec)
         kill(eventually(waiting, "the actor has started"))
         with pytest.raises(ray.exceptions.RayActorError):
-            launched.result(60)
+            launched.result(PATIENCE_S)
 
 
 def _title(pid: int) -> str:
@@ -262,6 +262,8 @@ def test_sigterm_ends_a_controller_whose_servers_live(embedded: raylog.Cluster, 
 
 
 def test_a_killed_controller_comes_back_and_raises_no_leader_epoch(embedded: raylog.Cluster, events: str) -> None:
+    eventually(lambda: isr_is_whole(embedded, events), "all replicas of events in sync")
+    embedded.admin().elect_leaders()  # or the controller does so by itself, every few minutes
     before = embedded.status()
     epochs = {part["partition"]: part["leader_epoch"] for part in _parts(before, events)}
     kill(before["controller"]["pid"])

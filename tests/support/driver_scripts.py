@@ -17,7 +17,7 @@ import raylog
 def note(**facts):
     print(json.dumps(facts), flush=True)
 
-def eventually(condition, timeout_s=120):
+def eventually(condition, timeout_s=180):
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -68,7 +68,7 @@ def run_script(
     body: str,
     *arguments: str,
     command: list[str] | None = None,
-    timeout_s: float = 200,
+    timeout_s: float = 500,
     **environment: str,
 ) -> Run:
     """Run a program that starts with ``PROLOGUE``; its working directory is ``folder``, its input stays open and empty."""
