@@ -160,8 +160,11 @@ def load(files: Files, effect: Load) -> Loaded:
 
 
 def tidy(effect: RunHousekeeping, wall_ms: int) -> LogFailed | None:
-    """What of housekeeping waits for the disk: flush rolled segments (recovery need not scan them then), unlink deleted ones."""
+    """What of housekeeping touches the disk much: write the checkpoint, flush rolled segments (recovery need not scan them then),
+    unlink deleted ones.
+    """
     try:
+        effect.log.checkpoint_in_thread()
         if effect.log.has_rolled_unflushed:
             effect.log.flush_rolled()
         effect.log.delete_renamed_files(wall_ms)

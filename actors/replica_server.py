@@ -9,10 +9,11 @@ are checked in two further threads.
 All logs of the process share a bound of open files (``log.open_files``).
 
 What touches the disk on the loop is short, because it ends in the page cache: reads of what is there, appends, the opening of a
-segment's files, retention's renames, and checkpoints (a small file and a rename, not flushed). It waits for the disk in three cases: where
-``flush.messages=1`` promises it, a checkpoint, which is to survive a loss of power, is flushed; a follower that cuts its log reads the
-place of the cut, unlinks the segments behind it and syncs the directory; and the first roll after such a cut flushes the segment. The
-last two guard the order of cut and append, and are left where nothing can come in between.
+segment's files, retention's renames, and those checkpoints (a small file and a rename, not flushed) that go before a cut or a removal of
+segments; those that are due with time are written in threads. It waits for the disk in three cases: where ``flush.messages=1`` promises
+it, such a checkpoint, which is to survive a loss of power, is flushed; a follower that cuts its log reads the place of the cut, unlinks the
+segments behind it and syncs the directory; and the first roll after such a cut flushes the segment. The last two guard the order of cut
+and append, and are left where nothing can come in between.
 
 Tokens name requests that wait for a reply. A reply without a token (acks 0) or for a connection that is gone is dropped.
 """
@@ -537,15 +538,12 @@ class ReplicaServer:
 
     def _housekeeping(self, effect: RunHousekeeping) -> None:
         wall_ms = time.time_ns() // 1_000_000
-        try:
-            if effect.retention:
+        effect.log.forget_committed()
+        if effect.retention:
+            try:
                 effect.log.delete_old_segments(wall_ms)
-                effect.log.expire_producers(wall_ms)
-            effect.log.checkpoint()
-        except OSError as error:
-            self._handle(LogFailed(effect.id, str(error)))
-            return
-        if effect.log.segments.awaits_removal or effect.log.has_rolled_unflushed:
-            self._in_thread(
-                lambda: log_work.tidy(effect, wall_ms), lambda failed: self._handle(failed) if failed else None
-            )
+            except OSError as error:
+                self._handle(LogFailed(effect.id, str(error)))
+                return
+            effect.log.expire_producers(wall_ms)
+        self._in_thread(lambda: log_work.tidy(effect, wall_ms), lambda failed: self._handle(failed) if failed else None)

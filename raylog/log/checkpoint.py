@@ -45,6 +45,10 @@ class ReplicaCheckpoint:
     suspect: bool = False
     flush_failed: bool = False
 
+    def claims_at_most(self, offset: int) -> bool:
+        """Whether it would stay true of a log that ended at ``offset``: no offset that it names is above."""
+        return max(self.recovery_point, self.high_watermark, self.log_start_offset, self.cleaner_point) <= offset
+
 
 def encode(checkpoint: ReplicaCheckpoint) -> bytes:
     text = (

@@ -9,7 +9,10 @@ written, so a second flush finds nothing to write and succeeds. So a log whose f
 recovery point stays, and its checkpoint says why. The next opening, of the same boot too, finds the log suspect and
 writes again what lies above the recovery point (``recovery``).
 
-Threads: ``flush`` and ``flush_sealed`` may run in any, the rest where the log is written.
+``end`` lets go of the folder, which another process may open from then on: it waits for what threads are doing there (a flush,
+``unless_over``), and what comes later is not done.
+
+Threads: ``flush``, ``flush_sealed``, ``unless_over`` and ``end`` may run in any, the rest where the log is written.
 
 Invariants: recovery_point ≤ log end offset; nothing raises it after a failed flush.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -35,6 +38,7 @@ class Flushes:
         "_appended_since_ms",
         "_guard",
         "_is_over",
+        "_leaving",
         "_log",
         "_one",
         "_unflushed_since_ms",
@@ -53,6 +57,7 @@ class Flushes:
         self.generation = 0  # raised by every cut: a flush that began before it proves nothing
         self._guard = threading.Lock()  # recovery_point and generation against a flush in another thread
         self._one = threading.Lock()  # a second flush must not return before what the first one took over is done
+        self._leaving = threading.Lock()  # ``end`` against what is done ``unless_over``, which waits for no flush
         self._appended_since_ms: int | None = None
         self._unflushed_since_ms = wall_ms if log.log_end_offset > recovery_point else None
 
@@ -144,7 +149,13 @@ class Flushes:
                     checkpoints.remove(log.files, log.directory)
             raise
 
+    def unless_over(self, work: Callable[[], None]) -> None:
+        """Do it to the folder, or nothing once that was let go of. Raises what ``work`` raises."""
+        with self._leaving:
+            if not self._is_over:
+                work()
+
     def end(self) -> None:
-        """Wait for the flush that is under way; a later one does nothing."""
-        with self._one:
+        """Wait for the flush that is under way, and for what is done ``unless_over``; nothing of either is done later."""
+        with self._one, self._leaving:
             self._is_over = True

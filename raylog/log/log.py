@@ -15,8 +15,8 @@ Directory (beside each segment's ``.log``, ``.index``, ``.timeindex``)::
     compaction.checkpoint     what may have been compacted       raylog/log/compaction.py
     replica.lock              held for the log's life
 
-Threads: everything in one, except ``flush``, ``flush_rolled``, ``delete_renamed_files`` and the steps of a cleaning that say so, which
-may run in others while the log is written.
+Threads: everything in one, except ``flush``, ``flush_rolled``, ``checkpoint_in_thread``, ``delete_renamed_files`` and the steps of a
+cleaning that say so, which may run in others while the log is written.
 
 Invariants (``check``): log_start_offset ≤ high_watermark ≤ log_end_offset; recovery_point ≤ log_end_offset; no leader epoch starts
 behind the end; the producers' states are as of the end.
@@ -476,6 +476,9 @@ class Log:
     def _will_end_at(self, offset: int) -> None:
         """Nothing above ``offset`` counts as flushed or committed any more. Written down first, then the log may be cut there.
 
+        Unless it is written already: where the last checkpoint claims no more, nor does one that a thread writes from here on. An
+        earlier one, which a loss of power might bring back, claimed more only if the log was cut since, which is behind then anyway.
+
         The checkpoint is flushed at the next roll: until then recovery scans all that was written behind the cut anyhow, and a
         flush here would hold up the follower. Where every append is flushed, so is this.
         """
@@ -484,8 +487,11 @@ class Log:
         self.flushes.cut(offset)
         self.log_start_offset = min(self.log_start_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)
-        self.checkpoint()
-        self._checkpoint_is_behind = not self._flushed_always
+        with self._one_checkpoint:
+            is_written = self._written is not None and self._written.claims_at_most(offset)
+        if not is_written:
+            self.checkpoint()
+            self._checkpoint_is_behind = not self._flushed_always
 
     def _empty_at(self, offset: int, wall_ms: int) -> None:
         """Replace everything by one empty segment that starts at ``offset``; start offset and high watermark stay."""
@@ -557,17 +563,33 @@ class Log:
 
     def checkpoint(self, *, clean: bool = False, flush: bool = False) -> None:
         """Write ``replica.checkpoint``; flushed too where every append is, so that the log stays whole when power is lost."""
-        self._recent.drop_below(self.high_watermark)
+        self.forget_committed()
         self.write_checkpoint(clean=clean, flush=flush)
 
+    def checkpoint_in_thread(self) -> None:
+        """The file alone, in any thread, for a checkpoint that nothing waits for. Not written once the log is closed or deleted."""
+        self.flushes.unless_over(self.write_checkpoint)
+
+    def forget_committed(self) -> None:
+        """Free the memory of the appends that every replica in sync has."""
+        self._recent.drop_below(self.high_watermark)
+
     def write_checkpoint(self, *, clean: bool = False, flush: bool = False) -> None:
-        """The file alone, unless it says the same already. Thread safe, for a flush that fails."""
+        """The file alone, unless it says the same already. Thread safe, but for the end of the log (``checkpoint_in_thread``).
+
+        In another thread the facts may move while they are read, one after the other. Each was true when it was read, and stays so
+        but for a cut, which lowers the offsets, then takes the lock, and writes again what claims too much before it touches a record:
+        until then the log is whole, and holds whatever was true of it. Of offsets that rise the log's start is read before the high
+        watermark, which it never passes. The facts that are no offsets (``is_suspect``, ``has_failed``, ``_flushed_always``) are
+        followed by a checkpoint of their own, too, by whoever changes them.
+        """
         flush = flush or self._flushed_always
         with self._one_checkpoint:
+            log_start_offset = self.log_start_offset
             checkpoint = ReplicaCheckpoint(
                 recovery_point=self.recovery_point,
                 high_watermark=self.high_watermark,
-                log_start_offset=self.log_start_offset,
+                log_start_offset=log_start_offset,
                 cleaner_point=self.compaction.point,
                 boot_id=self.boot_id,
                 flushed_always=self._flushed_always,
@@ -579,7 +601,8 @@ class Log:
                 self._written = None
                 checkpoints.write(self.files, self.directory, checkpoint, flush=flush)
                 self._written, self._written_is_flushed = checkpoint, flush
-        self._checkpoint_is_behind = self._checkpoint_is_behind and not flush
+            if flush:
+                self._checkpoint_is_behind = False
 
     def trust(self) -> None:
         """A leader's log has been copied up to its end, or this log leads: what was lost is here again, or lost for everybody.
@@ -617,6 +640,7 @@ class Log:
                 self.flush()
                 self.snapshots.write(self.producers)
                 self.files.sync_directory(self.directory)
+                self.flushes.end()  # or a thread's checkpoint would take back what this one says
                 self.checkpoint(clean=self.is_proven, flush=True)
         finally:
             self._release()

@@ -169,11 +169,6 @@ class Segments:
                 paths.append(path + ".deleted")
         return paths
 
-    @property
-    def awaits_removal(self) -> bool:
-        """Whether files wait for ``remove_renamed``."""
-        return bool(self._renamed)
-
     def remove_renamed(self, wall_ms: int, delay_ms: int) -> int:
         """Remove the files that were renamed at least ``delay_ms`` ago; returns how many. May run in another thread."""
         count = 0

@@ -1,8 +1,8 @@
 """When each replica's checkpoint is due: once per round of ``replica.high.watermark.checkpoint.interval.ms``, where something has moved.
 
-A checkpoint is a small file and a rename, which the process waits for. A process that holds a hundred replicas would be
-mute for tens of milliseconds if it wrote all of them together, so a round is cut into turns: as many as there are replicas, but
-none shorter than ``TURN_MS``, and each replica has its turn by its place in the table. While the table stays as it is a
+A checkpoint is a small file and a rename, written in a thread. A process that holds hundreds of replicas would keep its threads from
+flushes and openings for tens of milliseconds if it wrote all of them together, so a round is cut into turns: as many as there are
+replicas, but none shorter than ``TURN_MS``, and each replica has its turn by its place in the table. While the table stays as it is a
 replica's turns are one interval apart.
 
 A round in which nothing has moved since the last one has no turns. Then the process sleeps until ``wake`` says that something may

@@ -536,7 +536,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class RunHousekeeping:
-    """Retention, checkpoint and deletion of renamed files for one log, in a thread where it touches the disk much.
+    """Retention for one log, and in a thread its checkpoint and the deletion of renamed files.
 
     Without ``retention`` only the checkpoint is due. LogFailed reports an IO error; success needs no event.
     """

@@ -544,17 +544,16 @@ class ReplicaProcess(ServerProcess):
 
     def _housekeeping(self, effect: RunHousekeeping) -> None:
         wall_ms = self.machine.wall_ms()
-        try:
-            if effect.retention:
-                effect.log.delete_old_segments(wall_ms)
-                effect.log.expire_producers(wall_ms)
-            effect.log.checkpoint()
-        except OSError as error:
-            failed = LogFailed(effect.id, str(error))
-            self.later(1, lambda: self.handle(failed), "log failed")
-            return
+        effect.log.forget_committed()
         if effect.retention:
-            self.in_thread(1_000, lambda: self._delete_renamed(effect, wall_ms), "delete renamed files")
+            try:
+                effect.log.delete_old_segments(wall_ms)
+            except OSError as error:
+                failed = LogFailed(effect.id, str(error))
+                self.later(1, lambda: self.handle(failed), "log failed")
+                return
+            effect.log.expire_producers(wall_ms)
+        self.in_thread(1_000, lambda: self._tidy(effect, wall_ms), "tidy")
 
     def _clean(self, effect: Clean) -> None:
         """One step; a step on the loop comes as an event of its own, like one in a thread."""
@@ -587,8 +586,9 @@ class ReplicaProcess(ServerProcess):
             self.simulation.counts["scrubs"] += 1
             self.handle(ScrubEnded(effect.id, effect.log, effect.scrubbing))
 
-    def _delete_renamed(self, effect: RunHousekeeping, wall_ms: int) -> None:
+    def _tidy(self, effect: RunHousekeeping, wall_ms: int) -> None:
         try:
+            effect.log.checkpoint_in_thread()
             effect.log.delete_renamed_files(wall_ms)
         except OSError as error:
             self.handle(LogFailed(effect.id, str(error)))

@@ -108,6 +108,7 @@ class Stepper:
         """Replace the locks of an open log by the stepper's."""
         log.flushes._one = self.lock()  # type: ignore[assignment]
         log.flushes._guard = self.lock()  # type: ignore[assignment]
+        log.flushes._leaving = self.lock()  # type: ignore[assignment]
         log._one_checkpoint = self.lock()  # type: ignore[assignment]
         log.segments._removing = self.lock()  # type: ignore[assignment]
         log.leader_epochs._guard = self.lock()  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""A log whose threads interleave at every disk access: flush, append, roll, cut, open, delete and clean, in orders drawn by seeds."""
+"""A log whose threads interleave at every disk access: flush, append, roll, cut, checkpoint, open, delete and clean, as seeds draw it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from raylog.errors import DiskLockedError
+from raylog.log import checkpoint as checkpoints
 from raylog.log.cleaning import Cleaning, Turn
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
 from raylog.log.partition_metadata import read_topic_id
 from raylog.log.removal import remove_folder
+from raylog.metadata.session import Condition
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode, encode_values
 from raylog.testing.simulated_files import SimulatedDisk, WorstLuck
@@ -184,7 +186,7 @@ class Writer(Interleaved):
     ``before`` knows of each record, whose value is its own, which one was before it when it was appended.
     """
 
-    tasks = ("write", "flush", "flush too", "lose_power")
+    tasks = ("write", "flush", "flush too", "checkpoint", "lose_power")
     power_losses, pause_max = 4, 20
 
     def __init__(self, seed: int) -> None:
@@ -197,6 +199,20 @@ class Writer(Interleaved):
             *(kind for kind in ("roll", "cut", "cut", "checkpoint") if self.rng.random() < 0.6),
         ]
         self.reach = self.rng.choice((3, 100))  # how far back a cut goes
+        self.commits = self.rng.random() < 0.5
+
+    def checkpoint(self) -> None:
+        for _ in range(12):
+            self.stepper.before_call("checkpoint is due", "")
+            self.log.checkpoint_in_thread()
+
+    def check_claims(self) -> None:
+        """What a kill at this moment leaves says nothing of offsets that the log has not."""
+        claimed = checkpoints.read(self.disk.files(), DIRECTORY)
+        assert claimed is not None
+        history = f"seed {self.seed}: {claimed} of {self.log.log_end_offset} after {self.stepper.history}"
+        assert claimed.claims_at_most(self.log.log_end_offset), history
+        assert claimed.recovery_point <= self.log.recovery_point, history
 
     def write(self) -> None:
         for _ in range(15):
@@ -210,6 +226,8 @@ class Writer(Interleaved):
             self.before[value] = self.values[-1] if self.values else b""
             append(log, value, leader_epoch=self.epoch)
             self.values.append(value)
+            if self.commits and rng.random() < 0.5:
+                log.high_watermark = rng.randint(log.high_watermark, log.log_end_offset)
         elif kind == "roll":
             log.roll(0)
         elif kind == "cut":
@@ -217,6 +235,7 @@ class Writer(Interleaved):
             log.truncate_to(offset)
             del self.values[log.log_end_offset :]
             self.epoch += 1
+            self.check_claims()
         else:
             log.checkpoint()
         log.check()
@@ -339,7 +358,7 @@ def test_a_loss_of_power_takes_nothing_below_the_recovery_point_and_mixes_nothin
 
 
 def test_a_log_is_closed_and_deleted_when_no_thread_is_at_work_in_it_any_more() -> None:
-    """Nothing that a flush, a cleaning or the removal of old files does reaches the folder of the next topic."""
+    """Nothing that a flush, a checkpoint, a cleaning or the removal of old files does reaches the folder of the next topic."""
     for seed in range(60):
         case = Compacter(seed)
         for _ in range(12):
@@ -356,6 +375,7 @@ def test_a_log_is_closed_and_deleted_when_no_thread_is_at_work_in_it_any_more() 
                 pass
 
         case.stepper.start("flush", case.log.flush)
+        case.stepper.start("checkpoint", case.log.checkpoint_in_thread)
         case.stepper.start("clean", clean)
         case.stepper.start("delete", case.log.delete)
         case.stepper.start("tidy", lambda case=case: case.log.delete_renamed_files(1 << 60))
@@ -365,6 +385,40 @@ def test_a_log_is_closed_and_deleted_when_no_thread_is_at_work_in_it_any_more() 
         names = case.disk.files().list_directory(DIRECTORY)
         numbered = {int(name[:20]) for name in names if name[:20].isdigit()}
         assert numbered <= {0, 1}, f"seed {seed}: {names} after {case.stepper.history}"
+
+
+def test_a_checkpoint_in_a_thread_is_not_written_over_those_of_a_clean_close_and_of_the_next_process() -> None:
+    """Whichever comes first: the log is clean when it is opened again, and the folder is the next process's from then on."""
+    for seed in range(100):
+        disk, stepper = a_disk(), Stepper(random.Random(seed))
+        log = opened(disk, OLD)
+        log.trust()
+        append(log, b"a")
+        log.high_watermark = 1
+        disk.fault = stepper.before_call
+        stepper.take_over(log)
+        found: list[Log] = []
+
+        def reopen(disk: SimulatedDisk = disk, stepper: Stepper = stepper, found: list[Log] = found) -> None:
+            while not found:
+                try:
+                    found.append(opened(disk, OLD))
+                except DiskLockedError:
+                    stepper.before_call("try again", DIRECTORY)
+            stepper.take_over(found[0])
+            append(found[0], b"b")
+            found[0].high_watermark = 2
+            found[0].checkpoint()
+
+        for name in ("checkpoint", "checkpoint too"):
+            stepper.start(name, log.checkpoint_in_thread)
+        stepper.start("close", log.close)
+        stepper.start("open", reopen)
+        stepper.run()
+        disk.fault = None
+        assert found[0].condition is Condition.CLEAN, f"seed {seed}: {stepper.history}"
+        claimed = checkpoints.read(disk.files(), DIRECTORY)
+        assert claimed is not None and claimed.high_watermark == 2, f"seed {seed}: {claimed} after {stepper.history}"
 
 
 def test_a_flush_while_a_segment_is_made_does_not_take_its_name_for_synced() -> None:

@@ -335,7 +335,7 @@ def test_checkpoints_of_many_replicas_are_spread_over_the_interval() -> None:
             hosts.advance(20)
             longest = max(longest, len(hosts.housekept) - before)
         assert sorted(order.id for order in hosts.housekept) == partitions  # each once per interval
-        assert longest == 1  # a process waits for one at a time
+        assert longest == 1  # they do not come together
         hosts.housekept.clear()
 
 
