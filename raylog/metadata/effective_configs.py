@@ -8,13 +8,14 @@ Pure reading of an image.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.metadata import topic_configs
 from raylog.metadata.broker_configs import BROKER_CONFIGS
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.requests import ConfigSynonym
-from raylog.metadata.topic_configs import BROKER_NAMES, TOPIC_CONFIGS
+from raylog.metadata.topic_configs import BROKER_NAMES, TOPIC_CONFIGS, Value
 
 TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = 1, 2, 3, 4, 5  # Kafka's ConfigSource
 
@@ -70,14 +71,20 @@ def of_topic(image: MetadataImage, topic: Topic, name: str) -> str:
     return TOPIC_CONFIGS[name].default if value is None else value
 
 
+@lru_cache(maxsize=1_024)
+def _parsed(name: str, text: str) -> Value:
+    """Remembered: where a host dies, the same few values are asked for with each of hundreds of partitions."""
+    return TOPIC_CONFIGS[name].parse(text)
+
+
 def integer(image: MetadataImage, topic: Topic, name: str) -> int:
-    value = TOPIC_CONFIGS[name].parse(of_topic(image, topic, name))
+    value = _parsed(name, of_topic(image, topic, name))
     assert isinstance(value, int), f"{name} is no number"
     return value
 
 
 def boolean(image: MetadataImage, topic: Topic, name: str) -> bool:
-    value = TOPIC_CONFIGS[name].parse(of_topic(image, topic, name))
+    value = _parsed(name, of_topic(image, topic, name))
     assert isinstance(value, bool), f"{name} is no boolean"
     return value
 

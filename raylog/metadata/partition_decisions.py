@@ -90,6 +90,9 @@ class PartitionDecisions:
     def candidate(self, id: TopicIdPartition, state: PartitionState, broker_id: int) -> Candidate:
         slot = state.slot(broker_id)
         assert slot is not None, f"broker {broker_id} holds no replica of {id}"
+        return self._candidate_in(slot, id)
+
+    def _candidate_in(self, slot: ReplicaSlot, id: TopicIdPartition) -> Candidate:
         actor = self._ledger.latest.actors.get(slot.node_id)
         if actor is None:
             return Candidate(Standing.DEAD if self._unstartable(slot.node_id) else Standing.ABSENT)
@@ -113,13 +116,13 @@ class PartitionDecisions:
             Condition.CLEAN if judged else status.condition,
             status.last_epoch,
             status.log_end_offset,
-            self._ledger.latest.is_draining(broker_id),
+            self._ledger.latest.is_draining(slot.broker_id),
             status.high_watermark,
             damaged_in=session.damaged[id][0] if id in session.damaged else -1,
         )
 
     def _candidates(self, id: TopicIdPartition, state: PartitionState) -> dict[int, Candidate]:
-        return {broker: self.candidate(id, state, broker) for broker in state.brokers}
+        return {slot.broker_id: self._candidate_in(slot, id) for slot in state.replicas}
 
     # -------------------------------------------------------------- elections
 

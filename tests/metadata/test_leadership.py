@@ -6,10 +6,12 @@ import uuid
 
 from kio.schema.errors import ErrorCode
 
+from raylog.metadata import effective_configs
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.leadership import imbalanced
 from raylog.metadata.records import DiskRegistered, PartitionChanged, PartitionState, ReplicaSlot, TopicCreated
 from raylog.metadata.requests import ElectionType, ElectLeaders
+from raylog.metadata.topic_configs import TopicConfig
 from raylog.types import TopicIdPartition, node_id
 
 TOPIC = uuid.UUID(int=7)
@@ -84,3 +86,27 @@ def test_elections_by_hand_say_what_was_not_done_and_why(world):
     assert unknown.error == ErrorCode.unknown_topic_or_partition
     unclean = world.ask(ElectLeaders(ElectionType.UNCLEAN, (("t", 0),))).partitions[0]
     assert unclean.error == ErrorCode.election_not_needed
+
+
+def many_led_by_broker_0(world):
+    topic = world.create("many", *[(0, 1, 2)] * 40, replicas_per_actor=1_000)
+    ids = [TopicIdPartition(topic, partition) for partition in range(40)]
+    assert {world.state(id).leader for id in ids} == {0}
+    world.starts_at_once = False
+    return ids
+
+
+def test_a_host_of_many_leaders_that_dies_has_each_config_parsed_once(world, monkeypatch):
+    ids = many_led_by_broker_0(world)
+    parse, parsed = TopicConfig.parse, []
+
+    def counting(config, text):
+        parsed.append((config.name, text))
+        return parse(config, text)
+
+    effective_configs._parsed.cache_clear()
+    monkeypatch.setattr(TopicConfig, "parse", counting)
+    world.process(ids[0], 0).kill()
+    world.pass_time(100)
+    assert {world.state(id).leader for id in ids} == {1}
+    assert len(parsed) == len(set(parsed))
