@@ -141,7 +141,11 @@ class Controller:
             self._carry_out(self._active.handle(Ticked(), now_ms), now_ms)
 
     def _drive(self, now_ms: int) -> list[Effect]:
-        """Give out what the quorum is ready to give, until it has nothing more."""
+        """Give out what the quorum is ready to give, until it has nothing more.
+
+        Notices come last: where a host dies there is one for each of hundreds of partitions, and neither the write nor the frames to
+        the new leaders are to wait until they are in the server's log.
+        """
         while ready := self.quorum.ready():
             if ready.write is not None:
                 self._effects.append(Persist(ready.write))
@@ -155,7 +159,7 @@ class Controller:
                 self._apply(entry, now_ms)
             self._maybe_snapshot()
         effects, self._effects = self._effects, []
-        return effects
+        return sorted(effects, key=lambda effect: isinstance(effect, Notice)) if len(effects) > 1 else effects
 
     def _follow(self, leadership: Leadership) -> None:
         if self._active is not None and (not leadership.is_leader or leadership.term != self._active_term):

@@ -7,6 +7,7 @@ import uuid
 from kio.schema.errors import ErrorCode
 
 from raylog.metadata import effective_configs
+from raylog.metadata.events import Notice, Persist
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.leadership import imbalanced
 from raylog.metadata.records import DiskRegistered, PartitionChanged, PartitionState, ReplicaSlot, TopicCreated
@@ -110,3 +111,19 @@ def test_a_host_of_many_leaders_that_dies_has_each_config_parsed_once(world, mon
     world.pass_time(100)
     assert {world.state(id).leader for id in ids} == {1}
     assert len(parsed) == len(set(parsed))
+
+
+def test_what_a_server_logs_of_many_new_leaders_comes_after_the_write_and_the_frames(world):
+    ids = many_led_by_broker_0(world)
+    kinds, perform = [], world.perform
+
+    def watched(effects):
+        kinds.append([type(effect) for effect in effects])
+        perform(effects)
+
+    world.perform = watched
+    world.process(ids[0], 0).kill()
+    world.pass_time(100)
+    assert any(Persist in each and each.count(Notice) > len(ids) for each in kinds)
+    for each in kinds:
+        assert Notice not in each[: len(each) - each.count(Notice)], each
