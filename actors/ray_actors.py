@@ -18,7 +18,6 @@ from raylog.actors.spared_imports import spare_imports_in_servers
 spare_imports_in_servers()
 
 import asyncio
-import gc
 import logging
 import os
 import sys
@@ -29,6 +28,7 @@ from typing import Any, Protocol
 import ray
 
 from raylog.actors.spec import OWN_ADDRESS, ServerSpec, new_incarnation
+from raylog.actors.survivors import Survivors
 from raylog.client.background import BackgroundLoop
 from raylog.types import Endpoint
 
@@ -86,7 +86,7 @@ class ServerActor:
                     spec = replace(spec, host=ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
                 self._server = self._build(spec)
                 self._endpoint = await self._server.start()
-                gc.freeze()  # what Ray and raylog have imported stays: no collection has to look through it again
+                Survivors().watch()
                 self._watch = asyncio.create_task(self._end_with(self._server))
             return self._endpoint
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import multiprocessing
 import shutil
 import tempfile
@@ -25,6 +24,7 @@ import uvloop
 from raylog.actors.freed_memory import keep_freed_memory
 from raylog.actors.replica_server import ReplicaServer
 from raylog.actors.spec import ServerSpec
+from raylog.actors.survivors import Survivors
 from raylog.client.address import ClusterAddress
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient
@@ -53,7 +53,7 @@ def _serve(spec: ServerSpec, port: Pipe, build: Callable[[ServerSpec], ReplicaSe
     async def main() -> None:
         server = build(spec)
         port.send(await server.start())
-        gc.freeze()
+        Survivors().watch()
         ended = asyncio.create_task(server.ended())
         loop = asyncio.get_running_loop()
         loop.add_reader(port.fileno(), answer, server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import uuid
 from typing import Any
@@ -62,6 +63,7 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(ray_actors, "ABANDONED_AFTER_S", 0.01)
     monkeypatch.setattr(ray_actors, "RESTARTED_AFTER_S", 0.01)
     monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(gc, "callbacks", [])  # this process is no server's
     return codes
 
 
