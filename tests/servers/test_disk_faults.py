@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import actor, batch, end_of, eventually, fetch, part, produce, status
 
+from raylog.actors.replica_server import ReplicaServer
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer
 from raylog.errors import DiskError, RaylogError
+from raylog.log import checkpoint
+from raylog.log.disk_files import DiskFiles
 from raylog.records.batch import batches
+from raylog.replication.context import HostConfig
 from raylog.testing.in_process import cluster
 from raylog.types import broker_of
 
@@ -272,3 +277,29 @@ def test_a_real_full_disk_stops_writes_and_keeps_what_was_acknowledged(small_dis
         eventually(lambda: part(running, "t")["leader"] >= 0, "a leader again")
         eventually(lambda: end_of(running, "t") == acked, "all that was acknowledged")
         assert produce(running, node, "t", batch(b"there is room")).base_offset == acked
+
+
+class _WatchedFiles(DiskFiles):
+    """The operating system's files. ``writers``: the threads that wrote a ``replica.checkpoint`` with a record below the high watermark."""
+
+    def __init__(self) -> None:
+        self.writers: list[str] = []
+
+    def write_file(self, path: str, data: bytes, *, flush: bool = True) -> None:
+        if path.endswith(checkpoint.FILE_NAME) and checkpoint.decode(data).high_watermark > 0:
+            self.writers.append(threading.current_thread().name)
+        super().write_file(path, data, flush=flush)
+
+
+def test_a_checkpoint_that_is_due_with_time_is_written_in_a_thread() -> None:
+    files = _WatchedFiles()
+    often = HostConfig(replica_high_watermark_checkpoint_interval_ms=50)
+    with (
+        cluster(1, replica_server=lambda spec: ReplicaServer(spec, files=files, config=often)) as running,
+        AdminClient(running.address) as admin,
+        Producer(running.address, acks="all") as producer,
+    ):
+        admin.create_topics([NewTopic("t", 1, 1)])
+        producer.send("t", b"a", partition=0).result(60)
+        eventually(lambda: files.writers, "a checkpoint of the record")
+    assert files.writers[0].startswith("raylog-log")
