@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from raylog.client.config import ProducerConfig
 from raylog.client.partition_queue import PartitionQueue
@@ -37,6 +37,8 @@ class Accumulator:
         self.lock = threading.Lock()
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.active: dict[TopicPartition, PartitionQueue] = {}  # those that are not idle
+        self._activations = 0
+        self._touched: dict[TopicPartition, None] = {}  # with batches that the sender has not heard of
         self.closed = False
         self.unfinished = 0  # batches taken in and not done
         self.compression = int(Compression.named(config.compression_type))
@@ -58,6 +60,7 @@ class Accumulator:
             if batch is None:
                 batch = self._new_batch(topic, partition)
                 queue.append(batch)
+                self._touched[queue.key] = None
                 self.unfinished += 1
                 wake = True  # it may have to start a linger timer
             index = batch.add(record, size_bytes)
@@ -68,7 +71,9 @@ class Accumulator:
     def add_encoded(self, batch: ProducerBatch) -> None:
         """Add a batch that is already bytes. Raises ClosedError after ``close``."""
         with self.lock:
-            self._queue(TopicPartition(batch.topic, batch.partition)).append(batch)
+            queue = self._queue(TopicPartition(batch.topic, batch.partition))
+            queue.append(batch)
+            self._touched[queue.key] = None
             self.unfinished += 1
 
     def _new_batch(self, topic: str, partition: int) -> ProducerBatch:
@@ -89,11 +94,23 @@ class Accumulator:
         )
 
     def finish_encoding(self, batch: ProducerBatch) -> None:
-        """Encode a batch that ``add`` gave back as full. Call it without the lock."""
+        """Encode a batch that ``add`` gave back as full. Call it without the lock; the sender has to be woken afterwards."""
         try:
             batch.encode()
         finally:
-            batch.being_encoded = False
+            with self.lock:
+                batch.being_encoded = False
+                self._touched[TopicPartition(batch.topic, batch.partition)] = None
+
+    def take_touched(self) -> list[PartitionQueue]:
+        """The queues that got a batch, or whose first batch may be encoded now, since this was asked last."""
+        with self.lock:
+            touched, self._touched = self._touched, {}
+            return self.active_of(touched)
+
+    def active_of(self, keys: Iterable[TopicPartition]) -> list[PartitionQueue]:
+        """Those of the queues that are not idle."""
+        return [queue for key in keys if (queue := self.active.get(key)) is not None]
 
     def queued(self, topic: str) -> Mapping[int, int]:
         """How many batches wait per partition of a topic, where any do: the load that the sticky partitioner looks at."""
@@ -141,4 +158,6 @@ class Accumulator:
                     retries=self._config.retries,
                 )
             self.active[key] = queue
+            self._activations += 1
+            queue.activation = self._activations
         return queue

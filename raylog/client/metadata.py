@@ -109,6 +109,7 @@ class Metadata:
         self._changes: dict[tuple[int, Endpoint | None], list[leader_changes.Change]] = {}  # to be told, by who led
         self._lost_processes: dict[tuple[int, Endpoint], _LostProcess] = {}  # nobody has been asked about them yet
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.on_leader_change: Callable[[TopicPartition], None] | None = None  # whoever sends to leaders is told
         self.nodes: dict[int, Endpoint] = {}
         self.racks: dict[int, str | None] = {}
 
@@ -223,6 +224,10 @@ class Metadata:
         )
         view.choose_again()
         self._topics[topic.name] = view
+        known_leaders = [] if known is None else [part.leader for part in known.partitions]
+        for index, part in enumerate(partitions):
+            if index >= len(known_leaders) or part.leader != known_leaders[index]:
+                self._leader_changed(TopicPartition(topic.name, index))
         return view
 
     # -------------------------------------------------------------- leaders
@@ -251,6 +256,11 @@ class Metadata:
         if leader.epoch > known.leader.epoch or (leader.epoch == known.leader.epoch and known.leader.endpoint is None):
             known.leader = leader
             view.choose_again()
+            self._leader_changed(key)
+
+    def _leader_changed(self, key: TopicPartition) -> None:
+        if self.on_leader_change is not None:
+            self.on_leader_change(key)
 
     def learn_hint(self, key: TopicPartition, answer: Any, nodes: Iterable[Any] = ()) -> None:
         """Take over what the answer of a server that does not lead says of the leader (KIP-951).

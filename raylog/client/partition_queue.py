@@ -45,10 +45,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 
 from kio.schema.errors import ErrorCode
 
 from raylog.client.producer_batch import NO_STAMP, ProducerBatch, after
+from raylog.types import TopicPartition
 
 PRODUCER_EPOCH_MAX = 32767
 KNOWN_FOR_MS = 3_600_000
@@ -102,6 +104,8 @@ class PartitionQueue:
     def __init__(self, topic: str, partition: int, *, max_in_flight: int, retries: int) -> None:
         self.topic = topic
         self.partition = partition
+        self.key = TopicPartition(topic, partition)
+        self.activation = 0  # the lower, the longer it has not been idle
         self.max_in_flight = max_in_flight
         self.retries = retries
         self.pending: deque[ProducerBatch] = deque()
@@ -246,6 +250,12 @@ class PartitionQueue:
                 break
             late.append(batch)
         return late
+
+    @property
+    def deadline_ms(self) -> float:
+        """When ``expired`` will have something to tell next; infinity if there is nothing to expire."""
+        heads = (*self.in_flight, *islice(self.pending, 1))
+        return min((batch.deadline_ms for batch in heads if not batch.done), default=float("inf"))
 
     # -------------------------------------------------------------- inside
 

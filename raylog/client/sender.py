@@ -4,7 +4,8 @@ it is settled.
 One *round* (``_run``) does everything that can be done now: fail what is too old, group the sendable batches by
 leader, write one request per leader with room, set a timer for the next thing that time alone will bring. Rounds are
 caused by new records (``wake``, from any thread), answers, found leaders, opened connections and that timer. There is
-no task per request: answers are callbacks.
+no task per request: answers are callbacks. A round looks only at the partitions to which something has happened, or
+whose time has come (``due_queues``); of those, at the ones that have had something to send for longest first.
 
 - A batch may leave when it is closed, or has waited ``linger.ms``, or somebody flushes, closes or waits for memory.
 - A request carries at most one batch per partition and ``max.request.size`` bytes; at most
@@ -35,6 +36,7 @@ from raylog.client import requests
 from raylog.client.accumulator import Accumulator
 from raylog.client.config import ProducerConfig
 from raylog.client.connections import Connections, ControllerLink
+from raylog.client.due_queues import Cause, DueQueues, Times
 from raylog.client.memory import BufferMemory
 from raylog.client.metadata import Leader, Metadata
 from raylog.client.partition_queue import PartitionQueue, ProducerIdentity, Verdict
@@ -96,6 +98,10 @@ class Sender:
         self._opening: set[Endpoint] = set()
         self._searching: set[TopicPartition] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._draining: set[Endpoint] = set()
+        self._due = DueQueues()
+        self._deadlines = Times()  # when the first delivery timeout of each partition may pass
+        metadata.on_leader_change = self._leader_changed
         self._silent = SilentLeaders(metadata)
         self._stopped = False
         self.retries = 0  # batches sent again, ever
@@ -162,72 +168,97 @@ class Sender:
         if self._stopped:
             return
         now = self._now_ms()
+        for queue in self._accumulator.take_touched():
+            self._due.mark(queue.key)
+            self._deadlines.at(queue.key, queue.deadline_ms)
         self._expire(now)
         if self._idempotent and self._identity is None and self._accumulator.active:
             self._fetch_identity(now)
             if self._identity is None:
-                self._look_again_at(self._next_deadline())
+                self._look_again_at(self._deadlines.next_ms)
                 return
-        while True:
-            by_leader, later = self._sendable(now)
-            for (endpoint, connection), queues in by_leader.items():
+        while due := self._take_due(now):
+            for (endpoint, connection), queues in self._sendable(due, now).items():
                 self._send(endpoint, connection, queues)
-            if not by_leader:
-                break
-        self._look_again_at(min(later, self._next_deadline()))
+        self._look_again_at(min(self._due.next_ms, self._deadlines.next_ms))
 
-    def _sendable(self, now: float) -> tuple[dict[tuple[Endpoint, Connection], list[PartitionQueue]], float]:
-        """The queues with something to send, by leader; and when to look again at the others."""
-        later = float("inf")
-        by_leader: dict[tuple[Endpoint, Connection], list[PartitionQueue]] = {}
-        hurry = (
-            self._config.linger_ms == 0 or self._flushing > 0 or self._accumulator.closed or self._memory.has_waiters
-        )
+    def _take_due(self, now: float) -> list[PartitionQueue]:
+        if self._hurries:
+            self._due.happened(Cause.HURRY)
+        keys = self._due.take(now)
         with self._accumulator.lock:
-            active = list(self._accumulator.active.items())
-        for key, queue in active:
+            queues = self._accumulator.active_of(keys)
+        queues.sort(key=lambda queue: queue.activation)
+        return queues
+
+    @property
+    def _hurries(self) -> bool:
+        """Whether nothing lingers now."""
+        return self._config.linger_ms == 0 or self._flushing > 0 or self._accumulator.closed or self._memory.has_waiters
+
+    def _sendable(
+        self, due: list[PartitionQueue], now: float
+    ) -> dict[tuple[Endpoint, Connection], list[PartitionQueue]]:
+        """Those queues with something to send, by leader. What the others wait for is noted."""
+        by_leader: dict[tuple[Endpoint, Connection], list[PartitionQueue]] = {}
+        hurries = self._hurries
+        for queue in due:
+            key = queue.key
             head = queue.sendable(now)
             if head is None:
                 if queue.pending and now < queue.not_before_ms:
-                    later = min(later, queue.not_before_ms)
+                    self._due.at(key, queue.not_before_ms)
                 continue
             if (
                 head.open
-                and not hurry
+                and not hurries
                 and len(queue.pending) == 1
                 and (ready_at := head.created_ms + self._config.linger_ms) > now
             ):
-                later = min(later, ready_at)
+                self._due.at(key, ready_at)
+                self._due.on(key, Cause.HURRY)
                 continue
             if queue.needs_identity:
+                self._due.on(key, Cause.IDENTITY)
                 self._renew_identity(queue)
                 continue
             if self._idempotent and self._identity is None and queue.identity is None:
+                self._due.on(key, Cause.IDENTITY)
                 continue
             leader = self._metadata.leader(key)
             if leader is None or leader.endpoint is None:
                 self._search(key, queue, leader, None)
                 continue
             endpoint = leader.endpoint
-            if (muted_until := self._muted_until.get(endpoint, 0.0)) > now:
-                later = min(later, muted_until)
-                continue
-            if self._requests_in_flight.get(endpoint, 0) >= self._config.max_in_flight_requests_per_connection:
-                continue
-            connection = self._connections.peek(endpoint)
+            connection = self._free_connection(key, endpoint, now)
             if connection is None:
-                self._connect(key, queue, leader)
-            elif not connection.write_paused:
-                by_leader.setdefault((endpoint, connection), []).append(queue)
+                self._due.on(key, endpoint)
             else:
-                self._when_drained(connection)
-        return by_leader, later
+                by_leader.setdefault((endpoint, connection), []).append(queue)
+        return by_leader
+
+    def _free_connection(self, key: TopicPartition, endpoint: Endpoint, now: float) -> Connection | None:
+        """The connection to a leader that takes a request now; otherwise it will be told when one may."""
+        if (muted_until := self._muted_until.get(endpoint, 0.0)) > now:
+            self._due.at(key, muted_until)
+            return None
+        if self._requests_in_flight.get(endpoint, 0) >= self._config.max_in_flight_requests_per_connection:
+            return None
+        connection = self._connections.peek(endpoint)
+        if connection is None:
+            self._connect(key, endpoint)
+            return None
+        if connection.write_paused:
+            self._when_drained(endpoint, connection)
+            return None
+        return connection
 
     def _send(self, endpoint: Endpoint, connection: Connection, queues: list[PartitionQueue]) -> None:
         taken: Taken = []
         size = 0
         with self._accumulator.lock:
             for queue in queues:
+                self._due.mark(queue.key)  # it may have more, or did not fit
                 head = queue.pending[0]
                 if taken and size + head.size_bytes > self._config.max_request_size:
                     continue
@@ -237,7 +268,7 @@ class Sender:
         for queue, batch in list(taken):
             try:
                 batch.encode()
-                records[TopicPartition(queue.topic, queue.partition)] = batch.stamped_bytes()
+                records[queue.key] = batch.stamped_bytes()
             except Exception as error:
                 logger.exception("a batch for %s-%d cannot be encoded", queue.topic, queue.partition)
                 taken.remove((queue, batch))
@@ -254,7 +285,7 @@ class Sender:
                 self._acknowledged(queue, batch, -1, -1)
             return
         self._requests_in_flight[endpoint] = self._requests_in_flight.get(endpoint, 0) + 1
-        leaders = [self._metadata.leader(TopicPartition(queue.topic, queue.partition)) for queue, _ in taken]
+        leaders = [self._metadata.leader(queue.key) for queue, _ in taken]
         asked = self._silent.sent(connection, [(key, led) for key, led in zip(records, leaders) if led is not None])
         connection.call(
             request,
@@ -278,6 +309,9 @@ class Sender:
         self._silent.ended(asked)
         if self._stopped:
             return
+        self._due.happened(endpoint)
+        for queue, _ in taken:
+            self._due.mark(queue.key)
         if error is not None:
             if isinstance(error, ClientTimeoutError):
                 connection.abort(error)  # a leader that says nothing for so long is treated as gone
@@ -311,7 +345,7 @@ class Sender:
                 time_ms = -1 if appended is None else round(appended.timestamp() * 1000)
                 self._acknowledged(queue, batch, int(answer.base_offset), time_ms)
             else:
-                self._metadata.learn_hint(TopicPartition(queue.topic, queue.partition), answer, reply.node_endpoints)
+                self._metadata.learn_hint(queue.key, answer, reply.node_endpoints)
                 failure = produce_error(answer, queue, batch)
                 self._settle(queue, batch, answer.error_code, failure, leader, None)
 
@@ -357,13 +391,14 @@ class Sender:
             self._fail_lost(lost)
             self._back_off(queue, batch, code)
             if code in _LEADER_ERRORS:
-                self._search(TopicPartition(queue.topic, queue.partition), queue, leader, peer)
+                self._search(queue.key, queue, leader, peer)
 
     def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, failure: RaylogError) -> None:
         with self._accumulator.lock:
             queue.give_up(batch)
             lost = queue.pop_lost()
             self._maybe_rest(queue)
+        self._due.mark(queue.key)
         if not batch.done:
             self._finish(batch, failure)
         self._fail_lost(lost)
@@ -404,13 +439,15 @@ class Sender:
 
     def _maybe_rest(self, queue: PartitionQueue) -> None:
         if queue.idle:
-            self._accumulator.active.pop(TopicPartition(queue.topic, queue.partition), None)
+            self._accumulator.active.pop(queue.key, None)
 
     # -------------------------------------------------------------- time
 
     def _expire(self, now: float) -> None:
+        keys = self._deadlines.take(now)
         with self._accumulator.lock:
-            late = [(queue, batch) for queue in self._accumulator.active.values() for batch in queue.expired(now)]
+            queues = self._accumulator.active_of(keys)
+            late = [(queue, batch) for queue in queues for batch in queue.expired(now)]
         for queue, batch in late:
             error = ClientTimeoutError(
                 f"{batch.record_count} records for {batch.topic}-{batch.partition} were not acknowledged within delivery.timeout.ms="
@@ -421,18 +458,8 @@ class Sender:
                 self._finish(batch, error)  # it stays in the row until its answer comes
             elif not batch.done:
                 self._give_up(queue, batch, error)
-
-    def _next_deadline(self) -> float:
-        with self._accumulator.lock:
-            return min(
-                (
-                    batch.deadline_ms
-                    for queue in self._accumulator.active.values()
-                    for batch in (*list(queue.in_flight)[:1], *list(queue.pending)[:1])
-                    if not batch.done
-                ),
-                default=float("inf"),
-            )
+        for queue in queues:
+            self._deadlines.at(queue.key, queue.deadline_ms)
 
     def _look_again_at(self, at_ms: float) -> None:
         if self._timer is not None:
@@ -476,6 +503,7 @@ class Sender:
             else:
                 queue.failures += 1
                 queue.not_before_ms = max(queue.not_before_ms, self._now_ms() + self._config.retry_backoff_ms)
+            self._due.mark(key)
             self.wake()
 
         self._metadata.search_leader(key, failed, peer=peer, on_end=on_end)
@@ -488,9 +516,11 @@ class Sender:
             if not batch.done:  # giving one up may have orphaned others, which have failed already
                 self._give_up(queue, batch, refusal)
 
-    def _connect(self, key: TopicPartition, queue: PartitionQueue, leader: Leader) -> None:
-        endpoint = leader.endpoint
-        assert endpoint is not None
+    def _leader_changed(self, key: TopicPartition) -> None:
+        self._due.mark(key)
+        self.wake()
+
+    def _connect(self, key: TopicPartition, endpoint: Endpoint) -> None:
         if endpoint in self._opening:
             return
         self._opening.add(endpoint)
@@ -504,6 +534,7 @@ class Sender:
                 self._unreachable(endpoint)
             finally:
                 self._opening.discard(endpoint)
+                self._due.happened(endpoint)
             self.wake()
 
         self._spawn(connect())
@@ -516,11 +547,18 @@ class Sender:
             leader = self._metadata.leader(key)
             if leader is not None and leader.endpoint == endpoint and queue.pending:
                 self._back_off(queue, queue.pending[0], ErrorCode.network_exception)
+                self._due.mark(key)
                 self._search(key, queue, leader, None)
 
-    def _when_drained(self, connection: Connection) -> None:
+    def _when_drained(self, endpoint: Endpoint, connection: Connection) -> None:
+        if endpoint in self._draining:
+            return
+        self._draining.add(endpoint)
+
         async def drained() -> None:
             await connection.drain()
+            self._draining.discard(endpoint)
+            self._due.happened(endpoint)
             self.wake()
 
         self._spawn(drained())
@@ -538,6 +576,7 @@ class Sender:
                 if reply.error_code is not ErrorCode.none:
                     raise error_for(reply.error_code, "no producer id")
                 self._identity = ProducerIdentity(int(reply.producer_id), int(reply.producer_epoch))
+                self._due.happened(Cause.IDENTITY)
             except RaylogError as error:
                 logger.warning("no producer id yet: %s", error)
                 self._identity_not_before = self._now_ms() + self._config.retry_backoff_ms

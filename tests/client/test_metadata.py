@@ -260,6 +260,26 @@ def test_older_news_of_a_leader_do_not_replace_newer(scripted: Any) -> None:
     with_link(cluster, work)
 
 
+def test_whoever_sends_to_leaders_is_told_of_each_that_changed(scripted: Any) -> None:
+    cluster = scripted(topics={"t": 2})
+
+    async def work(link: ClusterLink) -> None:
+        told: list[TopicPartition] = []
+        link.metadata.on_leader_change = told.append
+        await link.metadata.topic("t")
+        assert told == [KEY, TopicPartition("t", 1)], "nothing was known of them"
+        told.clear()
+        await link.metadata.refresh(["t"])
+        assert told == []
+        await asyncio.get_running_loop().run_in_executor(None, cluster.move_leader, KEY, 1)
+        await link.metadata.refresh(["t"])
+        assert told == [KEY]
+        link.metadata.learn_leader(KEY, Leader(0, 7, cluster.endpoints[0]))
+        assert told == [KEY, KEY]
+
+    with_link(cluster, work)
+
+
 def test_many_who_ask_for_a_topic_cause_one_request(scripted: Any) -> None:
     cluster = scripted()
 
