@@ -15,12 +15,17 @@ node's own ``node:<ip>``. The caller says so to the user once (``ADDRESS_PIN_NOT
 Every function here asks Ray's head and blocks while the head is away, so servers call them in a thread. All are idempotent
 and work from any namespace: groups are found by their name, which holds the directory id. Knows nothing of topics.
 
+On a Ray that somebody else started, an actor that is pinned to this node's address names ``worker_setup`` as its interpreter, so that
+its process is forked from one that has imported everything. A disk's group may move to a machine where Python is elsewhere: there
+Ray starts processes in its own way.
+
 Server actors run at nice 0 (Ray's workers have 15). They can't drop fields of a job's ``runtime_env`` here, because Ray merges
 an actor's environment with its job's; who creates the first actor does that from a job without one.
 """
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +42,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raylog.errors import ClusterError
 from raylog.placement.disks import encode_id
+from raylog.placement.local_ray import python_of_workers
 from raylog.placement.resources import (
     DISK_CAPACITY,
     FOLDER_PREFIX,
@@ -48,6 +54,7 @@ from raylog.placement.resources import (
 from raylog.types import SERVER_PROCESS
 
 ADDRESS_SHARE = 0.001
+WORKER_SETUP = "raylog.placement.worker_setup"
 ADDRESS_PIN_NOTICE = (
     "this Ray was started without disk resources: replicas are pinned by node address; start nodes with "
     '`ray start --resources="$(raylog node resources FOLDER)"` to let disks move'
@@ -141,7 +148,7 @@ def actor_options(
 ) -> dict[str, Any]:
     """The ``options(...)`` of a server actor that writes to that disk: detached, named, pinned, no CPU, nice 0.
 
-    With ``node_ip`` it is pinned by address, else into the disk's group (``group``, or looked up and made).
+    With ``node_ip``, which is this node's, it is pinned by address, else into the disk's group (``group``, or looked up and made).
     """
     options: dict[str, Any] = {
         "name": name,
@@ -151,6 +158,9 @@ def actor_options(
         "runtime_env": {"env_vars": {"RAY_worker_niceness": "0", SERVER_PROCESS: "1", **_ALLOCATOR}},
     }
     if node_ip is not None:
+        python = python_of_workers(str(ray.get_runtime_context().get_node_id()))
+        if python is not None:
+            options["runtime_env"]["py_executable"] = f"{shlex.quote(python)} -P -m {WORKER_SETUP}"
         return options | {"resources": {f"node:{node_ip}": ADDRESS_SHARE}, "scheduling_strategy": "DEFAULT"}
     strategy = PlacementGroupSchedulingStrategy(
         placement_group=group or ensure_group(directory_id, timeout_s=timeout_s), placement_group_bundle_index=0

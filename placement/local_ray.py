@@ -7,6 +7,7 @@ Only a Ray that somebody left running on purpose (``ray start``, ``raylog up``) 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 from pathlib import Path
@@ -66,6 +67,25 @@ def is_of_a_raylet(pid: int) -> bool:
         return any(ancestor.name() == "raylet" for ancestor in psutil.Process(pid).parents())
     except psutil.Error:
         return False
+
+
+_WORKER_COMMAND = "--python_worker_command="
+
+
+@functools.cache  # it reads the command lines of all processes, and a raylet's does not change
+def python_of_workers(ray_node_id: str) -> str | None:
+    """The interpreter in which the raylet of that node, on this machine, starts workers by Ray's own script.
+
+    None where it does not say so in a known way, or starts them by raylog's script: a raylet of a Ray that raylog has started.
+    """
+    for process in psutil.process_iter(["name", "cmdline"]):
+        command: list[str] = process.info["cmdline"] or []
+        if process.info["name"] == "raylet" and f"--node_id={ray_node_id}" in command:
+            worker = next((each for each in command if each.startswith(_WORKER_COMMAND)), "")
+            python, script, *_ = [*worker.removeprefix(_WORKER_COMMAND).split(), "", ""]
+            is_rays_own = os.path.basename(script) == "setup_worker.py" and os.access(python, os.X_OK)
+            return python if is_rays_own else None
+    return None
 
 
 COMES_UP_CPU_S = 3.0

@@ -1,4 +1,4 @@
-"""How a Ray that raylog starts begins a worker process; Ray's own script for this is ``setup_worker.py``.
+"""How raylog begins a worker process of Ray's; Ray's own script for this is ``setup_worker.py``.
 
 Ray's script imports all of Ray to apply a runtime environment, and then executes another interpreter
 that imports all of Ray again. On two cores that bring up a dozen servers, these imports and raylog's
@@ -13,15 +13,17 @@ The id of the job is one of these, so each job has a fork server: a cluster's se
 Every other worker, and one that cannot be forked, is set up by Ray's own script. This script runs
 once per worker, so it imports only small modules of the standard library, and nothing of raylog's.
 
-The raylet runs it as ``python worker_setup.py [-S] [-s] …/default_worker.py --… --language=PYTHON
---serialized-runtime-env-context={…}``.
+A raylet of raylog's own Ray runs it as ``python worker_setup.py [-S] [-s] …/default_worker.py --… --language=PYTHON
+--serialized-runtime-env-context={…}``. The raylets of other Rays run Ray's script, which makes the environment and then
+executes what the actor names as its interpreter: for a server actor ``python -P -m raylog.placement.worker_setup``
+(``raylog.placement.groups``), followed by ``…/default_worker.py --…``. That saves the second of the two imports.
 """
 
 from __future__ import annotations
 
 import sys
 
-if __name__ == "__main__":
+if __name__ == "__main__" and globals()["__spec__"] is None:  # run by its path, not by -m
     del sys.path[0]  # this folder: its modules are raylog.placement's
 
 import fcntl
@@ -125,7 +127,19 @@ def rays_own_script(scripts: list[str]) -> str:
     return os.path.join(os.path.dirname(ray.origin), "_private", "workers", RAYS_OWN)
 
 
+def go_on(worker: list[str]) -> None:
+    """Ray's own script has made the environment, and has run this in place of the interpreter."""
+    values = dict(each.split("=", 1) for each in worker if each.startswith(RAYLET_SOCKET))
+    try:
+        be_forked(meeting_point(values[RAYLET_SOCKET.rstrip("=")], dict(os.environ)), worker, dict(os.environ))
+    except (OSError, KeyError):
+        pass  # it starts as Ray would have started it
+    os.execv(sys.executable, [sys.executable, *worker])
+
+
 def main(given: list[str]) -> None:
+    if not any(each.startswith((CONTEXT, LANGUAGE)) for each in given):
+        go_on(given)
     worker = [each for each in given if not each.startswith((CONTEXT, LANGUAGE))]
     named = [place for place, each in enumerate(worker) if os.path.basename(each) == WORKER_SCRIPT]
     values = dict(each.split("=", 1) for each in given if each.startswith((CONTEXT, LANGUAGE, RAYLET_SOCKET)))

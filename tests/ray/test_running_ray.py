@@ -110,6 +110,7 @@ def assert_a_killed_replica_comes_back(folder: Path, forbidden: bytes) -> None:
         for pid in sorted(pids):
             assert "working_dir" not in os.readlink(f"/proc/{pid}/cwd")
             assert forbidden not in Path(f"/proc/{pid}/environ").read_bytes()
+        assert all("raylog.actors.fork_server" in psutil.Process(pid).parent().cmdline() for pid in pids)
         with cluster.consumer() as consumer:
             consumer.assign([TopicPartition("left", 0)])
             consumer.seek_to_beginning()

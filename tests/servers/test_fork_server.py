@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from raylog.placement import worker_setup
+from raylog.placement.groups import WORKER_SETUP
 from raylog.placement.local_ray import is_of_a_raylet
 from raylog.types import SERVER_PROCESS
 
@@ -79,6 +80,16 @@ class Raylet:
             *(sys.executable, worker_setup.__file__, str(self.folder / "default_worker.py")),
             *(f"--raylet-name={self.folder}/raylet", *options, "--language=PYTHON"),
             f"--serialized-runtime-env-context={json.dumps({'env_vars': variables, **context})}",
+        ]
+        assert self.process.stdin is not None
+        self.process.stdin.write("\t".join(command) + "\n")
+        self.process.stdin.flush()
+
+    def start_behind_rays_own(self, *options: str, variables: dict[str, str]) -> None:
+        """As Ray's own script does, which has made the environment and runs what the actor names as its interpreter."""
+        command = [
+            *("env", *(f"{name}={value}" for name, value in variables.items())),
+            *(sys.executable, "-P", "-m", WORKER_SETUP, str(self.folder / "default_worker.py"), *options),
         ]
         assert self.process.stdin is not None
         self.process.stdin.write("\t".join(command) + "\n")
@@ -149,6 +160,25 @@ def test_server_actors_are_forked_from_one_process_that_has_imported_the_servers
     assert all(each["has_servers"] for each in reports)
     (server,) = {each["parent"] for each in reports}
     assert psutil.Process(server).ppid() == raylet.process.pid
+
+
+def test_in_a_ray_of_somebody_elses_they_are_forked_behind_rays_own_script(raylet: Raylet) -> None:
+    name = f"--raylet-name={raylet.folder}/raylet"
+    for number in range(3):
+        raylet.start_behind_rays_own(name, f"--worker-id={number}", variables=server_variables("all the same"))
+    reports = raylet.reports(3)
+    script = str(raylet.folder / "default_worker.py")
+    assert sorted(each["arguments"] for each in reports) == [[script, name, f"--worker-id={n}"] for n in range(3)]
+    assert all(each["has_servers"] and each["mark"] == "all the same" for each in reports)
+    (server,) = {each["parent"] for each in reports}
+    assert psutil.Process(server).ppid() == raylet.process.pid
+
+
+def test_what_cannot_be_forked_behind_rays_own_script_starts_as_ray_would_have_started_it(raylet: Raylet) -> None:
+    raylet.start_behind_rays_own("--worker-id=1", variables=server_variables())
+    (report,) = raylet.reports(1)
+    assert report["arguments"][1:] == ["--worker-id=1"] and not report["has_servers"]
+    assert report["parent"] == raylet.process.pid
 
 
 def test_a_forked_process_is_its_own_groups_leader_and_keeps_nothing_of_the_fork_server(raylet: Raylet) -> None:
