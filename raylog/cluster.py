@@ -31,6 +31,7 @@ from raylog.client.address import ClusterAddress
 from raylog.client.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
 from raylog.errors import (
+    ClientTimeoutError,
     ClosedError,
     ClusterError,
     ConfigError,
@@ -497,9 +498,11 @@ def running_cluster(home: Path, name: str, count: int) -> Cluster | None:
         try:
             status = cluster.status(timeout_s=2)
             break
-        except RaylogError:
+        except ClientTimeoutError:
             if busy.has_passed or not any(map(_accepts, cluster.address.bootstrap)):
                 return None
+        except RaylogError:  # somebody else's words: the port is another program's now
+            return None
     all_live = {broker["id"] for broker in status["brokers"] if broker["live"]} >= {disk.broker_id for disk in disks}
     return cluster if all_live and is_of_a_raylet(status["controller"]["pid"]) else None
 

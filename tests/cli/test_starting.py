@@ -14,7 +14,7 @@ import raylog.cluster
 import raylog.launcher
 from raylog.cli.recovery import await_recovery
 from raylog.cluster import Cluster, _await_brokers
-from raylog.errors import ClientTimeoutError, ClusterError
+from raylog.errors import ClientTimeoutError, ClusterError, RaylogError
 from raylog.launcher import Launcher
 from raylog.placement import local_ray
 from raylog.placement.disks import format_disk
@@ -192,9 +192,17 @@ def test_what_the_launcher_could_not_do_is_told(
         carried_out(monkeypatch, [], *lines, breaks=breaks)
 
 
-@pytest.mark.parametrize("listens", [True, False])
+@pytest.mark.parametrize(
+    ("listens", "failure", "runs"),
+    [
+        (True, ClientTimeoutError("it did not answer"), True),
+        (False, ClientTimeoutError("it did not answer"), False),
+        (True, ClusterError("it closed the connection before the handshake was done"), False),
+    ],
+    ids=["a busy cluster", "nobody", "another program"],
+)
 def test_a_cluster_that_is_busy_for_a_moment_runs_and_one_that_nobody_serves_does_not(
-    listens: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    listens: bool, failure: RaylogError, runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a second program on the folder, or a second ``init``, would start what runs already."""
     asked: list[float] = []
@@ -202,7 +210,7 @@ def test_a_cluster_that_is_busy_for_a_moment_runs_and_one_that_nobody_serves_doe
     def status(_: Cluster, timeout_s: float) -> dict[str, Any]:
         asked.append(timeout_s)
         if len(asked) < 3:
-            raise ClusterError("no controller answers")
+            raise failure
         return {"brokers": [{"id": 0, "live": True}], "controller": {"pid": 1}}
 
     monkeypatch.setattr(Cluster, "status", status)
@@ -214,4 +222,4 @@ def test_a_cluster_that_is_busy_for_a_moment_runs_and_one_that_nobody_serves_doe
         controllers = [Endpoint("127.0.0.1", server.getsockname()[1])]
         format_disk(tmp_path / "broker-0", cluster_id="c", broker_id=0, rack=None, controllers=controllers, secret="s")
         found = raylog.cluster.running_cluster(tmp_path, "raylog", 1)
-    assert (found is not None) == listens and len(asked) == (3 if listens else 1)
+    assert (found is not None) == runs and len(asked) == (3 if runs else 1)
