@@ -29,7 +29,7 @@ import ray
 
 from raylog.actors.spec import OWN_ADDRESS, ServerSpec, new_incarnation
 from raylog.actors.survivors import Survivors
-from raylog.client.background import BackgroundLoop
+from raylog.background_loop import BackgroundLoop
 from raylog.types import Endpoint
 
 ABANDONED_AFTER_S = 60.0
