@@ -35,8 +35,9 @@ LONG_BUDGET_MINUTES = 120
 HANG_FACTOR = 3
 TRACKS = (("ray", "chaos", "conformance"), ("fast", "core", "spark", "sim"))
 """Lanes that run side by side: the first track starts Ray clusters and waits a lot, the second one computes."""
-NICENESS = {"sim": 10}
-"""The simulator has no clock but its own: it takes what the other lanes leave idle."""
+NICENESS = {"fast": 5, "core": 5, "spark": 5, "sim": 10}
+"""Beside the first track, whose tests of real processes have clocks to keep, the others take what it leaves idle. The simulator has no
+clock but its own."""
 MEMORY_FOR_TWO_BYTES = 12 << 30
 PROGRESS_S = 60.0
 LOGS = ROOT / "build" / "lanes"
