@@ -6,7 +6,7 @@ order of every key is kept, all replicas are byte for byte the same below the hi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,19 @@ def test_a_process_that_fell_silent_and_wakes_up_costs_nothing_that_was_acknowle
         acknowledges(load, target, 5_000, 15_000)
 
 
+@pytest.fixture
+def leaders_stay(target: Target) -> Iterator[None]:
+    """No leadership goes back to where it was, as the controller would otherwise see to every few minutes."""
+    name = "auto.leader.rebalance.enable"
+    with target.nodes.cluster.admin() as admin:
+        admin.alter_configs(broker="all", set={name: "false"})
+        yield
+        admin.alter_configs(broker="all", delete=[name])
+
+
+@pytest.mark.usefixtures("leaders_stay")
 def test_a_silent_controller_is_succeeded_and_stops_no_load(target: Target, under_load: UnderLoad) -> None:
     with under_load() as load:
-        with target.nodes.cluster.admin() as admin:
-            admin.elect_leaders()  # or the controller does so by itself, every few minutes
         before = target.status()
 
         def hold(_: Condition) -> None:
