@@ -38,7 +38,7 @@ from raylog.errors import DiskError
 from raylog.log.checkpoint import ReplicaCheckpoint
 from raylog.log.config import LogConfig
 from raylog.log.files import Files
-from raylog.log.leader_epochs import LeaderEpochs
+from raylog.log.leader_epochs import EpochEntry, LeaderEpochs
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET
 from raylog.log.segment import SUFFIXES, Segment
 from raylog.metadata.session import Condition
@@ -207,9 +207,17 @@ def recover_segments(
         for segment in segments[first:]:
             segment.rewrite_from(recovery_point)
     report.condition = Condition.SUSPECT if clean else _verdict(checkpoint, end_offset, report, boot_id)
-    if same_boot and noted and not set(epochs.entries[1:]) <= set(noted) and not config.compacts:
+    if same_boot and noted and not config.compacts and not _are_named(epochs.entries[1:], noted):
         report.condition = Condition.SUSPECT  # the file names each epoch before the log has a batch of it
     return end_offset
+
+
+def _are_named(found: Sequence[EpochEntry], noted: Sequence[EpochEntry]) -> bool:
+    """Whether the file has these epochs. Of those below its first entry, which starts where the log did, it knows the latest only."""
+    first = noted[0]
+    return all(
+        entry in noted or (entry.start_offset <= first.start_offset and entry.epoch <= first.epoch) for entry in found
+    )
 
 
 def _recovery_point(checkpoint: ReplicaCheckpoint | None) -> int:

@@ -282,6 +282,38 @@ def test_a_batch_of_an_epoch_that_was_never_noted_is_cut_with_what_follows(machi
     log.check()
 
 
+def test_epochs_that_began_below_the_logs_start_make_no_log_suspect(machine: Any) -> None:
+    """The file of epochs begins where the log does; the batches that are to be deleted below are still there."""
+    log = machine.open()
+    for epoch in (0, 1):
+        for _ in range(3):
+            log.append_as_leader(
+                encode_values([b"a", b"b"], timestamp_ms=1), leader_epoch=epoch, wall_ms=machine.wall_ms
+            )
+    log.high_watermark = log.log_end_offset
+    assert log.leader_epochs.entries == ((0, 0), (1, 6))
+    assert log.advance_log_start(8)
+    log.checkpoint()
+    machine.crash()
+    log = machine.open()
+    assert (log.condition, log.log_start_offset, log.log_end_offset) == (Condition.WHOLE, 8, 12)
+    log.check()
+
+
+def test_a_later_epoch_that_began_below_the_logs_start_makes_the_log_suspect(machine: Any) -> None:
+    """The file would name it, and not the one before, where the log starts."""
+    log = machine.open()
+    for epoch in (0, 1):
+        log.append_as_leader(encode_values([b"a", b"b"], timestamp_ms=1), leader_epoch=epoch, wall_ms=machine.wall_ms)
+    log.high_watermark = log.log_end_offset
+    log.advance_log_start(3)
+    log.checkpoint()
+    size = log.segments.active.size // 2
+    machine.crash()
+    machine.damage(LOG, lambda data: data[: size + 15] + bytes([9]) + data[size + 16 :])
+    assert machine.open().condition is Condition.SUSPECT
+
+
 def test_leftovers_of_deletion_and_cleaning_are_removed(machine: Any) -> None:
     _fill(machine)
     for name in (
