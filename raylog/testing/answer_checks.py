@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from raylog.records.batch import BatchView
 from raylog.records.codec import light_records
@@ -146,8 +146,21 @@ def has_missed_deletion(history: History, key: bytes, broker: int) -> bool:
     return bool(took) and took[-1] > history.committed_ms(offset)
 
 
-def out_of_range(history: History, generation: int, offset: int, *, is_current: bool) -> None:
-    """A leader says that an offset is out of range, though it was read before."""
-    is_removable = history.retention or offset < history.deletable_end
-    if history.generation == generation and is_current and not is_removable and offset <= history.end:
-        raise history.fail(f"offset {offset} is said to be out of range; nobody deleted above {history.deletable_end}")
+class Asked(NamedTuple):
+    """A reader's question: of which history, from which offset on, and where that history ended then, as far as anybody had read."""
+
+    generation: int
+    offset: int
+    end: int
+
+
+def out_of_range(history: History, asked: Asked, *, is_current: bool) -> None:
+    """A leader says that an offset is out of range, though it was read before.
+
+    The history may have grown as far as there only after the leader was asked: a reader may come from a former, longer one.
+    """
+    is_removable = history.retention or asked.offset < history.deletable_end
+    if history.generation == asked.generation and is_current and not is_removable and asked.offset <= asked.end:
+        raise history.fail(
+            f"offset {asked.offset} is said to be out of range; nobody deleted above {history.deletable_end}"
+        )

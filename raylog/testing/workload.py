@@ -449,11 +449,14 @@ class Consumer(Client):
         )
         partition = FetchPartition(self.id, self.offset, self.scheduler.rng.choice((1, 500, 1 << 20)), epoch)
         request = FetchReceived(0, -1, -1, 500, 1, 1 << 20, 0, (partition,))
-        generation = self.checkers.history(self.id).generation
+        history = self.checkers.history(self.id)
+        asked = answer_checks.Asked(history.generation, self.offset, history.end)
         leader = self.leader
-        self.ask(endpoint, request, lambda reply: self._fetched(leader, generation, from_follower, reply))
+        self.ask(endpoint, request, lambda reply: self._fetched(leader, asked, from_follower, reply))
 
-    def _fetched(self, leader: Leader | None, generation: int, from_follower: bool, reply: object | None) -> None:
+    def _fetched(
+        self, leader: Leader | None, asked: answer_checks.Asked, from_follower: bool, reply: object | None
+    ) -> None:
         if reply is None:
             self._lost(leader, from_follower)
             return
@@ -462,9 +465,7 @@ class Consumer(Client):
         if result.error == OUT_OF_RANGE:
             if not from_follower and leader is not None:
                 is_current = leader.epoch == self.checkers.history(self.id).newest_epoch
-                answer_checks.out_of_range(
-                    self.checkers.history(self.id), generation, self.offset, is_current=is_current
-                )
+                answer_checks.out_of_range(self.checkers.history(self.id), asked, is_current=is_current)
             self.offset = max(0, result.log_start_offset)
         elif result.error:
             self._lost(leader, from_follower)
@@ -473,7 +474,7 @@ class Consumer(Client):
             views = list(takewhile(BatchView.has_valid_crc, batches(result.records)))
             if not views:
                 raise Violation(f"{self.name} was sent damaged records at offset {self.offset}")
-            self._read(views, generation, -1 if from_follower or leader is None else leader.epoch)
+            self._read(views, asked.generation, -1 if from_follower or leader is None else leader.epoch)
             self.offset = views[-1].next_offset
             self.records_read += sum(view.record_count for view in views)
         self._poll_later()

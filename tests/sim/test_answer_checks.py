@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from raylog.testing.answer_checks import searched
+from raylog.testing.answer_checks import Asked, out_of_range, searched
 from raylog.testing.checkers import History, Violation
 from raylog.types import TopicIdPartition
 
@@ -35,3 +35,17 @@ def test_after_an_unclean_election_a_search_may_find_what_its_leader_had_compact
 def test_a_search_after_an_unclean_election_still_has_to_find_the_first_record_as_it_is(found: tuple[int, int]) -> None:
     with pytest.raises(Violation):
         search(compacted(1), 2_000, found)
+
+
+@pytest.mark.parametrize("end_when_asked, is_refused", [(4, False), (5, True), (6, True)])
+def test_an_offset_is_out_of_range_where_the_log_had_not_come_as_far_yet_when_its_leader_was_asked(
+    end_when_asked: int, is_refused: bool
+) -> None:
+    """A reader of a longer, former history asks; until its answer is there, the log has grown."""
+    history = History(ID, "t-0", generation=1, end=9)
+    asked = Asked(1, offset=5, end=end_when_asked)
+    if is_refused:
+        with pytest.raises(Violation, match="offset 5 is said to be out of range"):
+            out_of_range(history, asked, is_current=True)
+    else:
+        out_of_range(history, asked, is_current=True)
