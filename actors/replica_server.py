@@ -75,6 +75,7 @@ from raylog.replication.events import (
     DamageSuspected,
     Effect,
     Event,
+    FetchPartitionResult,
     FetchReply,
     Flush,
     Load,
@@ -289,6 +290,10 @@ class ReplicaServer:
                     log_work.close_log(event.log, clean=False)
                 return
             self._run(self._host.handle(event, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))
+        self._handled()
+
+    def _handled(self) -> None:
+        """The machine has taken something in, and its effects are carried out."""
         if self._unanswered:
             for token in [token for token in self._unanswered if not self._host.holds(token)]:
                 self._unanswered.pop(token).done()
@@ -416,35 +421,67 @@ class ReplicaServer:
         replica = self._host.replicas.get(id)
         return replica is not None and replica.leader is not None
 
+    def append_at_once(self, usual: UsualProduce, records: Buffer) -> ProducePartitionResult | None:
+        """Append what a Produce of one partition brings, if that is its whole answer; None, and nothing is done, if not."""
+        if self._stopping:
+            return None
+        appended = self._host.append_at_once(
+            usual.id, usual.acks, records, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000
+        )
+        if appended is None:
+            return None
+        result, effects = appended
+        if effects:
+            self._run(effects)
+        self._handled()
+        return result
+
+    def read_at_once(self, usual: UsualFetch, offset: int) -> FetchPartitionResult | None:
+        """Read what a consumer's Fetch of one partition asks for, if it is there; None if not."""
+        if self._stopping:
+            return None
+        found = self._host.read_at_once(
+            usual.partition(offset), usual.terms, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000
+        )
+        if found is None:
+            return None
+        result, effects = found
+        if effects:
+            self._run(effects)
+        self._handled()
+        return result
+
     def produce_usual(self, request: Request, usual: UsualProduce, records: Buffer) -> None:
         """A Produce of one partition, read already (``raylog.server.door``)."""
-
-        def answer(reply: ProduceReply) -> None:
-            frame = usual.answer(request.correlation_id, reply.partitions[0])
-            if frame is not None:
-                request.send(frame)
-            else:
-                request.reply(produce.entity(request.body, without_hints(reply), request.version))
-
+        answer = _Inside(lambda reply: self.answer_produce(request, usual, reply.partitions[0]))
         self._next_token = token = self._next_token + 1
-        self._waiting[token] = (_Inside(answer), _as_it_is)
+        self._waiting[token] = (answer, _as_it_is)
         self._handle(usual.event(token, records))
         self._parked(request, token)
 
     def fetch_usual(self, request: Request, usual: UsualFetch, offset: int) -> None:
         """A consumer's Fetch of one partition, read already (``raylog.server.door``)."""
-
-        def answer(reply: FetchReply) -> None:
-            frame = usual.answer(request.correlation_id, reply.partitions[0])
-            if frame is not None:
-                request.send(frame)
-            else:
-                request.reply(fetch.entity(request.body, without_hints(reply), request.version))
-
+        answer = _Inside(lambda reply: self.answer_fetch(request, usual, reply.partitions[0]))
         self._next_token = token = self._next_token + 1
-        self._waiting[token] = (_Inside(answer), _as_it_is)
+        self._waiting[token] = (answer, _as_it_is)
         self._handle(usual.event(token, offset))
         self._parked(request, token)
+
+    def answer_produce(self, request: Request, usual: UsualProduce, result: ProducePartitionResult) -> None:
+        """Answer a Produce of one partition: without the codec, unless it is refused."""
+        frame = usual.answer(request.correlation_id, result)
+        if frame is not None:
+            request.send(frame)
+        else:
+            request.reply(produce.entity(request.body, without_hints(ProduceReply((result,))), request.version))
+
+    def answer_fetch(self, request: Request, usual: UsualFetch, result: FetchPartitionResult) -> None:
+        """The same of a Fetch."""
+        frame = usual.answer(request.correlation_id, result)
+        if frame is not None:
+            request.send(frame)
+        else:
+            request.reply(fetch.entity(request.body, without_hints(FetchReply((result,))), request.version))
 
     # ------------------------------------------------------------------ other requests
 

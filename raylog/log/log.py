@@ -45,10 +45,18 @@ from raylog.log.removal import finish_removal, rename_for_removal
 from raylog.log.results import AppendResult, Found, LogSlice, OffsetOutOfRange, RecordListTooLarge
 from raylog.log.retention import deletable, facts_of
 from raylog.log.segments import Segments
+from raylog.log.time_index import NO_TIMESTAMP
 from raylog.log.time_search import first_at_or_after, latest_in_time
 from raylog.log.validation import validated
 from raylog.metadata.session import Condition
-from raylog.records.batch import STAMP_SIZE, BatchView, TimestampType, batches, stamped_header
+from raylog.records.batch import (
+    STAMP_SIZE,
+    TRANSACTIONAL_MASK,
+    BatchView,
+    TimestampType,
+    batches,
+    stamped_header,
+)
 from raylog.records.corrupt import CorruptBatch
 
 _OPEN_SEGMENTS_OF_ONE = 8  # of a log that shares its open files with no other
@@ -245,15 +253,18 @@ class Log:
         from_coordinator: bool = False,
         is_followed: bool = False,
         checked: CheckedRecords | None = None,
+        sound: BatchView | None = None,
     ) -> AppendResult:
         """Append a producer's batches, all or none. Raises the KafkaError that the producer shall get, or OSError.
 
-        ``checked`` is what a thread found of these records; it counts unless the configuration has changed since.
+        ``checked`` is what a thread found of these records; it counts unless the configuration has changed since. ``sound``: what
+        ``sound_batch`` has found of them just now, if it was asked.
         ``is_followed``: other replicas will fetch it soon, so it is kept in memory until the high watermark has passed it.
         """
         config = self.config
         stamps_time = config.timestamp_type == TimestampType.LOG_APPEND_TIME
-        sound = None if from_coordinator or checked is not None else sound_batch(records, config, wall_ms)
+        if sound is None and not from_coordinator and checked is None:
+            sound = sound_batch(records, config, wall_ms)
         try:
             if sound is not None:
                 views = [sound]
@@ -273,12 +284,13 @@ class Log:
             views = storable(views, checked, config=config, wall_ms=wall_ms, where=self.where)
         base_offset = next_offset = self.log_end_offset
         buffers: list[Buffer] = []
+        incoming = 0
         for view in views:
             buffers.append(stamped_header(view, next_offset, leader_epoch))
             buffers.append(view.data[STAMP_SIZE:])
             view.base_offset, view.partition_leader_epoch = next_offset, leader_epoch
             next_offset += view.last_offset_delta + 1
-        incoming = sum(view.size for view in views)
+            incoming += view.size
         if incoming > config.segment_bytes:
             raise RecordListTooLarge(f"{self.where}: {incoming} bytes where segment.bytes is {config.segment_bytes}.")
         latest_epoch = self.leader_epochs.latest_epoch
@@ -331,26 +343,29 @@ class Log:
         return AppendResult(first.base_offset, expected - 1, -1, self.log_start_offset)
 
     def _append(self, buffers: list[Buffer], views: Sequence[BatchView], wall_ms: int) -> None:
-        incoming = sum(map(len, buffers))
-        last_offset = views[-1].last_offset
-        if self.segments.active.should_roll(
-            self.config,
-            incoming_bytes=incoming,
+        placed: list[tuple[int, int, int, int]] = []
+        newest, attributes, last_offset = NO_TIMESTAMP, 0, 0
+        for view in views:
+            max_timestamp, last_offset = view.max_timestamp, view.last_offset
+            placed.append((view.base_offset, last_offset, view.size, max_timestamp))
+            attributes |= view.attributes
+            newest = max(newest, max_timestamp)
+        config, segments = self.config, self.segments
+        if segments.active.should_roll(
+            config,
+            incoming_bytes=sum(map(len, buffers)),
             last_offset=last_offset,
-            max_timestamp=max(view.max_timestamp for view in views),
+            max_timestamp=newest,
             wall_ms=wall_ms,
         ):
             fits = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
             self.roll(wall_ms, at_offset=0 if fits else views[0].base_offset)
-        is_transactional = any(view.is_transactional for view in views)
+        active = segments.active
+        is_transactional = attributes & TRANSACTIONAL_MASK
         if is_transactional:
-            self.transactions.write(views, self.segments.active)
-        self.segments.warm(self.segments.active)
-        self.segments.active.append(
-            buffers,
-            [(view.base_offset, view.last_offset, view.size, view.max_timestamp) for view in views],
-            interval_bytes=self.config.index_interval_bytes,
-        )
+            self.transactions.write(views, active)
+        segments.warm(active)
+        active.append(buffers, placed, interval_bytes=config.index_interval_bytes)
         self.log_end_offset = last_offset + 1
         self.flushes.appended(wall_ms)
         for view in views:

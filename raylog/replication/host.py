@@ -46,6 +46,7 @@ from raylog.replication.copying_out import CopyingOut, is_throttled
 from raylog.replication.events import (
     AlterPartitionAnswered,
     Assigned,
+    Buffer,
     Cancelled,
     CleaningEnded,
     CloseLog,
@@ -61,6 +62,7 @@ from raylog.replication.events import (
     Event,
     FetchAnswered,
     FetchFailed,
+    FetchPartition,
     FetchPartitionResult,
     FetchReceived,
     FetchReply,
@@ -77,6 +79,7 @@ from raylog.replication.events import (
     OffsetForLeaderEpochReceived,
     OffsetForLeaderEpochReply,
     OwnAppend,
+    ProducePartitionResult,
     ProduceReceived,
     ProduceReply,
     RecordsChecked,
@@ -126,11 +129,7 @@ class ReplicaHost:
 
     def handle(self, event: Event, now_ms: int, wall_ms: int) -> list[Effect]:
         """Take in one fact; returns the orders that follow from it."""
-        effects: list[Effect] = []
-        context = self.context
-        context.effects = effects
-        context.copying_out.advance(now_ms)
-        context.copying_in.advance(now_ms)
+        effects = self._begin(now_ms)
         match event:
             case ProduceReceived():
                 self._produces.received(event, now_ms, wall_ms)
@@ -147,7 +146,7 @@ class ReplicaHost:
             case FlushCompleted():
                 self._flush_completed(event, now_ms)
             case Ticked():
-                for deadline in context.wheel.advance(now_ms):
+                for deadline in self.context.wheel.advance(now_ms):
                     deadline.payload(now_ms, wall_ms)
             case FetchFailed():
                 self._streams.failed(event, now_ms)
@@ -194,6 +193,61 @@ class ReplicaHost:
                 self._cancel(event.token)
             case _:
                 assert_never(event)
+        self._follow_up(now_ms, wall_ms)
+        return effects
+
+    def append_at_once(
+        self, id: TopicIdPartition, acks: int, records: Buffer, now_ms: int, wall_ms: int
+    ) -> tuple[ProducePartitionResult, list[Effect]] | None:
+        """What ``handle`` does with a Produce of one small batch for which nobody is waited; without a token, since this is the answer.
+
+        None, and nothing is done, where anything is otherwise: then it is an event like others.
+        """
+        effects = self._begin(now_ms)
+        result = self._produces.at_once(id, acks, records, now_ms, wall_ms)
+        if result is None:
+            return None
+        self._follow_up(now_ms, wall_ms)
+        return result, effects
+
+    def read_at_once(
+        self, part: FetchPartition, terms: FetchReceived, now_ms: int, wall_ms: int
+    ) -> tuple[FetchPartitionResult, list[Effect]] | None:
+        """What ``handle`` does with a consumer's fetch from one partition that has enough for it in memory; without a token.
+
+        ``terms``: the fetch, whose token and partitions don't count. None, and nothing is done, where anything is otherwise.
+        """
+        replica = self.replicas.get(part.id)
+        if replica is None or replica.leader is None or part.fetch_offset >= replica.open_log().high_watermark:
+            return None
+        if replica.validate_fetch(part, follower=False) is not None:
+            return None
+        effects = self._begin(now_ms)
+        limit = min(part.max_bytes, terms.max_bytes, self.context.config.fetch_max_bytes)
+        try:
+            result = replica.read(part, limit, terms, at_least_one=True, in_memory=True)
+        except NotInMemory:
+            return None
+        size = len(result.records)
+        if size < terms.min_bytes and not result.error:
+            return None
+        if size:
+            self.context.traffic.read(part.id, size)
+        self._follow_up(now_ms, wall_ms)
+        return result, effects
+
+    def _begin(self, now_ms: int) -> list[Effect]:
+        """Where the effects of an event will stand."""
+        context = self.context
+        effects: list[Effect] = []
+        context.effects = effects
+        context.copying_out.advance(now_ms)
+        context.copying_in.advance(now_ms)
+        return effects
+
+    def _follow_up(self, now_ms: int, wall_ms: int) -> None:
+        """Deal with what an event has set going in other parts."""
+        context = self.context
         while context.changed:
             changed = list(context.changed)
             context.changed.clear()
@@ -209,7 +263,6 @@ class ReplicaHost:
         if context.high_watermarks_moved:
             context.high_watermarks_moved = False
             self._checkpoints.wake(now_ms)
-        return effects
 
     def holds(self, token: Token) -> bool:
         """Whether a Produce is not appended yet: its records are checked first, or a partition of it does not serve yet."""

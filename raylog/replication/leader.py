@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import KafkaError
+from raylog.log.config import NEVER
 from raylog.log.record_validation import CheckedRecords
 from raylog.metadata.session import AlterPartition, AlterPartitionAnswer, AssignedReplica, Assignment
+from raylog.records.batch import BatchView
 from raylog.replication.context import Deadline
 from raylog.replication.events import Buffer, FetchPartition, ProducePartitionResult, Tell
 from raylog.replication.isr import InSyncReplicas
@@ -150,10 +152,26 @@ class Leader:
 
     # -------------------------------------------------------------- append
 
+    def completes_at_once(self, acks: int) -> bool:
+        """Whether an append with these acks is answered when it is done: no flush and no other replica is waited for."""
+        if self.replica.flushing.flush_messages != NEVER or self.replica.flushing.held:
+            return False
+        return acks == 1 or (acks == -1 and not self._isr_followers)
+
     def append(
-        self, records: Buffer, acks: int, now_ms: int, wall_ms: int, checked: CheckedRecords | None = None
+        self,
+        records: Buffer,
+        acks: int,
+        now_ms: int,
+        wall_ms: int,
+        checked: CheckedRecords | None = None,
+        *,
+        sound: BatchView | None = None,
     ) -> tuple[ProducePartitionResult, int]:
-        """The result for the client, and the offset at which the append is complete (−1 after an error)."""
+        """The result for the client, and the offset at which the append is complete (−1 after an error).
+
+        ``checked``, ``sound``: what was found of the records before (``Log.append_as_leader``).
+        """
         replica = self.replica
         if acks == -1 and len(self.isr.committed) < self.min_isr:
             short = f"{len(self.isr.committed)} in-sync replicas, {self.min_isr} needed"
@@ -165,6 +183,7 @@ class Leader:
                 wall_ms=wall_ms,
                 is_followed=bool(self.followers),
                 checked=checked,
+                sound=sound,
             )
         except KafkaError as error:
             code = error.code.value

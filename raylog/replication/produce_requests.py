@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
-from raylog.log.record_validation import CheckedRecords, takes_long
+from raylog.log.record_validation import CheckedRecords, sound_batch, takes_long
 from raylog.records.batch import HEADER_SIZE, peek_size
 from raylog.replication.awaited import Awaited, LateAppend
 from raylog.replication.context import HostContext
@@ -87,7 +87,32 @@ class ProduceRequests:
         self._held: dict[Token, _HeldProduce] = {}
         self._lines: dict[TopicIdPartition, deque[_HeldProduce]] = {}
 
+    def at_once(
+        self, id: TopicIdPartition, acks: int, records: Buffer, now_ms: int, wall_ms: int
+    ) -> ProducePartitionResult | None:
+        """Append a small batch that nothing is unusual about and that waits for nobody; the result is the whole answer.
+
+        None, and nothing is done, where anything is otherwise: ``received`` takes it.
+        """
+        replica = self._replicas.get(id)
+        if replica is None or self._lines or not acks or len(records) > self._context.config.walked_bytes_max:
+            return None
+        leader = replica.leader
+        if leader is None or not leader.completes_at_once(acks) or replica.assignment.topic in INTERNAL_TOPICS:
+            return None
+        sound = sound_batch(records, leader.log.config, wall_ms)
+        if sound is None:
+            return None
+        self._context.traffic.wrote(id, len(records))
+        return leader.append(records, acks, now_ms, wall_ms, sound=sound)[0]
+
     def received(self, request: ProduceReceived, now_ms: int, wall_ms: int) -> None:
+        if len(request.partitions) == 1:
+            part = request.partitions[0]
+            result = self.at_once(part.id, request.acks, part.records, now_ms, wall_ms)
+            if result is not None:
+                self._context.effects.append(Reply(request.token, ProduceReply((result,))))
+                return
         if request.acks not in (-1, 0, 1):
             refused = tuple(ProducePartitionResult(part.id, INVALID_REQUIRED_ACKS) for part in request.partitions)
             self._context.effects.append(Reply(request.token, ProduceReply(refused)))

@@ -25,7 +25,7 @@ from raylog.errors import ClusterError
 from raylog.kafka.chain import Stage
 from raylog.kafka.context import EXTERNAL
 from raylog.kafka.table import FETCH, PRODUCE
-from raylog.replication.events import FetchReply, ProduceReply
+from raylog.replication.events import FetchPartitionResult, FetchReply, ProducePartitionResult, ProduceReply
 from raylog.server.usual_requests import HEADER_BYTES, UsualFetch, UsualProduce, usual_fetch, usual_produce
 from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, slot_of
 from raylog.wire import private
@@ -56,6 +56,16 @@ class Host(Protocol):
 
     def leads(self, id: TopicIdPartition) -> bool:
         """Whether this process leads it now."""
+
+    def append_at_once(self, usual: UsualProduce, records: Buffer) -> ProducePartitionResult | None:
+        """Append the records, if that is all that the request waits for; None, and nothing is done, if not."""
+
+    def read_at_once(self, usual: UsualFetch, offset: int) -> FetchPartitionResult | None:
+        """Read the records, if there are enough in memory; None if not."""
+
+    def answer_produce(self, request: Request, usual: UsualProduce, result: ProducePartitionResult) -> None: ...
+
+    def answer_fetch(self, request: Request, usual: UsualFetch, result: FetchPartitionResult) -> None: ...
 
     def produce_usual(self, request: Request, usual: UsualProduce, records: Buffer) -> None: ...
 
@@ -127,6 +137,10 @@ def without_hints(reply: Answer) -> Answer:
     return replace(reply, partitions=tuple(replace(each, hint=None) for each in reply.partitions))
 
 
+def _header_of(usual: UsualProduce | UsualFetch, data: memoryview | bytes) -> RequestHeader:
+    return RequestHeader(usual.key, usual.version, _correlation(data, 4)[0], usual.client_id)
+
+
 def _not_by_the_table(request: Request) -> None:
     raise AssertionError(f"{request.header} has not come through the door")
 
@@ -186,13 +200,54 @@ class _DoorConnection(ServerConnection):
     def frame_received(self, frame: memoryview) -> None:
         size = len(frame)
         data: memoryview | bytes = bytes(frame) if size <= LARGE_FRAME_BYTES else frame
+        if not (self._order or self.server.stages) and (self._appended_at_once(data) or self._read_at_once(data)):
+            return
         work = self._produced_again(data) or self._fetched_again(data) or self._first_seen(data)
         if work is None:
             self._turn_back(frame)
             return
         usual, handler = work
-        header = RequestHeader(usual.key, usual.version, _correlation(data, 4)[0], usual.client_id)
-        self._dispatch(handler, header, None, size, data, usual.header_end)
+        self._dispatch(handler, _header_of(usual, data), None, size, data, usual.header_end)
+
+    def _appended_at_once(self, data: memoryview | bytes) -> bool:
+        """Whether it was a Produce that waits for nothing, which is answered then: no request has to be kept."""
+        usual = self._produces.like(data)
+        if usual is None or (records := usual.records_of(data)) is None:
+            return False
+        result = self._door.host.append_at_once(usual, records)
+        if result is None:
+            return False
+        answer = usual.answer(_correlation(data, 4)[0], result)
+        self._answer_at_once(
+            data, usual, answer, lambda request: self._door.host.answer_produce(request, usual, result)
+        )
+        return True
+
+    def _read_at_once(self, data: memoryview | bytes) -> bool:
+        """The same of a Fetch."""
+        usual = self._fetches.like(data)
+        if usual is None or (offset := usual.offset_of(data)) is None or not self._door.has_room(usual.bytes_max):
+            return False
+        result = self._door.host.read_at_once(usual, offset)
+        if result is None:
+            return False
+        answer = usual.answer(_correlation(data, 4)[0], result)
+        self._answer_at_once(data, usual, answer, lambda request: self._door.host.answer_fetch(request, usual, result))
+        return True
+
+    def _answer_at_once(
+        self,
+        data: memoryview | bytes,
+        usual: UsualProduce | UsualFetch,
+        answer: list[Buffer] | None,
+        handler: Callable[[Request], None],
+    ) -> None:
+        """Send what stands in ``answer``; an unusual one is the ``handler``'s."""
+        if answer is not None:
+            self.requests += 1
+            self.write_frame(answer)
+        else:
+            self._dispatch(handler, _header_of(usual, data), None, len(data), data, usual.header_end)
 
     def _produced_again(self, data: memoryview | bytes) -> _Work | None:
         usual = self._produces.like(data)

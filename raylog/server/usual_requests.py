@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from raylog.actors.outside import one_partition
@@ -59,13 +60,13 @@ class UsualProduce:
     """A Produce of one partition, and all that begin with the same bytes. ``header_end``: of the header's fixed part."""
 
     __slots__ = (
-        "_acks",
         "_api",
         "_head",
         "_is_flexible",
         "_tail",
         "_timeout_ms",
         "_varies_at",
+        "acks",
         "client_id",
         "header_end",
         "id",
@@ -81,7 +82,7 @@ class UsualProduce:
         self.header_end = header_end
         self.id = id
         version = self.version = header.version
-        self._acks = parsed.acks
+        self.acks = parsed.acks
         self._timeout_ms = parsed.waits_ms
         self._varies_at = parsed.varies_at
         self._api = bytes(frame[:API_BYTES])
@@ -117,7 +118,7 @@ class UsualProduce:
         return frame[at:end]
 
     def event(self, token: Token, records: Buffer) -> ProduceReceived:
-        return ProduceReceived(token, self._acks, self._timeout_ms, (ProducePartition(self.id, records),))
+        return ProduceReceived(token, self.acks, self._timeout_ms, (ProducePartition(self.id, records),))
 
     def answer(self, correlation_id: int, result: ProducePartitionResult) -> list[Buffer] | None:
         if result.error:
@@ -131,7 +132,10 @@ class UsualProduce:
 
 
 class UsualFetch:
-    """A Fetch of one partition by a consumer, in no session, and all that differ from it by their offset only."""
+    """A Fetch of one partition by a consumer, in no session, and all that differ from it by their offset only.
+
+    ``terms``: as an event, but for token and partition.
+    """
 
     __slots__ = (
         "_api",
@@ -139,7 +143,6 @@ class UsualFetch:
         "_head",
         "_is_flexible",
         "_last_epoch",
-        "_limits",
         "_log_start",
         "_partition_bytes_max",
         "_rest",
@@ -150,6 +153,7 @@ class UsualFetch:
         "header_end",
         "id",
         "start",
+        "terms",
         "version",
     )
     key: Final = FETCH.key
@@ -167,7 +171,9 @@ class UsualFetch:
         self.start = bytes(frame[HEADER_BYTES:at])
         self._rest = bytes(frame[at + 8 : parsed.end])
         self._is_flexible = version >= FETCH_FLEXIBLE
-        self._limits = _waits.unpack_from(frame, header_end + self._is_flexible + (4 if version < 15 else 0))
+        limits = _waits.unpack_from(frame, header_end + self._is_flexible + (4 if version < 15 else 0))
+        wait_ms, min_bytes, bytes_max, isolation = limits
+        self.terms = FetchReceived(0, CONSUMER, CONSUMER, wait_ms, min_bytes, bytes_max, isolation, ())
         self._epoch = _int32.unpack_from(frame, at - 4)[0] if version >= 9 else NO_EPOCH
         at += 8
         self._last_epoch = NO_EPOCH
@@ -199,12 +205,13 @@ class UsualFetch:
             return None
         return int(_int64.unpack_from(frame, at)[0])
 
-    def event(self, token: Token, offset: int) -> FetchReceived:
-        wait_ms, min_bytes, bytes_max, isolation = self._limits
-        part = FetchPartition(
+    def partition(self, offset: int) -> FetchPartition:
+        return FetchPartition(
             self.id, offset, self._partition_bytes_max, self._epoch, self._last_epoch, self._log_start
         )
-        return FetchReceived(token, CONSUMER, CONSUMER, wait_ms, min_bytes, bytes_max, isolation, (part,))
+
+    def event(self, token: Token, offset: int) -> FetchReceived:
+        return replace(self.terms, token=token, partitions=(self.partition(offset),))
 
     def answer(self, correlation_id: int, result: FetchPartitionResult) -> list[Buffer] | None:
         if result.error or result.diverging_epoch is not None or result.aborted:
