@@ -7,8 +7,9 @@ do: ``small_requests`` connects to the brokers that Metadata names, and costs so
 
 The parts (``--only PART``; the others' figures stay in the file as an earlier run left them):
 
-- ``produce``: acks=1, RF 1, from 1, 4 and 50 connections, a partition each, with 1 and with 5 requests in flight on each.
-- ``fetch``: a hundred consumers, a partition each, one record per reply.
+- ``produce``: acks=1, RF 1, from 1, 4 and 50 connections, a partition each, with 1 and with 5 requests in flight on each. What is
+  measured is what lasts: each load runs first for longer than raylog needs to start a second process, if one is not enough.
+- ``fetch``: a hundred consumers, a partition each, one record per reply; the same.
 - ``clients``: 200 and 2,000 clients, half of them producers that send 1,000 records/s together, half consumers that wait for them: latency
   of acknowledgements, and CPU. 200 also as clients of confluent-kafka (``light_clients``).
 - ``round-trip``: one record at a time from confluent-kafka and from a bare socket, RF 1 with acks=1 and RF 3 with acks=all, three brokers.
@@ -41,7 +42,7 @@ from confluent_kafka import Producer
 from embedded import WAIT_S, EmbeddedCluster
 from harness import Benchmark, Measurement, arguments, cpu_seconds
 from light_clients import LightClients
-from small_requests import Looked, SmallRequests, Wanted
+from small_requests import Kind, Looked, SmallRequests, Wanted
 
 from raylog.client.actor_admin import ActorInfo
 from raylog.client.sync import AdminClient
@@ -64,6 +65,7 @@ HOT_CONNECTIONS = 16
 MEASURED_S = {"produce": 2.5, "fetch": 2.5, "clients": 6.0, "hosts": 4.0}
 SETTLE_S = 0.7
 WARM_UP_S = 8.0
+SATURATED_S = 15.0  # more than actor.scaling.busy.ms and what a split takes
 ROUNDS = 3
 
 RATE_MIN = 1.0  # times Kafka's
@@ -178,6 +180,7 @@ class Script:
         self.is_busy = bool(options.beside_busy_loop)
         self.seconds = {part: each / (3 if options.quick else 1) for part, each in MEASURED_S.items()}
         self.warm_up_s = WARM_UP_S / (6 if options.quick else 1)
+        self.saturated_s = SATURATED_S / (6 if options.quick else 1)
         self.trips = TRIPS // (10 if options.quick else 1)
         self.records_each = RECORDS_EACH // (4 if options.quick else 1)
         self.clients = CLIENTS[:1] if options.quick else CLIENTS
@@ -233,10 +236,17 @@ class Script:
             warm = window(side, Wanted(side.bootstrap, "warm", "produce", 4, 5), self.warm_up_s)
             print(f"{name}: {warm.rate:,.0f} requests/s of warming up", flush=True)
 
+    def _saturate(self, sides: Mapping[str, Side], topic: str, kind: Kind, connections: int) -> None:
+        """The load of a case, until a raylog whose one process is full of it has got another one and moved replicas there."""
+        for name, side in sides.items():
+            warm = window(side, Wanted(side.bootstrap, topic, kind, connections, IN_FLIGHT[-1]), self.saturated_s)
+            print(f"{name}: {warm.rate:,.0f} requests/s of {many(connections)} before those that count", flush=True)
+
     def _produce(self, sides: Mapping[str, Side]) -> None:
         for side in sides.values():
             side.create_topic("produced", partitions=max(CONNECTIONS))
         for connections in CONNECTIONS:
+            self._saturate(sides, "produced", "produce", connections)
             for in_flight in IN_FLIGHT:
 
                 def run(side: Side, connections: int = connections, in_flight: int = in_flight) -> Any:
@@ -249,6 +259,7 @@ class Script:
         for side in sides.values():
             side.create_topic("fetched", partitions=CONSUMERS)
             fill(side.bootstrap, "fetched", self.records_each)
+        self._saturate(sides, "fetched", "fetch", CONSUMERS)
 
         def run(side: Side) -> Any:
             wanted = Wanted(side.bootstrap, "fetched", "fetch", CONSUMERS)

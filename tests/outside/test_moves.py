@@ -20,6 +20,7 @@ from raylog.errors import DisconnectedError, RaylogError
 from raylog.kafka.chain import Refuse, Verdict
 from raylog.kafka.context import RequestContext
 from raylog.listener.moves import PATIENCE
+from raylog.records.codec import encode_values
 from raylog.server.door import LONG_STAY
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, TopicPartition, node_id
@@ -170,6 +171,33 @@ def test_a_fetch_waits_at_the_door_and_is_woken(
     write(writer, topic, acks=-1)
     assert parts(waiting.result())[0].records
     assert len(at_doors(running)) == 1
+
+
+def test_what_could_be_answered_at_once_waits_for_the_answer_of_what_was_asked_before(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, one = new_topic((0,), (0,)), client()
+    settle(running, one, topic)
+    waiting = one.send(fetch(topic, {1: 0}, max_wait_ms=300))
+    appended = one.send(produce(topic, {0: batch(b"v")}, acks=1))
+    assert appended.result().responses and waiting.done
+    assert len(at_doors(running)) == 1
+
+
+def test_a_small_batch_that_may_not_follow_is_refused_at_the_door(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, one = new_topic((0,)), client()
+    settle(running, one, topic)
+    end = write(one, topic) + 1
+    expected = {(0, 1): ErrorCode.none, (1, 2): ErrorCode.none, (7, 1): ErrorCode.out_of_order_sequence_number}
+    for (sequence, count), code in expected.items():
+        numbered = encode_values(
+            [b"v"] * count, timestamp_ms=1, producer_id=9, producer_epoch=0, base_sequence=sequence
+        )
+        (answer,) = one.ask(produce(topic, {0: numbered}, acks=1)).responses[0].partition_responses
+        assert answer.error_code is code
+    assert write(one, topic) == end + 3 and len(at_doors(running)) == 1
 
 
 def test_it_comes_back_when_its_host_leads_no_more(
