@@ -1,4 +1,6 @@
-"""What Metadata, DescribeTopicPartitions and DescribeCluster say outside: brokers instead of processes, and each one's listener alone.
+"""What Metadata, DescribeTopicPartitions, DescribeCluster and ListConfigResources say outside.
+
+Brokers instead of processes, and each one's listener alone.
 
 Pure functions of the Broker's copy of the image. What a broker leads whose own listener is away has another broker for its leader
 outside, which forwards (``places``): so the leader of a partition need not be one of its replicas. The lists of replicas say what is.
@@ -17,11 +19,14 @@ from kio.schema.errors import ErrorCode
 from raylog.actors.apis.api import answer
 from raylog.actors.apis.entities import NO_DELAY, build
 from raylog.actors.outside.places import Places
+from raylog.errors import KafkaError
 from raylog.kafka.refusal import refusal
-from raylog.kafka.table import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
+from raylog.kafka.table import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, LIST_CONFIG_RESOURCES, METADATA
 from raylog.metadata import new_partitions
 from raylog.metadata.image import Topic
 from raylog.metadata.records import PartitionState
+from raylog.metadata.requests import ResourceType
+from raylog.metadata.topic_configs import validate_topic_name
 from raylog.metadata.topic_decisions import INTERNAL_TOPICS
 from raylog.types import NO_LEADER
 
@@ -169,7 +174,7 @@ def _described(places: Places, module: Any, name: str, topic: Topic | None, numb
     kind = module.DescribeTopicPartitionsResponsePartition
     parts = [_partition(places, kind, number, topic.partitions[number]) for number in numbers] if topic else []
     return module.DescribeTopicPartitionsResponseTopic(
-        error_code=ErrorCode.none if topic is not None else ErrorCode.unknown_topic_or_partition,
+        error_code=ErrorCode.none if topic is not None else _error_of_missing(name),
         name=name,
         topic_id=topic.topic_id if topic is not None else None,
         is_internal=name in INTERNAL_TOPICS,
@@ -177,6 +182,41 @@ def _described(places: Places, module: Any, name: str, topic: Topic | None, numb
         partitions=tuple(dataclasses.replace(each, error_code=ErrorCode.none) for each in parts),
         topic_authorized_operations=TOPIC_OPERATIONS if topic is not None else NOT_ASKED,
     )
+
+
+def _error_of_missing(name: str) -> ErrorCode:
+    try:
+        validate_topic_name(name)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.unknown_topic_or_partition
+
+
+def list_config_resources(places: Places, body: Any, version: int) -> Any:
+    """The answer to a ListConfigResources request (KIP-1142): what has configs, by kind; without kinds, of all kinds.
+
+    In version 0 it asks for subscriptions to clients' metrics, of which there are none, as there are no configs of groups.
+    """
+    cls, module = answer(LIST_CONFIG_RESOURCES, version)
+    if version == 0:
+        return cls(throttle_time=NO_DELAY, error_code=ErrorCode.none, config_resources=())
+    known = {each.value: each for each in ResourceType}
+    kinds = [known.get(number) for number in dict.fromkeys(body.resource_types or known)]
+    if None in kinds:
+        return refusal(LIST_CONFIG_RESOURCES, version, body, ErrorCode.unsupported_version)
+    brokers = [str(broker) for broker in sorted(places.image.brokers)]
+    named = {
+        ResourceType.TOPIC: sorted(places.image.topic_ids),
+        ResourceType.BROKER: brokers,
+        ResourceType.BROKER_LOGGER: brokers,
+    }
+    resources = tuple(
+        module.ConfigResource(resource_name=name, resource_type=kind.value)
+        for kind in kinds
+        if kind is not None
+        for name in named.get(kind, ())
+    )
+    return cls(throttle_time=NO_DELAY, error_code=ErrorCode.none, config_resources=resources)
 
 
 def describe_cluster(places: Places, body: Any, version: int, *, controller: int) -> Any:

@@ -92,6 +92,7 @@ class Router:
                 table.METADATA: self._metadata,
                 table.DESCRIBE_CLUSTER: self._describe_cluster,
                 table.DESCRIBE_TOPIC_PARTITIONS: self._describe_topic_partitions,
+                table.LIST_CONFIG_RESOURCES: self._list_config_resources,
                 table.FETCH: fetches.handle,
                 table.DESCRIBE_LOG_DIRS: log_directories.handler(self._places, self._owners),
                 **{spec: acls.handler(spec) for spec in (table.DESCRIBE_ACLS, table.CREATE_ACLS, table.DELETE_ACLS)},
@@ -205,6 +206,9 @@ class Router:
 
     def _describe_topic_partitions(self, request: Request) -> None:
         request.reply(cluster_view.describe_topic_partitions(self._places, request.body, request.version))
+
+    def _list_config_resources(self, request: Request) -> None:
+        request.reply(cluster_view.list_config_resources(self._places, request.body, request.version))
 
 
 def _now_ms() -> int:

@@ -135,6 +135,14 @@ DESCRIBE_ACLS = ApiSpec(29, "DescribeAcls", Owner.BROKER, range(1, 4), (_cluster
 CREATE_ACLS = ApiSpec(30, "CreateAcls", Owner.BROKER, range(1, 4), (_cluster(Operation.ALTER),))
 DELETE_ACLS = ApiSpec(31, "DeleteAcls", Owner.BROKER, range(1, 4), (_cluster(Operation.ALTER),))
 DESCRIBE_CLUSTER = ApiSpec(60, "DescribeCluster", Owner.BROKER, range(3), (), inside=range(3))
+LIST_CONFIG_RESOURCES = ApiSpec(
+    74,
+    "ListConfigResources",
+    Owner.BROKER,
+    range(2),
+    (_cluster(Operation.DESCRIBE_CONFIGS),),
+    refused_at=ErrorPlace.OUTERMOST,
+)
 DESCRIBE_TOPIC_PARTITIONS = ApiSpec(
     75, "DescribeTopicPartitions", Owner.BROKER, range(1), (_topic(Operation.DESCRIBE),)
 )

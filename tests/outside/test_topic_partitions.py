@@ -104,9 +104,10 @@ def test_a_page_holds_no_more_than_brokers_allow(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_unknown_topic_is_one_with_an_error() -> None:
-    reply = cluster_view.describe_topic_partitions(places(), asking("a", "nowhere"), 0)
+    reply = cluster_view.describe_topic_partitions(places(), asking("a", "nowhere", "no where"), 0)
     errors = [(topic.name, topic.error_code) for topic in reply.topics]
-    assert errors == [("a", ErrorCode.none), ("nowhere", ErrorCode.unknown_topic_or_partition)]
+    invalid, unknown = ErrorCode.invalid_topic_exception, ErrorCode.unknown_topic_or_partition
+    assert errors == [("a", ErrorCode.none), ("no where", invalid), ("nowhere", unknown)]
 
 
 def test_a_topic_that_is_gone_since_the_last_page_ends_none() -> None:
