@@ -24,7 +24,7 @@ from raylog.wire.server import Request, Server, ServerConnection
 
 logger = logging.getLogger("raylog.broker")
 
-PATIENCE: Final = 16
+PATIENCE: Final = 4
 """How many requests in a row go to one host before their connection does."""
 RETURNS_COUNTED_MAX: Final = 4
 OPEN_TIMEOUT_MS: Final = 5_000

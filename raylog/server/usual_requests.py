@@ -17,7 +17,6 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from raylog.actors.outside import one_partition
@@ -211,7 +210,9 @@ class UsualFetch:
         )
 
     def event(self, token: Token, offset: int) -> FetchReceived:
-        return replace(self.terms, token=token, partitions=(self.partition(offset),))
+        terms = self.terms
+        waits = terms.max_wait_ms, terms.min_bytes, terms.max_bytes
+        return FetchReceived(token, CONSUMER, CONSUMER, *waits, terms.isolation_level, (self.partition(offset),))
 
     def answer(self, correlation_id: int, result: FetchPartitionResult) -> list[Buffer] | None:
         if result.error or result.diverging_epoch is not None or result.aborted:

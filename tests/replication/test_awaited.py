@@ -283,9 +283,9 @@ def test_what_has_waited_for_a_leader_waits_only_as_long_as_is_left() -> None:
     hosts.advance(300)
     assign_new(hosts)
     hosts.assign(1, (1,), epoch=0)
-    hosts.advance(199)
+    hosts.advance(190)
     assert token not in hosts.replies, "it serves, and has no records"
-    hosts.advance(2)
+    hosts.advance(11)
     result = hosts.fetched(token)
     assert result is not None and result.error == 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from kio.schema.errors import ErrorCode
 
 from raylog.metadata.session import Removal
@@ -79,11 +81,49 @@ def test_a_fetch_that_times_out_gets_what_there_is() -> None:
     hosts = one_host(P0, P1)
     parked = fetch_many(hosts, (P0, 0), (P1, 0), min_bytes=1 << 20)
     hosts.produce(1, b"x", id=P1)
-    hosts.advance(499)
+    hosts.advance(496)
     assert parked not in hosts.replies
-    hosts.advance(1)
+    hosts.advance(4)
     assert results(hosts, parked) == [(0, 0), (1, len(batch(b"x")))]
     assert len(hosts.host(1).context.wheel) == 4  # two housekeepings, checkpoint, scrub: no deadline is left
+
+
+def test_consumers_that_wait_are_answered_together_and_never_late() -> None:
+    hosts = one_host(P0)
+    due_ms: dict[int, int] = {}
+    for _ in range(100):
+        hosts.advance(3)
+        due_ms[hosts.fetch(1, 0, max_wait_ms=1_000)] = hosts.now_ms + 1_000
+        due_ms[hosts.fetch(1, 0, max_wait_ms=20)] = hosts.now_ms + 20
+    answered = {token for token in due_ms if token in hosts.replies}
+    times: dict[int, int] = {}
+    while len(answered) < len(due_ms):
+        hosts.advance(1)
+        for token in due_ms.keys() & hosts.replies.keys() - answered:
+            answered.add(token)
+            times[token] = hosts.now_ms
+            assert due_ms[token] - 1000 // 128 < hosts.now_ms <= due_ms[token]
+    assert len({at for token, at in times.items() if due_ms[token] > 1_000}) <= 300 // (1000 // 128) + 1
+
+
+def test_what_is_answered_is_freed_at_once() -> None:
+    """Thousands of requests a second that waited for the garbage collector would stop the process for it again and again."""
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1, 2))
+    hosts.run()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(50):
+            hosts.fetch(1, hosts.log(1).log_end_offset, max_wait_ms=500)
+            hosts.fetch(1, 1_000, max_wait_ms=1_000, min_bytes=1)
+            cancelled = hosts.fetch(1, hosts.log(1).log_end_offset, max_wait_ms=500)
+            hosts.handle(1, Cancelled(cancelled))
+            hosts.produce(1, b"v")
+            hosts.advance(1_000)
+        assert gc.collect() < 50
+    finally:
+        gc.enable()
 
 
 def test_max_bytes_is_shared_and_the_first_batch_comes_whole() -> None:
