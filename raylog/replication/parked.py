@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from raylog.replication.replica import Replica
 
 TOGETHER = 128
+"""Into how many parts a consumer's wait is cut. It ends where one of them does, so that the waits of many end together."""
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = ErrorCode.not_enough_replicas_after_append.value
 
