@@ -4,7 +4,8 @@ It owns every socket and every thread of a process that holds replicas, and deci
 deadlines become events, ``ReplicaHost.handle`` returns effects, and ``_run`` carries them out in order. All of that happens on the
 event loop's thread; opening, flushing, closing and compacting logs happen in threads (``log_work``) and come back as events. So do
 reads of what is not in the page cache, in two threads of their own: no flush waits for them. Produced records that take long to check
-are checked in two further threads.
+are checked in two further threads. One does the housekeeping: checkpoints of many logs that several threads wrote at once would keep the
+interpreter's lock from the loop.
 
 All logs of the process share a bound of open files (``log.open_files``).
 
@@ -158,6 +159,7 @@ class ReplicaServer:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="raylog-log")
         self._loading = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="raylog-load")
         self._checking = ThreadPoolExecutor(CHECKING_THREADS, thread_name_prefix="raylog-check")
+        self._tidying = ThreadPoolExecutor(1, thread_name_prefix="raylog-tidy")
         self._unanswered: dict[int, Request] = {}  # with acks 0, not appended yet
         self._cleaner = log_work.LogCleaner(self._handle)
         self._scrubber = LogScrubber(self._handle)
@@ -246,6 +248,7 @@ class ReplicaServer:
         self._threads.shutdown(wait=True)
         self._loading.shutdown(wait=True, cancel_futures=True)
         self._checking.shutdown(wait=True, cancel_futures=True)
+        self._tidying.shutdown(wait=True, cancel_futures=True)
         if reason == SHUT_DOWN:
             await self._session.stop()
         if self._over is not None and not self._over.done():
@@ -266,6 +269,7 @@ class ReplicaServer:
         self._threads.shutdown(wait=True)
         self._loading.shutdown(wait=True, cancel_futures=True)
         self._checking.shutdown(wait=True, cancel_futures=True)
+        self._tidying.shutdown(wait=True, cancel_futures=True)
         for log in self._host.logs():
             log.close(clean=False)
         self._host = ReplicaHost(self._identity, broker_of(self._spec.node_id), HostConfig())
@@ -583,4 +587,8 @@ class ReplicaServer:
                 self._handle(LogFailed(effect.id, str(error)))
                 return
             effect.log.expire_producers(wall_ms)
-        self._in_thread(lambda: log_work.tidy(effect, wall_ms), lambda failed: self._handle(failed) if failed else None)
+        self._in_thread(
+            lambda: log_work.tidy(effect, wall_ms),
+            lambda failed: self._handle(failed) if failed else None,
+            threads=self._tidying,
+        )
