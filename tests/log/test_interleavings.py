@@ -13,6 +13,7 @@ import pytest
 
 from raylog.errors import DiskLockedError
 from raylog.log import checkpoint as checkpoints
+from raylog.log.checkpoint import ReplicaCheckpoint
 from raylog.log.cleaning import Cleaning, Turn
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
@@ -419,6 +420,30 @@ def test_a_checkpoint_in_a_thread_is_not_written_over_those_of_a_clean_close_and
         assert found[0].condition is Condition.CLEAN, f"seed {seed}: {stepper.history}"
         claimed = checkpoints.read(disk.files(), DIRECTORY)
         assert claimed is not None and claimed.high_watermark == 2, f"seed {seed}: {claimed} after {stepper.history}"
+
+
+def test_a_cut_waits_for_the_checkpoint_whose_facts_were_read_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it takes the last one, which claims no more than the cut leaves, for what the disk will say."""
+    for seed in range(40):
+        disk, stepper = a_disk(), Stepper(random.Random(seed))
+        log = opened(disk, OLD)
+        for value in (b"a", b"b", b"c"):
+            append(log, value)
+        log.high_watermark = 3
+
+        def with_facts_in_hand(stepper: Stepper = stepper, **facts: Any) -> ReplicaCheckpoint:
+            stepper.before_call("facts read", DIRECTORY)
+            return ReplicaCheckpoint(**facts)
+
+        monkeypatch.setattr("raylog.log.log.ReplicaCheckpoint", with_facts_in_hand)
+        disk.fault = stepper.before_call
+        stepper.take_over(log)
+        stepper.start("checkpoint", log.checkpoint_in_thread)
+        stepper.start("cut", lambda log=log: log.truncate_to(1))
+        stepper.run()
+        disk.fault = None
+        claimed = checkpoints.read(disk.files(), DIRECTORY)
+        assert claimed is not None and claimed.claims_at_most(1), f"seed {seed}: {claimed} after {stepper.history}"
 
 
 def test_a_flush_while_a_segment_is_made_does_not_take_its_name_for_synced() -> None:
