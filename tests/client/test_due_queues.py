@@ -397,6 +397,16 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
+DEFAULTS: dict[str, Any] = {
+    "linger_ms": 0,
+    "max_in_flight_requests_per_connection": 5,
+    "max_request_size": 10_000,
+    "acks": "all",
+    "is_up": True,
+}
+ANSWER_FENCED = ("answer", 0, 0, [ErrorCode.invalid_producer_epoch], None, 0)
+
+
 async def settle() -> None:
     for _ in range(TURNS):
         await asyncio.sleep(0)
@@ -476,11 +486,21 @@ def test_a_sender_that_looks_at_what_is_due_sends_what_one_sends_that_looks_at_a
             [(0, ("add", 0, 20)), (0, ("add", 2, 20)), (0, ("lead", C, 1))],
             {"max_in_flight_requests_per_connection": 1},
         ),
+        ([(0, ("add", 0, 90)), (5, ("add", 0, 90)), (70, ("drain", 0))], {"linger_ms": 60}),
+        ([(0, ("add", 0, 20)), (0, ANSWER_FENCED)], {}),
+        ([(0, ("add", 0, 20)), (2, ANSWER_FENCED), (3, ("add", 2, 20))], {"linger_ms": 13}),
     ],
-    ids=["a flush ends a linger", "a throttle ends", "no leader was found", "another leader has room"],
+    ids=[
+        "a flush ends a linger",
+        "a throttle ends",
+        "no leader was found",
+        "another leader has room",
+        "a batch that is still being encoded is given up",
+        "a producer id is renewed",
+        "a producer id is renewed for another partition",
+    ],
 )
 def test_what_a_partition_waits_for_makes_it_due(
     steps: list[tuple[int, tuple[Any, ...]]], options: dict[str, Any]
 ) -> None:
-    defaults = {"linger_ms": 0, "max_in_flight_requests_per_connection": 5, "max_request_size": 10_000}
-    played(steps, {**defaults, "acks": "all", "is_up": True, **options})
+    played(steps, {**DEFAULTS, **options})
