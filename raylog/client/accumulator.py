@@ -37,7 +37,6 @@ class Accumulator:
         self.lock = threading.Lock()
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.active: dict[TopicPartition, PartitionQueue] = {}  # those that are not idle
-        self._activations = 0
         self._touched: dict[TopicPartition, None] = {}  # with batches that the sender has not heard of
         self.closed = False
         self.unfinished = 0  # batches taken in and not done
@@ -158,6 +157,4 @@ class Accumulator:
                     retries=self._config.retries,
                 )
             self.active[key] = queue
-            self._activations += 1
-            queue.activation = self._activations
         return queue

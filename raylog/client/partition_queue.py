@@ -105,7 +105,6 @@ class PartitionQueue:
         self.topic = topic
         self.partition = partition
         self.key = TopicPartition(topic, partition)
-        self.activation = 0  # the lower, the longer it has not been idle
         self.max_in_flight = max_in_flight
         self.retries = retries
         self.pending: deque[ProducerBatch] = deque()
@@ -140,6 +139,11 @@ class PartitionQueue:
     @property
     def idle(self) -> bool:
         return not self.pending and not self.in_flight
+
+    @property
+    def waiting_since_ms(self) -> float:
+        """When the first batch that waits to be sent was made; infinity if none waits."""
+        return self.pending[0].created_ms if self.pending else float("inf")
 
     # -------------------------------------------------------------- sending
 

@@ -5,7 +5,8 @@ One *round* (``_run``) does everything that can be done now: fail what is too ol
 leader, write one request per leader with room, set a timer for the next thing that time alone will bring. Rounds are
 caused by new records (``wake``, from any thread), answers, found leaders, opened connections and that timer. There is
 no task per request: answers are callbacks. A round looks only at the partitions to which something has happened, or
-whose time has come (``due_queues``); of those, at the ones that have had something to send for longest first.
+whose time has come (``due_queues``); of those, at the ones whose first batch has waited for longest first, so that
+one that is never idle keeps none out of a leader's requests.
 
 - A batch may leave when it is closed, or has waited ``linger.ms``, or somebody flushes, closes or waits for memory.
 - A request carries at most one batch per partition and ``max.request.size`` bytes; at most
@@ -188,7 +189,7 @@ class Sender:
         keys = self._due.take(now)
         with self._accumulator.lock:
             queues = self._accumulator.active_of(keys)
-        queues.sort(key=lambda queue: queue.activation)
+        queues.sort(key=lambda queue: (queue.waiting_since_ms, queue.key))
         return queues
 
     @property

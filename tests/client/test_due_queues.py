@@ -95,9 +95,12 @@ class LooksAtAll(TimedSender):
         if self._idempotent and self._identity is None and active:
             self._fetch_identity(now)
             return
-        while by_leader := self._sendable(list(active.values()), now):
+        while by_leader := self._sendable(self._oldest_first(), now):
             for (endpoint, connection), queues in by_leader.items():
                 self._send(endpoint, connection, queues)
+
+    def _oldest_first(self) -> list[PartitionQueue]:
+        return sorted(self._accumulator.active.values(), key=lambda queue: (queue.waiting_since_ms, queue.key))
 
 
 class ScriptedConnection:
@@ -404,6 +407,7 @@ DEFAULTS: dict[str, Any] = {
     "acks": "all",
     "is_up": True,
 }
+ANSWERED = ("answer", 0, 0, [ErrorCode.none], None, 0)
 ANSWER_FENCED = ("answer", 0, 0, [ErrorCode.invalid_producer_epoch], None, 0)
 
 
@@ -412,7 +416,8 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def play(steps: list[tuple[int, tuple[Any, ...]]], options: dict[str, Any], loop: Loop) -> None:
+async def play(steps: list[tuple[int, tuple[Any, ...]]], options: dict[str, Any], loop: Loop) -> list[tuple[Any, ...]]:
+    """What was sent and what ended, and when: the same by both senders, or AssertionError."""
     given = {
         "enable_idempotence": options["acks"] == "all",
         "batch_size": 200,
@@ -456,16 +461,17 @@ async def play(steps: list[tuple[int, tuple[Any, ...]]], options: dict[str, Any]
     for world in (mended, model):
         world.sender.stop()
     await settle()
+    return mended.trace
 
 
-def played(steps: list[tuple[int, tuple[Any, ...]]], options: dict[str, Any]) -> None:
+def played(steps: list[tuple[int, tuple[Any, ...]]], options: dict[str, Any]) -> list[tuple[Any, ...]]:
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=Loop) as runner:
         patch.setattr(sender_module, "_chance", SimpleNamespace(uniform=lambda low, high: 1.0))
         patch.setattr(sender_module.requests, "produce", lambda records, **_: dict(records))
         patch.setattr(sender_module.requests, "init_producer_id", lambda: None)
         loop = runner.get_loop()
         assert isinstance(loop, Loop)
-        runner.run(play(steps, options, loop))
+        return runner.run(play(steps, options, loop))
 
 
 @settings(max_examples=100, deadline=None)
@@ -504,3 +510,38 @@ def test_what_a_partition_waits_for_makes_it_due(
     steps: list[tuple[int, tuple[Any, ...]]], options: dict[str, Any]
 ) -> None:
     played(steps, {**DEFAULTS, **options})
+
+
+def requests_of(trace: list[tuple[Any, ...]]) -> list[list[int]]:
+    """The partitions of each request, in the order in which they were sent."""
+    return [[key.partition for key, _ in event[2]] for event in trace if isinstance(event[1], Endpoint)]
+
+
+ONE_BATCH_AT_A_TIME = {**DEFAULTS, "max_in_flight_requests_per_connection": 1, "max_request_size": 1}
+
+
+def test_a_partition_that_is_never_idle_keeps_no_other_one_out() -> None:
+    steps = [
+        (0, ("add_encoded", 0, 1)),
+        (1, ("add_encoded", 0, 1)),
+        (1, ("add_encoded", 2, 1)),
+        (1, ("add_encoded", 0, 1)),
+        (0, ANSWERED),
+        (1, ("add_encoded", 0, 1)),
+        (0, ANSWERED),
+        (0, ANSWERED),
+    ]
+    assert requests_of(played(steps, ONE_BATCH_AT_A_TIME)) == [[0], [0], [2], [0], [0]]
+
+
+def test_the_partition_whose_batch_has_waited_longest_goes_first_whoever_waited_for_the_leader_first() -> None:
+    steps = [
+        (0, ("add_encoded", 0, 1)),
+        (0, ("pause", 1)),
+        (1, ("add_encoded", 1, 1)),
+        (1, ("add_encoded", 2, 1)),
+        (0, ("lead", B, 0)),
+        (0, ANSWERED),
+        (0, ANSWERED),
+    ]
+    assert requests_of(played(steps, ONE_BATCH_AT_A_TIME)) == [[0], [1], [2]]
