@@ -95,7 +95,7 @@ class ProduceRequests:
         None, and nothing is done, where anything is otherwise: ``received`` takes it.
         """
         replica = self._replicas.get(id)
-        if replica is None or self._lines or not acks or len(records) > self._context.config.walked_bytes_max:
+        if replica is None or self._lines or len(records) > self._context.config.walked_bytes_max:
             return None
         leader = replica.leader
         if leader is None or not leader.completes_at_once(acks) or replica.assignment.topic in INTERNAL_TOPICS:

@@ -42,8 +42,8 @@ CONFIGS: tuple[dict[str, str], ...] = (
 )
 
 
-def hosts_of(isr: Sequence[int], min_isr: int, config: dict[str, str]) -> Hosts:
-    hosts = Hosts((1, 2, 3) if len(isr) > 1 else (1,), HostConfig())
+def hosts_of(isr: Sequence[int], min_isr: int, config: dict[str, str], host_config: HostConfig | None = None) -> Hosts:
+    hosts = Hosts((1, 2, 3) if len(isr) > 1 else (1,), host_config)
     hosts.holds_flushes = True
     hosts.assign(1, isr, min_isr=min_isr, config={"segment.index.bytes": "4096", **config})
     return hosts
@@ -145,6 +145,16 @@ def test_who_has_to_wait_for_others_is_not_answered_at_once() -> None:
     assert alone.log(1).log_end_offset == 0 and three.log(1).log_end_offset == 1
 
 
+def test_an_append_waits_for_the_flush_that_the_ones_before_it_wait_for() -> None:
+    hosts = hosts_of((1,), 1, {"flush.messages": "1"})
+    hosts.produce(1, b"a", acks=1)
+    hosts.assign(1, (1,), config={"segment.index.bytes": "4096"})
+    assert hosts.replica(1).flushing.held
+    assert hosts.host(1).append_at_once(P0, 1, batch(b"b"), 0, WALL_MS) is None
+    hosts.finish_flushes()
+    assert hosts.host(1).append_at_once(P0, 1, batch(b"b"), 0, WALL_MS) is not None
+
+
 def test_nothing_is_appended_at_once_before_what_is_being_checked() -> None:
     hosts = Hosts((1,), HostConfig(walked_bytes_max=300))
     hosts.holds_checks = True
@@ -155,24 +165,26 @@ def test_nothing_is_appended_at_once_before_what_is_being_checked() -> None:
     assert hosts.host(1).append_at_once(P0, 1, batch(b"b"), 0, WALL_MS) is not None
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=600)
 @given(
     sizes=st.lists(st.integers(1, 60), max_size=8),
     committed=st.booleans(),
     isr=st.sampled_from([(1,), (1, 2)]),
-    offset=st.integers(-1, 10),
+    offset=st.integers(-1, 4) | st.integers(5, 10),
     epoch=st.sampled_from([-1, 0, 1]),
-    bytes_max=st.sampled_from([0, 1, 150, 10_000]),
+    limits=st.permutations([10_000, 10_000, 150]) | st.permutations([10_000, 1, 150]) | st.just([0, 150, 150]),
     min_bytes=st.sampled_from([0, 1, 200]),
 )
 def test_a_read_at_once_is_what_the_event_answers(
-    sizes: list[int], committed: bool, isr: tuple[int, ...], offset: int, epoch: int, bytes_max: int, min_bytes: int
+    sizes: list[int], committed: bool, isr: tuple[int, ...], offset: int, epoch: int, limits: list[int], min_bytes: int
 ) -> None:
-    hosts = hosts_of(isr, 1, {})
+    """``limits`` of bytes: the partition's, the request's, the host's."""
+    of_partition, of_request, of_host = limits
+    hosts = hosts_of(isr, 1, {}, HostConfig(fetch_max_bytes=of_host))
     for size in sizes:
         hosts.produce(1, b"." * size, run=len(isr) == 1)
-    part = FetchPartition(P0, offset, bytes_max, epoch)
-    event = FetchReceived(TOKEN, -1, -1, HOUR_MS, min_bytes, 10_000, int(committed), (part,))
+    part = FetchPartition(P0, offset, of_partition, epoch)
+    event = FetchReceived(TOKEN, -1, -1, HOUR_MS, min_bytes, of_request, int(committed), (part,))
     found = hosts.host(1).read_at_once(part, replace(event, token=0, partitions=()), hosts.now_ms, WALL_MS)
     hosts.host(1).check()
     hosts.handle(1, event)
@@ -193,3 +205,18 @@ def test_what_is_there_is_read_at_once_and_counted() -> None:
     (load,) = hosts.host(1).context.traffic.take()
     assert load.requests == 1
     assert hosts.host(1).read_at_once(FetchPartition(P0, 1, 10_000), terms, 0, WALL_MS) is None
+
+
+def test_what_is_not_in_memory_or_damaged_is_not_read_at_once_as_if_it_were() -> None:
+    hosts = hosts_of((1,), 1, {"segment.bytes": "100"})
+    for _ in range(3):
+        hosts.produce(1, b"v" * 30)
+    terms = FetchReceived(0, -1, -1, 0, 1, 10_000, 0, ())
+    hosts.disks[1].evict()
+    assert hosts.host(1).read_at_once(FetchPartition(P0, 0, 10_000), terms, 0, WALL_MS) is None
+    assert hosts.fetched(hosts.fetch(1, 0)) is not None
+    hosts.disks[1].flip_bit(f"{hosts.log(1).segments.all[0].path}.log", 70)
+    hosts.holds_scrubs = True
+    found = hosts.host(1).read_at_once(FetchPartition(P0, 0, 10_000), terms, 0, WALL_MS)
+    assert found is not None and found[0].error == ErrorCode.corrupt_message.value
+    assert found[1] and not hosts.host(1).context.suspected
