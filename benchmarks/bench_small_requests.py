@@ -64,7 +64,9 @@ HOT_PARTITIONS = 8
 HOT_CONNECTIONS = 16
 MEASURED_S = {"produce": 2.5, "fetch": 2.5, "clients": 6.0, "hosts": 4.0}
 SETTLE_S = 0.7
-CLIENTS_SETTLE_S = 8.0  # of 2,000 clients each producer has sent eight records then: long-lived ones are what companies have
+CLIENTS_SETTLE_S = (
+    8.0  # of 2,000 clients each producer has sent eight records then: long-lived ones are what companies have
+)
 WARM_UP_S = 8.0
 SATURATED_S = 15.0  # more than actor.scaling.busy.ms and what a split takes
 ROUNDS = 3
