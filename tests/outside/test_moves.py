@@ -176,9 +176,9 @@ def test_a_fetch_waits_at_the_door_and_is_woken(
 def test_what_could_be_answered_at_once_waits_for_the_answer_of_what_was_asked_before(
     running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
 ) -> None:
-    topic, one = new_topic((0,), (0,)), client()
+    topic, one = new_topic((0,)), client()
     settle(running, one, topic)
-    waiting = one.send(fetch(topic, {1: 0}, max_wait_ms=300))
+    waiting = one.send(fetch(topic, {0: 0}, max_wait_ms=300, min_bytes=1 << 20))
     appended = one.send(produce(topic, {0: batch(b"v")}, acks=1))
     assert appended.result().responses and waiting.done
     assert len(at_doors(running)) == 1
