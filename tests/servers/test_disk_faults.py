@@ -302,4 +302,4 @@ def test_a_checkpoint_that_is_due_with_time_is_written_in_a_thread() -> None:
         admin.create_topics([NewTopic("t", 1, 1)])
         producer.send("t", b"a", partition=0).result(60)
         eventually(lambda: files.writers, "a checkpoint of the record")
-    assert files.writers[0].startswith("raylog-log")
+    assert files.writers[0].startswith("raylog-tidy")
