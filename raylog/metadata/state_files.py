@@ -8,6 +8,8 @@ process's number.
     log-end         {"version": 1, "index": 7, "term": 3, "crc": "<hex>"}
     incarnation     {"version": 1, "incarnation": 1700…, "crc": "<hex>"}
     <name>.copy     the same again
+    ../<folder>.incarnation    once more: the others go by it, and would take the process for an older one if it was lost with the
+                    folder on a machine whose clock has been set back
 
 The ``crc`` of a text is the CRC-32C of the text without it. A folder of an older raylog has no
 copies; they are written when it is opened.
@@ -58,8 +60,9 @@ class StateFiles:
         self._directory = directory
         self._end_files: list[File] = []
 
-    def _paths(self, name: str) -> tuple[str, str]:
-        return f"{self._directory}/{name}", f"{self._directory}/{name}{COPY_SUFFIX}"
+    def _paths(self, name: str) -> tuple[str, ...]:
+        inside = f"{self._directory}/{name}", f"{self._directory}/{name}{COPY_SUFFIX}"
+        return (*inside, f"{self._directory}.{name}") if name == INCARNATION_NAME else inside
 
     def _read(self, name: str, decode: Callable[[bytes, str], _Content]) -> tuple[list[_Content], dict[str, str]]:
         """What the whole copies hold, and by path what is wrong with the others. DiskError for a newer version."""

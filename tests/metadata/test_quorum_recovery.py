@@ -24,7 +24,7 @@ from raylog.metadata.quorum_messages import (
     VoterChangeRefused,
     bootstrap_snapshot,
 )
-from raylog.metadata.state_files import COPY_SUFFIX, INCARNATION_NAME
+from raylog.metadata.state_files import COPY_SUFFIX, INCARNATION_NAME, StateFiles
 from raylog.testing.quorum_network import QuorumNetwork
 from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles, TornWrite
 
@@ -119,8 +119,20 @@ def test_two_damaged_copies_are_refused_by_name(name: str) -> None:
     files = written(disk)
     put(files, name, b"{}")
     put(files, name + COPY_SUFFIX, b"")
+    files.remove(f"{FOLDER}.{name}")
     with pytest.raises(DiskError, match=name):
         MetadataLog.open(files, FOLDER, has_peers=True).claim_incarnation(5)
+
+
+def test_a_voter_whose_folder_was_deleted_takes_a_later_number_by_an_earlier_clock() -> None:
+    """Else the other controllers take it for a process older than the one before, until its clock has caught up."""
+    disk = SimulatedDisk()
+    files = written(disk)
+    assert MetadataLog.open(files, FOLDER).claim_incarnation(1_000) == 1_000
+    files.remove_directory(FOLDER)
+    written_anew = StateFiles(files, FOLDER)
+    files.make_directory(FOLDER)
+    assert written_anew.claim_incarnation(5) == 1_001
 
 
 @pytest.mark.parametrize("kept", [STATE_NAME, STATE_NAME + COPY_SUFFIX])
