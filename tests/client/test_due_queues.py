@@ -227,6 +227,7 @@ class World:
         for batch in self.encoding:
             if not batch.done:
                 self.accumulator.finish_encoding(batch)
+                self.tell("encoded")
         self.encoding.clear()
         self.sender.wake()
 
@@ -515,6 +516,13 @@ def test_what_a_partition_waits_for_makes_it_due(
 def requests_of(trace: list[tuple[Any, ...]]) -> list[list[int]]:
     """The partitions of each request, in the order in which they were sent."""
     return [[key.partition for key, _ in event[2]] for event in trace if isinstance(event[1], Endpoint)]
+
+
+def test_a_full_batch_leaves_as_soon_as_its_thread_has_encoded_it_and_no_sooner() -> None:
+    full_behind_one_in_flight = [(0, ("add", 0, 90))] * 3
+    trace = played([*full_behind_one_in_flight, (0, ANSWERED), (3, ("finish_encoding",))], DEFAULTS)
+    happened = ["sent" if isinstance(event[1], Endpoint) else event[1] for event in trace]
+    assert [what for what in happened if what != "done"] == ["sent", "encoded", "sent", "sent"]
 
 
 ONE_BATCH_AT_A_TIME = {**DEFAULTS, "max_in_flight_requests_per_connection": 1, "max_request_size": 1}
