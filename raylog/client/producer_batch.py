@@ -134,11 +134,14 @@ class ProducerBatch:
         return index
 
     def encode(self) -> None:
-        """Make the bytes of the collected records, unless there are some."""
-        if self.data is None:
-            assert self.records, "a batch of no records"
-            self.data = encode(self.records, compression=self.compression)
+        """Make the bytes of the collected records, unless there are some, or the batch is done: another thread may finish it meanwhile."""
+        records = self.records
+        if self.data is None and records is not None:
+            assert records, "a batch of no records"
+            self.data = encode(records, compression=self.compression)
             self.records = None
+            if self.done:
+                self.data = None
 
     def stamped_bytes(self) -> bytes | bytearray:
         """The bytes with the present producer stamp in the header and the CRC over it.

@@ -225,9 +225,8 @@ class World:
 
     def finish_encoding(self) -> None:
         for batch in self.encoding:
-            if not batch.done:
-                self.accumulator.finish_encoding(batch)
-                self.tell("encoded")
+            self.accumulator.finish_encoding(batch)
+            self.tell("encoded")
         self.encoding.clear()
         self.sender.wake()
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from raylog.client.producer_batch import ProducerBatch
+from raylog.errors import ClosedError
 from raylog.records.batch import BatchView
 from raylog.records.codec import decode_values, encode_values
 
@@ -41,3 +46,25 @@ def test_unstamped_bytes_go_as_they_are() -> None:
     batch = encoded()
     assert batch.stamped_bytes() is batch.data
     check(batch.stamped_bytes(), (-1, -1, -1))
+
+
+def test_a_batch_that_was_given_up_before_its_thread_encodes_it_holds_no_bytes() -> None:
+    """A producer is closed at once, or a delivery timeout passes, while ``send`` is about to encode what it has filled."""
+    batch = ProducerBatch("t", 0, created_ms=0, deadline_ms=1)
+    batch.add((1, None, b"v", ()), 1)
+    batch.fail(ClosedError("closed"))
+    batch.encode()
+    assert batch.data is None
+
+
+def test_a_batch_that_is_given_up_while_its_thread_encodes_it_holds_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = ProducerBatch("t", 0, created_ms=0, deadline_ms=1)
+    batch.add((1, None, b"v", ()), 1)
+
+    def given_up_meanwhile(*_: Any, **__: Any) -> bytes:
+        batch.fail(ClosedError("closed"))
+        return b"bytes"
+
+    monkeypatch.setattr("raylog.client.producer_batch.encode", given_up_meanwhile)
+    batch.encode()
+    assert batch.data is None
