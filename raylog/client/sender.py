@@ -383,12 +383,14 @@ class Sender:
                 queue.split(batch)
                 self._accumulator.unfinished += len(batch.children) - 1
                 lost = queue.pop_lost()
+                self._maybe_rest(queue)
             self._fail_lost(lost)
         else:
             self.retries += 1
             with self._accumulator.lock:
                 queue.retry(batch, code)
                 lost = queue.pop_lost()
+                self._maybe_rest(queue)
             self._fail_lost(lost)
             self._back_off(queue, batch, code)
             if code in _LEADER_ERRORS:

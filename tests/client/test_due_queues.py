@@ -407,8 +407,16 @@ DEFAULTS: dict[str, Any] = {
     "acks": "all",
     "is_up": True,
 }
-ANSWERED = ("answer", 0, 0, [ErrorCode.none], None, 0)
-ANSWER_FENCED = ("answer", 0, 0, [ErrorCode.invalid_producer_epoch], None, 0)
+
+
+def answered(code: ErrorCode) -> tuple[Any, ...]:
+    """The first leader says this of the first request that it holds."""
+    return ("answer", 0, 0, [code], None, 0)
+
+
+ANSWERED = answered(ErrorCode.none)
+ANSWER_FENCED = answered(ErrorCode.invalid_producer_epoch)
+SENT_AGAIN = [(0, ("break_off", 0)), (0, ("found", 0, 0, False)), (0, ("open", 0, True))]
 
 
 async def settle() -> None:
@@ -435,8 +443,10 @@ async def play(steps: list[tuple[int, tuple[Any, ...]]], options: dict[str, Any]
         model.sender._run()
         await settle()
         assert mended.trace == model.trace
-        for queue in mended.accumulator.queues.values():
+        queues = mended.accumulator.queues
+        for queue in queues.values():
             queue.check()
+        assert set(mended.accumulator.active) == {key for key, queue in queues.items() if not queue.idle}
 
     async def wait(ticks: int) -> None:
         for _ in range(ticks):
@@ -515,6 +525,31 @@ def test_what_a_partition_waits_for_makes_it_due(
 def requests_of(trace: list[tuple[Any, ...]]) -> list[list[int]]:
     """The partitions of each request, in the order in which they were sent."""
     return [[key.partition for key, _ in event[2]] for event in trace if isinstance(event[1], Endpoint)]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(0, ("add", 0, 20)), (0, answered(ErrorCode.invalid_record))],
+        [
+            (0, ("add_encoded", 0, 2)),
+            *SENT_AGAIN,
+            (0, answered(ErrorCode.message_too_large)),
+            (0, answered(ErrorCode.out_of_order_sequence_number)),
+        ],
+        [
+            (0, ("add_encoded", 0, 1)),
+            (0, ANSWERED),
+            *[(0, ("add_encoded", 0, 2))] * 2,
+            *SENT_AGAIN,
+            (0, answered(ErrorCode.invalid_record)),
+            (0, answered(ErrorCode.message_too_large)),
+        ],
+    ],
+    ids=["refused", "both halves of what may be in the log are lost", "what is split is lost behind a refused one"],
+)
+def test_a_partition_rests_when_the_last_of_its_batches_has_failed(steps: list[tuple[int, tuple[Any, ...]]]) -> None:
+    played(steps, DEFAULTS)  # which looks at what is active
 
 
 def test_a_full_batch_leaves_as_soon_as_its_thread_has_encoded_it_and_no_sooner() -> None:
