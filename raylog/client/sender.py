@@ -550,7 +550,6 @@ class Sender:
             leader = self._metadata.leader(key)
             if leader is not None and leader.endpoint == endpoint and queue.pending:
                 self._back_off(queue, queue.pending[0], ErrorCode.network_exception)
-                self._due.mark(key)
                 self._search(key, queue, leader, None)
 
     def _when_drained(self, endpoint: Endpoint, connection: Connection) -> None:
