@@ -188,6 +188,7 @@ class World:
         return self.connections.get(endpoint)
 
     async def get(self, endpoint: Endpoint) -> None:
+        self.tell("connects", endpoint)
         self.opening[endpoint] = self.loop.create_future()
         await self.opening[endpoint]
 
@@ -557,6 +558,12 @@ def test_a_full_batch_leaves_as_soon_as_its_thread_has_encoded_it_and_no_sooner(
     trace = played([*full_behind_one_in_flight, (0, ANSWERED), (3, ("finish_encoding",))], DEFAULTS)
     happened = ["sent" if isinstance(event[1], Endpoint) else event[1] for event in trace]
     assert [what for what in happened if what != "done"] == ["sent", "encoded", "sent", "sent"]
+
+
+def test_a_leader_that_cannot_be_reached_is_left_alone_while_another_one_is_searched() -> None:
+    steps = [(0, ("break_off", 0)), (0, ("add", 0, 20)), (0, ("open", 0, False)), (1, ("found", 0, 1, False))]
+    happened = [event[1] for event in played(steps, DEFAULTS)]
+    assert happened == ["connects", ENDPOINTS[1], "done"]
 
 
 ONE_BATCH_AT_A_TIME = {**DEFAULTS, "max_in_flight_requests_per_connection": 1, "max_request_size": 1}
