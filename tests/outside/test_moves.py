@@ -79,6 +79,7 @@ def settle(running: InProcessCluster, client: Client, topic: str, broker: int = 
         return len(at_doors(running, broker)) > before
 
     eventually(is_there, "the connection to move")
+    write(client, topic)  # so that the door knows what its requests begin with
 
 
 def test_a_connection_moves_after_some_requests_and_is_served_there(
@@ -93,7 +94,8 @@ def test_a_connection_moves_after_some_requests_and_is_served_there(
     assert there.server is host_of(running, topic).door.server
     served = there.requests
     last = write(one, topic, acks=-1)
-    assert write(one, topic) == last + 1 and there.requests == served + 2
+    assert [write(one, topic) for _ in range(3)] == [last + 1, last + 2, last + 3]
+    assert there.requests == served + 4
     one.close()
     eventually(lambda: elsewhere(running) == 0 and not at_doors(running), "the end to be known")
 
@@ -267,13 +269,18 @@ def one_route(running: InProcessCluster) -> int:
     return max((each.route.count for each in router(running).server.connections if each.route), default=0)
 
 
+@pytest.mark.parametrize("finds_records", [False, True])
 def test_who_fetches_while_others_leave_too_much_unread_goes_back(
-    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf, finds_records: bool
 ) -> None:
     topic, reader = new_topic((0, 1)), client()
+    if finds_records:
+        write(client(), topic, acks=-1)
     for _ in range(PATIENCE + 5):
         reader.ask(fetch(topic, {0: 0}))
     eventually(lambda: len(at_doors(running)) == 1, "the connection to move")
+    for _ in range(2):
+        assert bool(parts(reader.ask(fetch(topic, {0: 0})))[0].records) is finds_records
     server = host_of(running, topic).door.server
     limits = server.limits
     server.limits = dataclasses.replace(limits, answers_bytes_max=0)
@@ -386,7 +393,7 @@ def test_what_a_stage_refuses_at_the_door_is_not_carried_out(
     end = write(one, topic) + 1
     stage = recording(host_of(running, topic).door.server)
     stage.code = ErrorCode.topic_authorization_failed
-    (answer,) = one.ask(produce(topic, {0: batch(b"v")})).responses[0].partition_responses
+    (answer,) = one.ask(produce(topic, {0: batch(b"v")}, acks=1)).responses[0].partition_responses
     assert answer.error_code is ErrorCode.topic_authorization_failed
     stage.code = None
     assert write(one, topic) == end and len(at_doors(running)) == 1
