@@ -37,6 +37,7 @@ class Observer:
         self.checkers = simulation.checkers
         self.counts = simulation.counts
         self.states: dict[TopicIdPartition, PartitionState] = {}
+        self._topics: frozenset[uuid.UUID] = frozenset()  # that there are, as committed
         self._memories: dict[tuple[int, TopicIdPartition], ReplicaMemory] = {}
         self._committed_index = 0  # of the metadata log: ``states`` is what all entries up to it fold to
         self._registered: dict[
@@ -74,10 +75,18 @@ class Observer:
             process.host.check()
         process.check_open_files()
         for id, replica in process.host.replicas.items():
+            if self._is_unseen(id, replica):
+                continue
             if replica.log is not None and replica.role in (Role.LEADER, Role.FOLLOWER):
                 self._check_replica(process, id, replica, replica.log)
             elif replica.role is Role.OFFLINE:
                 self._check_failed(process, id, replica)
+
+    def _is_unseen(self, id: TopicIdPartition, replica: Replica) -> bool:
+        """Whether it obeys a decision that was committed together with the end of its topic: nobody has seen what kind it was."""
+        known = self.states.get(id)
+        is_newer = known is not None and replica.assignment.partition_epoch > known.partition_epoch
+        return is_newer and id.topic_id not in self._topics
 
     def _check_replica(self, process: ReplicaProcess, id: TopicIdPartition, replica: Replica, log: Log) -> None:
         key = (process.spec.incarnation, id)
@@ -152,6 +161,7 @@ class Observer:
             return
         self._committed_index = process.checked_index = index
         image = controller.image
+        self._topics = frozenset(image.topics)
         self.simulation.scaling.committed(image)
         states = self.states
         for topic_id, topic in image.topics.items():

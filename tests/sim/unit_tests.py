@@ -47,6 +47,10 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "::test_a_replica_that_may_have_been_in_its_process_before_is_followed_in_a_new_epoch",
         _LATE_FETCH,
     ),
+    "take_the_answer_to_another_isr_question": UnitTest(
+        "tests/replication/test_isr.py::test_a_stale_answer_is_ignored",
+        "it takes an answer that is overtaken by the next question, and a death before that one is answered",
+    ),
     "take_a_stale_isr_answer_for_a_refusal": UnitTest(
         "tests/replication/test_isr.py::test_after_a_stale_partition_epoch_nothing_is_asked_until_the_assignment_comes",
         "the assignment that ends the question comes right behind the answer, on the same connection",
