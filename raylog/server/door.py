@@ -43,7 +43,6 @@ LONG_STAY: Final = 4_096
 KNOWN_MAX: Final = 1_024
 """Of each kind, for one connection."""
 Usual = TypeVar("Usual", UsualProduce, UsualFetch)
-_Work = tuple[UsualProduce | UsualFetch, Callable[[Request], None]]
 _correlation = struct.Struct(">i").unpack_from
 _size = struct.Struct(">i").pack
 
@@ -137,10 +136,6 @@ def without_hints(reply: Answer) -> Answer:
     return replace(reply, partitions=tuple(replace(each, hint=None) for each in reply.partitions))
 
 
-def _header_of(usual: UsualProduce | UsualFetch, data: memoryview | bytes) -> RequestHeader:
-    return RequestHeader(usual.key, usual.version, _correlation(data, 4)[0], usual.client_id)
-
-
 def _not_by_the_table(request: Request) -> None:
     raise AssertionError(f"{request.header} has not come through the door")
 
@@ -198,85 +193,74 @@ class _DoorConnection(ServerConnection):
         self.on_lost(self._say_ended)
 
     def frame_received(self, frame: memoryview) -> None:
-        size = len(frame)
-        data: memoryview | bytes = bytes(frame) if size <= LARGE_FRAME_BYTES else frame
-        if not (self._order or self.server.stages) and (self._appended_at_once(data) or self._read_at_once(data)):
-            return
-        work = self._produced_again(data) or self._fetched_again(data) or self._first_seen(data)
-        if work is None:
+        data: memoryview | bytes = bytes(frame) if len(frame) <= LARGE_FRAME_BYTES else frame
+        if not (self._produced_again(data) or self._fetched_again(data) or self._first_seen(data)):
             self._turn_back(frame)
-            return
-        usual, handler = work
-        self._dispatch(handler, _header_of(usual, data), None, size, data, usual.header_end)
 
-    def _appended_at_once(self, data: memoryview | bytes) -> bool:
-        """Whether it was a Produce that waits for nothing, which is answered then: no request has to be kept."""
+    @property
+    def _may_answer_at_once(self) -> bool:
+        """Whether no stage has to be asked, and no earlier request is unanswered."""
+        return not (self._order or self.server.stages)
+
+    def _produced_again(self, data: memoryview | bytes) -> bool:
+        """Whether it is a Produce that begins as an earlier one did, for what this process leads: then it is served."""
         usual = self._produces.like(data)
         if usual is None or (records := usual.records_of(data)) is None:
             return False
-        result = self._door.host.append_at_once(usual, records)
-        if result is None:
+        host = self._door.host
+        if self._may_answer_at_once and (result := host.append_at_once(usual, records)) is not None:
+            answer = usual.answer(_correlation(data, 4)[0], result)
+            if answer is not None:
+                self._answered(answer)
+            else:
+                self._serve(data, usual, partial(host.answer_produce, usual=usual, result=result))
+            return True
+        if not host.leads(usual.id):
             return False
-        answer = usual.answer(_correlation(data, 4)[0], result)
-        self._answer_at_once(
-            data, usual, answer, lambda request: self._door.host.answer_produce(request, usual, result)
-        )
+        self._serve(data, usual, partial(host.produce_usual, usual=usual, records=records))
         return True
 
-    def _read_at_once(self, data: memoryview | bytes) -> bool:
-        """The same of a Fetch."""
+    def _fetched_again(self, data: memoryview | bytes) -> bool:
+        """The same of a Fetch, while there is room for its answer."""
         usual = self._fetches.like(data)
         if usual is None or (offset := usual.offset_of(data)) is None or not self._door.has_room(usual.bytes_max):
             return False
-        result = self._door.host.read_at_once(usual, offset)
-        if result is None:
+        host = self._door.host
+        if self._may_answer_at_once and (result := host.read_at_once(usual, offset)) is not None:
+            answer = usual.answer(_correlation(data, 4)[0], result)
+            if answer is not None:
+                self._answered(answer)
+            else:
+                self._serve(data, usual, partial(host.answer_fetch, usual=usual, result=result))
+            return True
+        if not host.leads(usual.id):
             return False
-        answer = usual.answer(_correlation(data, 4)[0], result)
-        self._answer_at_once(data, usual, answer, lambda request: self._door.host.answer_fetch(request, usual, result))
+        self._serve(data, usual, partial(host.fetch_usual, usual=usual, offset=offset))
         return True
 
-    def _answer_at_once(
-        self,
-        data: memoryview | bytes,
-        usual: UsualProduce | UsualFetch,
-        answer: list[Buffer] | None,
-        handler: Callable[[Request], None],
-    ) -> None:
-        """Send what stands in ``answer``; an unusual one is the ``handler``'s."""
-        if answer is not None:
-            self.requests += 1
-            self.write_frame(answer)
-        else:
-            self._dispatch(handler, _header_of(usual, data), None, len(data), data, usual.header_end)
-
-    def _produced_again(self, data: memoryview | bytes) -> _Work | None:
-        usual = self._produces.like(data)
-        if usual is None or (records := usual.records_of(data)) is None:
-            return None
-        if not self._door.host.leads(usual.id):
-            return None
-        return usual, partial(self._door.host.produce_usual, usual=usual, records=records)
-
-    def _fetched_again(self, data: memoryview | bytes) -> _Work | None:
-        usual = self._fetches.like(data)
-        if usual is None or (offset := usual.offset_of(data)) is None:
-            return None
-        if not self._door.host.leads(usual.id) or not self._door.has_room(usual.bytes_max):
-            return None
-        return usual, partial(self._door.host.fetch_usual, usual=usual, offset=offset)
-
-    def _first_seen(self, data: memoryview | bytes) -> _Work | None:
+    def _first_seen(self, data: memoryview | bytes) -> bool:
         header, position = decode_request_header(data)
         spoken = self.server.versions.get(header.api_key)
         if spoken is None or header.version not in spoken:
-            return None
+            return False
         if header.api_key == PRODUCE.key:
             self._produces.add(usual_produce(data, header, position, self._door.host.led))
             return self._produced_again(data)
         if header.api_key == FETCH.key:
             self._fetches.add(usual_fetch(data, header, position, self._door.host.led))
             return self._fetched_again(data)
-        return None
+        return False
+
+    def _answered(self, answer: list[Buffer]) -> None:
+        """Without a request that is kept until then."""
+        self.requests += 1
+        self.write_frame(answer)
+
+    def _serve(
+        self, data: memoryview | bytes, usual: UsualProduce | UsualFetch, handler: Callable[[Request], None]
+    ) -> None:
+        header = RequestHeader(usual.key, usual.version, _correlation(data, 4)[0], usual.client_id)
+        self._dispatch(handler, header, None, len(data), data, usual.header_end)
 
     def _turn_back(self, frame: memoryview) -> None:
         came_back = 0 if self.requests >= LONG_STAY else self._moved.came_back + 1

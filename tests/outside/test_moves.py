@@ -79,7 +79,6 @@ def settle(running: InProcessCluster, client: Client, topic: str, broker: int = 
         return len(at_doors(running, broker)) > before
 
     eventually(is_there, "the connection to move")
-    write(client, topic)  # so that the door knows what its requests begin with
 
 
 def test_a_connection_moves_after_some_requests_and_is_served_there(
