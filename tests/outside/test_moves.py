@@ -79,6 +79,7 @@ def settle(running: InProcessCluster, client: Client, topic: str, broker: int = 
         return len(at_doors(running, broker)) > before
 
     eventually(is_there, "the connection to move")
+    write(client, topic)  # what comes now begins like one that the door has seen
 
 
 def test_a_connection_moves_after_some_requests_and_is_served_there(
@@ -217,6 +218,23 @@ def test_it_comes_back_when_its_host_leads_no_more(
 
     eventually(is_refused, "the Broker to say who leads")
     eventually(lambda: not at_doors(running), "the connection to be back")
+
+
+def test_a_reader_comes_back_when_its_host_leads_no_more_though_a_follower_could_serve_it(
+    running: InProcessCluster, calm: None, client: Open, new_topic: NewTopicOf
+) -> None:
+    topic, one = new_topic((0, 1)), client()
+    settle(running, one, topic)
+    for _ in range(2):
+        one.ask(fetch(topic, {0: 1_000}))
+    assert at_doors(running)
+    with AdminClient(running.address) as admin:
+        admin.reassign({TopicPartition(topic, 0): (1, 0)})
+        admin.elect_leaders()
+    host = host_of(running, topic)
+    eventually(lambda: host.led(topic, 0) is None, "the new leader to be known")
+    one.ask(fetch(topic, {0: 0}))
+    assert not at_doors(running)
 
 
 def test_connections_elsewhere_count_and_may_always_come_back(
