@@ -46,6 +46,7 @@ class HostConfig:
     log_cleaner_backoff_ms: int = 15_000  # where it is not set for the cluster
     fetch_max_bytes: int = 57_671_680
     replica_fetch_backoff_first_ms: int = 5
+    high_watermark_news_ms: int = 5  # how long a follower's fetch waits for records that the news can go with
     alter_partition_backoff_ms: int = 100  # after the controller refused an ISR
     log_scrub_interval_ms: int = 604_800_000  # where it is not set for the cluster
     cold_read_wait_ms: int = (
@@ -76,6 +77,7 @@ class HostContext:
         "high_watermarks_moved",
         "identity",
         "incarnation",
+        "outdated",
         "released",
         "request_ids",
         "suspected",
@@ -92,6 +94,7 @@ class HostContext:
         self.wheel: TimingWheel[Expire] = TimingWheel()
         self.effects: list[Effect] = []
         self.woken: dict[ParkedFetch, None] = {}
+        self.outdated: dict[ParkedFetch, None] = {}  # of followers that were sent an older high watermark
         self.failed: list[Replica] = []
         self.changed: dict[TopicIdPartition, None] = {}  # their assignment, role or health
         self.high_watermarks_moved = False

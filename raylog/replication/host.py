@@ -9,16 +9,8 @@
 Requests name any number of partitions. What can be answered at once is; the rest is parked (``parked.py``). All parked
 fetches that an event wakes are read once, when the event has been dealt with.
 
-A fetch reads the partitions in the order asked, sharing ``max_bytes``; the first batch found is returned whole even if
-it is larger. A follower's answer leaves out partitions that have no news for it, a consumer's names them all.
-
 A Produce whose records take long to check is held until a thread has checked them (``produce_requests.py``). Requests for a partition
-that this process may lead any moment wait for that (``awaited.py``).
-
-Reading never waits for the disk: records that are not in memory count as not there yet while they are loaded
-(``loads.py``). A follower takes it for the end of the log when an answer without any records leaves a partition out; so
-such an answer names a partition whose records are being loaded with REQUEST_TIMED_OUT, and one whose records the throttle holds back
-with THROTTLING_QUOTA_EXCEEDED, and the follower asks again.
+that this process may lead any moment wait for that (``awaited.py``). Reading never waits for the disk (``fetch_requests.py``).
 
 Fencing: every frame of a controller carries its epoch; one lower than the highest seen here comes from a deposed
 controller and is refused (TV-25). The shell asks ``admit_controller`` for the frames that it handles itself (Welcome,
@@ -29,7 +21,6 @@ Invariants: ``check`` asks every part for its own; tests and the simulator call 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -42,7 +33,7 @@ from raylog.replication.awaited import Awaited, Deferrable, Deferred, LateAppend
 from raylog.replication.checkpoint_rounds import CheckpointRounds, arm_housekeeping
 from raylog.replication.cleaning_rounds import CleaningRounds
 from raylog.replication.context import HostConfig, HostContext
-from raylog.replication.copying_out import CopyingOut, is_throttled
+from raylog.replication.copying_out import CopyingOut
 from raylog.replication.events import (
     AlterPartitionAnswered,
     Assigned,
@@ -65,7 +56,6 @@ from raylog.replication.events import (
     FetchPartition,
     FetchPartitionResult,
     FetchReceived,
-    FetchReply,
     FlushCompleted,
     FolderRemoved,
     LeaderHint,
@@ -90,18 +80,15 @@ from raylog.replication.events import (
     Ticked,
     Token,
 )
+from raylog.replication.fetch_requests import FetchRequests
 from raylog.replication.fetch_streams import FetchStreams
 from raylog.replication.folders import Folders
-from raylog.replication.leader import FollowerProgress
 from raylog.replication.loads import Lacking, Loads, is_patient
 from raylog.replication.parked import Parked, ParkedFetch, ParkedListOffsets, ParkedProduce
 from raylog.replication.produce_requests import ProduceRequests
-from raylog.replication.replica import UNKNOWN_LEADER_EPOCH, Replica
+from raylog.replication.replica import Replica
 from raylog.replication.scrubbing import ScrubRounds
 from raylog.types import TopicIdPartition
-
-THROTTLED = ErrorCode.throttling_quota_exceeded.value
-REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
 
 __all__ = ["HostConfig", "ReplicaHost"]
 
@@ -120,8 +107,9 @@ class ReplicaHost:
         self._produces = ProduceRequests(self.context, self.replicas, self._parked, self._awaited)
         self._loads = Loads(self.context)
         self._streams = FetchStreams(self.context)
-        self._checkpoints = CheckpointRounds(self.context, self.replicas)
         self._copying_out = CopyingOut(self.context)
+        self._fetches = FetchRequests(self.context, self.replicas, self._parked, self._loads, self._copying_out)
+        self._checkpoints = CheckpointRounds(self.context, self.replicas)
         self._cleanings = CleaningRounds(self.context, self.replicas)
         self._scrubs = ScrubRounds(self.context, self.replicas)
 
@@ -140,7 +128,7 @@ class ReplicaHost:
                 self.context.effects.append(Reply(token, ProduceReply((result,))))
             case FetchReceived():
                 if event.replica_id >= 0 or not self._defer_unknown(event, now_ms):
-                    self._fetch(event, now_ms)
+                    self._fetches.received(event, now_ms)
             case FetchAnswered():
                 self._streams.answered(event, now_ms, wall_ms)
             case FlushCompleted():
@@ -213,26 +201,14 @@ class ReplicaHost:
     def read_at_once(
         self, part: FetchPartition, terms: FetchReceived, now_ms: int, wall_ms: int
     ) -> tuple[FetchPartitionResult, list[Effect]] | None:
-        """What ``handle`` does with a consumer's fetch from one partition that has enough for it in memory; without a token.
+        """The same of a consumer's fetch from one partition that has enough for it in memory.
 
-        ``terms``: the fetch, whose token and partitions don't count. None, and nothing is done, where anything is otherwise.
+        ``terms``: the fetch, whose token and partitions don't count.
         """
-        replica = self.replicas.get(part.id)
-        if replica is None or replica.leader is None or part.fetch_offset >= replica.open_log().high_watermark:
-            return None
-        if replica.validate_fetch(part, follower=False) is not None:
-            return None
         effects = self._begin(now_ms)
-        limit = min(part.max_bytes, terms.max_bytes, self.context.config.fetch_max_bytes)
-        try:
-            result = replica.read(part, limit, terms, at_least_one=True, in_memory=True)
-        except NotInMemory:
+        result = self._fetches.at_once(part, terms)
+        if result is None:
             return None
-        size = len(result.records)
-        if size < terms.min_bytes and not result.error:
-            return None
-        if size:
-            self.context.traffic.read(part.id, size)
         self._follow_up(now_ms, wall_ms)
         return result, effects
 
@@ -252,8 +228,10 @@ class ReplicaHost:
             changed = list(context.changed)
             context.changed.clear()
             self._awaited.changed(changed, now_ms, wall_ms)
+        if context.outdated:
+            self._fetches.tell_soon(now_ms)
         if context.woken:
-            self._answer_woken(now_ms)
+            self._fetches.answer_woken(now_ms)
         while context.suspected:
             self._scrubs.suspected(*context.suspected.pop())
         if context.failed:
@@ -331,7 +309,7 @@ class ReplicaHost:
         left_ms = max(0, waiter.due_ms - now_ms)
         match waiter.request:
             case FetchReceived():
-                self._fetch(replace(waiter.request, max_wait_ms=left_ms), now_ms)
+                self._fetches.received(replace(waiter.request, max_wait_ms=left_ms), now_ms)
             case DeleteRecordsReceived():
                 self._answer(replace(waiter.request, timeout_ms=left_ms), now_ms)
             case _:
@@ -358,171 +336,6 @@ class ReplicaHost:
         elif isinstance(cancelled, ParkedProduce):
             for late in cancelled.late:
                 self._awaited.forget(late)
-
-    # -------------------------------------------------------------- fetch
-
-    def _fetch(self, event: FetchReceived, now_ms: int) -> None:
-        if event.replica_id >= 0:
-            self._count_follower(event, now_ms)
-        results, enough, lacking = self._read(event, now_ms)
-        places = self._loads.order(lacking)
-        if enough or (event.max_wait_ms <= 0 and (not places or event.replica_id >= 0)):
-            self._reply_fetch(event, results)
-            return
-        watched = [replica for part in event.partitions if (replica := self.replicas.get(part.id)) is not None]
-        fetch = ParkedFetch(event, watched, self._fetch_expired)
-        self._parked.park_fetch(fetch, follower=event.replica_id >= 0, now_ms=now_ms)
-        if places:
-            self._loads.wait(fetch, places)
-            self._parked.put_off(fetch, now_ms)
-
-    def _count_follower(self, event: FetchReceived, now_ms: int) -> None:
-        """Note how far the follower is before anything is read, so that the answer has the newest high watermark."""
-        for part in event.partitions:
-            replica = self.replicas.get(part.id)
-            if replica is not None and replica.leader is not None:
-                progress = replica.follower_progress(event)
-                if progress is not None:
-                    progress.newest_fetch = event.token
-                    if event.wants_all:
-                        progress.forget_sent()
-                if progress is not None and replica.validate_fetch(part, follower=True) is None:
-                    replica.leader.count_fetch(progress, part, now_ms)
-
-    def _read(
-        self,
-        event: FetchReceived,
-        now_ms: int,
-        *,
-        in_memory: bool = True,
-        unled: Collection[TopicIdPartition] = (),
-    ) -> tuple[list[FetchPartitionResult], bool, Lacking]:
-        """The answer as of now, whether it is worth sending before the time is up, and what had to be loaded to say more.
-
-        ``unled`` are partitions that a consumer asked for as their leader's, before there was one.
-        """
-        follower = event.replica_id >= 0
-        budget = min(event.max_bytes, self.context.config.fetch_max_bytes) if not follower else event.max_bytes
-        results: list[FetchPartitionResult] = []
-        size = 0
-        news = False
-        lacking: Lacking = []
-        held_back: list[TopicIdPartition] = []
-        allowance = self.context.copying_out.allowance
-        for part in event.partitions:
-            replica = self.replicas.get(part.id)
-            if replica is None:
-                error, hint = self.context.absence(part.id)
-                results.append(FetchPartitionResult(part.id, error, hint=hint))
-                news = True
-                continue
-            if replica.log is None and not follower and replica.may_lead_soon:
-                results.append(FetchPartitionResult(part.id, 0))  # it counts as empty
-                continue
-            refused = replica.validate_fetch(part, follower=follower)
-            if refused is None and part.id in unled and replica.leader is None and not replica.may_lead_soon:
-                refused = replica.refused_fetch(replica.refusal())  # another one leads
-            if refused is not None:
-                results.append(refused)
-                news = True
-                continue
-            progress: FollowerProgress | None = None
-            if follower and replica.leader is not None:
-                if event.replica_id not in replica.leader.followers:
-                    results.append(replica.refused_fetch(UNKNOWN_LEADER_EPOCH))
-                    news = True
-                    continue
-                progress = replica.follower_progress(event)
-            limit = min(part.max_bytes, budget - size)
-            throttled = follower and is_throttled(replica, event.replica_id)
-            if throttled:
-                limit = min(limit, allowance)
-                if allowance <= 0 and replica.has_records_behind(part.fetch_offset):
-                    held_back.append(part.id)
-                    self._copying_out.hold_back(replica, now_ms)
-                    continue
-            first = size == 0
-            try:
-                result = replica.read(part, limit, event, at_least_one=first, in_memory=in_memory)
-            except NotInMemory as missing:
-                lacking.append((part.id, missing))
-                result = replica.read(part, 0, event, at_least_one=False, in_memory=True)
-            got = len(result.records)
-            size += got
-            if throttled:
-                allowance -= got
-            if follower:
-                if progress is not None and (
-                    result.high_watermark > progress.sent_high_watermark
-                    or result.log_start_offset > progress.sent_log_start_offset
-                ):
-                    news = True
-                elif not got and not result.error:
-                    continue  # nothing that it does not know
-            if result.error:
-                news = True
-            results.append(result)
-        if follower and not size and (lacking or held_back):
-            errors = dict.fromkeys(held_back, THROTTLED) | {id: REQUEST_TIMED_OUT for id, _ in lacking}
-            results = self._naming(event, results, errors)
-        if lacking and not size:
-            return results, news, lacking
-        return results, news or size >= event.min_bytes, lacking
-
-    def _naming(
-        self, event: FetchReceived, results: list[FetchPartitionResult], errors: Mapping[TopicIdPartition, int]
-    ) -> list[FetchPartitionResult]:
-        """The results of a follower's fetch in the order asked, with an error for each partition whose records have to wait."""
-        by_id = {result.id: result for result in results}
-        by_id |= {id: self.replicas[id].refused_fetch(error) for id, error in errors.items()}
-        return [by_id[part.id] for part in event.partitions if part.id in by_id]
-
-    def _reply_fetch(self, event: FetchReceived, results: list[FetchPartitionResult]) -> None:
-        for result in results:
-            if len(result.records):
-                self.context.traffic.read(result.id, len(result.records))
-        if event.replica_id >= 0:
-            for result in results:
-                replica = self.replicas.get(result.id)
-                if replica is None or replica.leader is None or result.error:
-                    continue
-                if is_throttled(replica, event.replica_id):
-                    self.context.copying_out.spend(len(result.records))
-                progress = replica.follower_progress(event)
-                is_newest = progress is not None and progress.newest_fetch == event.token
-                if progress is not None and is_newest and result.diverging_epoch is None:
-                    progress.sent_high_watermark = result.high_watermark
-                    progress.sent_log_start_offset = result.log_start_offset
-        self.context.effects.append(Reply(event.token, FetchReply(tuple(results))))
-
-    def _answer_woken(self, now_ms: int) -> None:
-        """Read the woken fetches again; those with enough are answered."""
-        woken = self.context.woken
-        while woken:  # a failing disk wakes more
-            fetches = list(woken)
-            woken.clear()
-            for fetch in fetches:
-                if self._parked.by_token.get(fetch.token) is fetch:
-                    results, enough, lacking = self._read(
-                        fetch.request, now_ms, in_memory=is_patient(fetch), unled=fetch.unled
-                    )
-                    places = self._loads.order(lacking)
-                    if enough or (not places and now_ms >= fetch.due_ms):
-                        self._unpark_fetch(fetch)
-                        self._reply_fetch(fetch.request, results)
-                    else:
-                        self._loads.wait(fetch, places)
-                        self._parked.put_off(fetch, now_ms)
-
-    def _fetch_expired(self, fetch: ParkedFetch, now_ms: int) -> None:
-        self._unpark_fetch(fetch)
-        results, _, lacking = self._read(fetch.request, now_ms, in_memory=is_patient(fetch), unled=fetch.unled)
-        self._loads.order(lacking)  # whoever asks next finds it
-        self._reply_fetch(fetch.request, results)
-
-    def _unpark_fetch(self, fetch: ParkedFetch) -> None:
-        self._loads.forget(fetch)
-        self._parked.unpark_fetch(fetch)
 
     # -------------------------------------------------------------- other requests
 
@@ -712,6 +525,7 @@ class ReplicaHost:
             known = replica.follower.leader if replica.follower is not None else None
             assert (id in self._streams.node_of) == (known is not None), f"{id}: follows {known}"
         assert not self.context.woken, "an event ended with woken fetches that nobody read"
+        assert not self.context.outdated, "an event ended with followers whom nobody will tell"
         self._streams.check()
         self._parked.check()
         self._produces.check()

@@ -8,7 +8,8 @@ called by the replica at the moment it happens, so nothing is ever polled::
     produce, not appended yet  the partition serves (``awaited``)
     produce, acks=all          the high watermark reaches the end of its records, or the ISR falls below the minimum
     produce, acks=1            a flush that flush.messages demanded covers its records
-    fetch of a follower        records are appended, the high watermark or the log start passes what it was last sent
+    fetch of a follower        records are appended, or the log start passes what it was last sent; the high watermark does, and
+                               ``high_watermark_news_ms`` are over
     fetch of a consumer        the high watermark rises
     deletion of records        every live replica has moved its log start
     fetch of cold records      they are loaded (loads.py)
@@ -240,10 +241,11 @@ class DeletionWait:
 class Watchers:
     """Who waits at one replica. The queues of produces are sorted by the offset that they wait for."""
 
-    __slots__ = ("by_completion", "by_high_watermark", "consumers", "deletions", "followers", "woken")
+    __slots__ = ("by_completion", "by_high_watermark", "consumers", "deletions", "followers", "outdated", "woken")
 
-    def __init__(self, woken: dict[ParkedFetch, None]) -> None:
+    def __init__(self, woken: dict[ParkedFetch, None], outdated: dict[ParkedFetch, None]) -> None:
         self.woken = woken
+        self.outdated = outdated
         self.by_high_watermark: deque[ProduceWait] = deque()
         self.by_completion: deque[ProduceWait] = deque()
         self.followers: dict[ParkedFetch, None] = {}
@@ -264,7 +266,7 @@ class Watchers:
         if self.by_high_watermark:
             _settle_up_to(self.by_high_watermark, high_watermark)
         if self.followers:
-            self.woken.update(self.followers)
+            self.outdated.update(self.followers)
         if self.consumers:
             self.woken.update(self.consumers)
 
@@ -376,6 +378,14 @@ class Parked:
             fetch.deadline.cancel()
             fetch.deadline_ms = deadline_ms
             fetch.deadline = self.context.wheel.add(deadline_ms, fetch.expired)
+
+    def hasten(self, fetch: ParkedFetch, due_ms: int) -> None:
+        """Answer it at ``due_ms`` at the latest."""
+        assert fetch.deadline is not None, f"fetch {fetch.token} is answered already"
+        if due_ms < fetch.due_ms:
+            fetch.deadline.cancel()
+            fetch.due_ms = fetch.deadline_ms = due_ms
+            fetch.deadline = self.context.wheel.add(due_ms, fetch.expired)
 
     def park_list_offsets(self, search: ParkedListOffsets) -> None:
         self.by_token[search.token] = search

@@ -399,6 +399,10 @@ class Hosts:
                 return
         raise AssertionError("the hosts never come to rest")
 
+    def inform(self) -> None:
+        """Let followers hear how far the high watermark is, if no records come that say it sooner."""
+        self.advance(self.config.high_watermark_news_ms)
+
     def advance(self, ms: int) -> None:
         """Let time pass, with every timer and message in its turn."""
         end_ms = self.now_ms + ms

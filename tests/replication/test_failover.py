@@ -72,6 +72,7 @@ def test_the_high_watermark_does_not_fall_when_leadership_moves() -> None:
     hosts.assign(1, (1, 2, 3))
     hosts.produce(1, b"a")
     hosts.produce(1, b"b")
+    hosts.inform()
     before = {broker: hosts.log(broker).high_watermark for broker in (2, 3)}
     assert before == {2: 2, 3: 2}
     hosts.cut = {3}
@@ -79,6 +80,7 @@ def test_the_high_watermark_does_not_fall_when_leadership_moves() -> None:
     assert hosts.log(2).high_watermark == 2
     hosts.cut = set()
     hosts.produce(2, b"c")
+    hosts.inform()
     assert {broker: hosts.log(broker).high_watermark for broker in (1, 2, 3)} == {1: 3, 2: 3, 3: 3}
 
 

@@ -256,7 +256,7 @@ def test_a_high_watermark_that_was_lost_with_an_answer_is_told_again() -> None:
     hosts = Hosts((1, 2))
     hosts.assign(1, (1, 2))
     hosts.produce(1, b"x")
-    hosts.run()
+    hosts.inform()
     assert hosts.log(2).high_watermark == 1
     asked = FetchReceived(
         999, 2, hosts.assigned(2).incarnation, 500, 1, 1 << 20, 0, (FetchPartition(P0, 1, 1 << 20, 0),)
@@ -308,6 +308,7 @@ def test_a_fetch_that_its_follower_has_given_up_takes_no_news_from_the_next_one(
     newest = hosts.fetch(1, 1, replica=two, max_wait_ms=500)
     assert hosts.fetched(given_up) is None and hosts.fetched(newest) is None
     hosts.fetch(1, 1, replica=three)
+    hosts.inform()
     told = hosts.fetched(newest)
     assert told is not None and told.high_watermark == 1
 

@@ -29,7 +29,9 @@ def test_tv_18_first_message_fetched_after_the_write() -> None:
     assert first is not None and len(first.records) and first.high_watermark == 0
     assert (leader.high_watermark, known.followers[2].log_end_offset) == (0, 0)
     assert hosts.produced(produced) is None
-    second = hosts.fetched(hosts.fetch(1, 1, replica=follower, epoch=0, last_epoch=0, max_wait_ms=500))
+    asked = hosts.fetch(1, 1, replica=follower, epoch=0, last_epoch=0, max_wait_ms=500)
+    hosts.inform()
+    second = hosts.fetched(asked)
     assert second is not None and not len(second.records) and second.high_watermark == 1
     assert (leader.high_watermark, known.followers[2].log_end_offset) == (1, 1)
     assert hosts.produced(produced) is not None
@@ -40,6 +42,7 @@ def test_tv_18_first_message_between_two_hosts() -> None:
     hosts = Hosts((1, 2))
     hosts.assign(1, (1, 2))
     hosts.produce(1, b"m0")
+    hosts.inform()
     assert (hosts.log(1).high_watermark, hosts.log(2).high_watermark, hosts.log(2).log_end_offset) == (1, 1, 1)
 
 
@@ -68,23 +71,62 @@ def test_tv_20_three_brokers_and_the_ack_comes_last() -> None:
     hosts.cut = set()
     hosts.run()
     assert [hosts.log(broker).log_end_offset for broker in (1, 2, 3)] == [1, 1, 1]
+    hosts.inform()
     assert [hosts.log(broker).high_watermark for broker in (1, 2, 3)] == [1, 1, 1]
     result = hosts.produced(produced)
     assert result is not None and result.error == 0
 
 
-def test_a_parked_follower_fetch_returns_when_the_high_watermark_passes_what_it_was_sent() -> None:
+def two_followers_with_all_records() -> tuple[Hosts, list[int]]:
+    """Broker 1 leads; the fetches of 2 and 3 that say so are parked. The second of them has moved the high watermark."""
     hosts = Hosts((1, 2, 3))
-    hosts.assign(1, (1, 2), to=(1,))
-    second, third = ((broker, hosts.processes[broker].incarnation) for broker in (2, 3))
+    hosts.assign(1, (1, 2, 3), to=(1,))
+    followers = [(broker, hosts.processes[broker].incarnation) for broker in (2, 3)]
     hosts.produce(1, b"m0")
-    for follower in (second, third):
+    for follower in followers:
         hosts.fetch(1, 0, replica=follower, epoch=0)
-    parked = hosts.fetch(1, 1, replica=third, epoch=0, last_epoch=0, max_wait_ms=500)
-    assert hosts.replies.get(parked) is None
-    hosts.fetch(1, 1, replica=second, epoch=0, last_epoch=0, max_wait_ms=500)
-    answer = hosts.fetched(parked)
-    assert answer is not None and answer.high_watermark == 1 and not len(answer.records)
+    parked = [hosts.fetch(1, 1, replica=each, epoch=0, last_epoch=0, max_wait_ms=500) for each in followers]
+    assert hosts.log(1).high_watermark == 1
+    return hosts, parked
+
+
+def test_followers_hear_soon_of_a_high_watermark_that_no_records_follow() -> None:
+    hosts, parked = two_followers_with_all_records()
+    hosts.advance(hosts.config.high_watermark_news_ms - 1)
+    assert not [token for token in parked if token in hosts.replies]
+    hosts.advance(1)
+    for token in parked:
+        answer = hosts.fetched(token)
+        assert answer is not None and answer.high_watermark == 1 and not len(answer.records)
+    asked = hosts.fetch(1, 1, replica=(2, hosts.processes[2].incarnation), epoch=0, last_epoch=0, max_wait_ms=500)
+    hosts.advance(hosts.config.high_watermark_news_ms)
+    assert asked not in hosts.replies, "it has heard of it"
+
+
+def test_the_next_records_say_how_far_the_high_watermark_is() -> None:
+    hosts, parked = two_followers_with_all_records()
+    hosts.produce(1, b"m1")
+    for token in parked:
+        answer = hosts.fetched(token)
+        assert answer is not None and answer.high_watermark == 1 and len(answer.records)
+
+
+def test_a_follower_that_is_woken_in_vain_hears_of_the_high_watermark_in_time() -> None:
+    hosts, _ = two_followers_with_all_records()
+    two = (2, hosts.processes[2].incarnation)
+    asked = hosts.fetch(1, 1, replica=two, epoch=0, last_epoch=0, max_wait_ms=500, min_bytes=10_000)
+    hosts.produce(1, b"m1")
+    assert asked not in hosts.replies
+    hosts.inform()
+    answer = hosts.fetched(asked)
+    assert answer is not None and answer.high_watermark == 1 and len(answer.records)
+
+
+def test_news_of_the_high_watermark_do_not_put_off_a_fetch_whose_time_ends_before() -> None:
+    hosts, _ = two_followers_with_all_records()
+    asked = hosts.fetch(1, 1, replica=(2, hosts.processes[2].incarnation), epoch=0, last_epoch=0, max_wait_ms=2)
+    hosts.advance(2)
+    assert asked in hosts.replies
 
 
 def test_a_follower_that_knows_everything_stays_parked_until_its_time_is_up() -> None:

@@ -106,6 +106,7 @@ def test_a_consumer_may_read_from_a_follower_up_to_what_it_knows() -> None:
     hosts = Hosts((1, 2))
     hosts.assign(1, (1, 2))
     hosts.produce(1, b"m0")
+    hosts.inform()
     assert hosts.read(2) == [b"m0"]
     hosts.produce(1, b"m1", run=False)
     assert hosts.step()  # m1 arrives, its high watermark not yet
@@ -126,6 +127,7 @@ def test_a_follower_out_of_sync_sends_consumers_to_the_leader() -> None:
     refused = hosts.fetched(hosts.fetch(2, 0, epoch=0))
     assert refused is not None and refused.error == ErrorCode.not_leader_or_follower
     assert refused.hint is not None and not refused.records
+    hosts.inform()
     assert hosts.read(2) == [b"m0"], "who names no epoch wants that replica, as it is"
     hosts.assign(1, (1, 2))
     found = hosts.fetched(hosts.fetch(2, 0, epoch=0))

@@ -57,6 +57,7 @@ def test_tv_22_divergence_is_cut_and_the_logs_are_identical() -> None:
     hosts = Hosts((1, 2))
     hosts.assign(1, (1, 2))
     hosts.produce(1, b"m0")
+    hosts.inform()
     hosts.cut = {2}
     hosts.assign(1, (1,), to=(1,))
     hosts.produce(1, b"m1")
