@@ -17,14 +17,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from raylog.actors.apis import fetch
-from raylog.errors import RaylogError
+from raylog.errors import ProtocolError, RaylogError
 from raylog.metadata.session import Assignment
 from raylog.replication.events import FetchAnswered, FetchFailed, SendFetch
+from raylog.server import follower_fetches
 from raylog.types import Endpoint, broker_of
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
@@ -143,15 +142,20 @@ class _LeaderLink:
             self._call(connection, effect)
 
     def _call(self, connection: Connection, effect: SendFetch) -> None:
-        def answered(reply: Any, error: Exception | None) -> None:
-            if error is None and int(getattr(reply, "error_code", 0)) == ErrorCode.none:
-                results = fetch.follower_results(reply)
+        def answered(frame: Any, error: Exception | None) -> None:
+            results = None
+            if error is None:
+                try:
+                    results = follower_fetches.results(frame)
+                except ProtocolError as mistake:
+                    connection.refused(mistake)
+            if results is not None:
                 self._caller.on_event(FetchAnswered(*self._key, effect.fetch_id, results))
             else:
                 self._caller.on_event(FetchFailed(*self._key, effect.fetch_id))
 
         timeout_ms = effect.max_wait_ms + ANSWER_GRACE_MS
-        connection.call(fetch.follower_request(effect), answered, timeout_ms=timeout_ms)
+        connection.call_written(partial(follower_fetches.request, effect), answered, timeout_ms=timeout_ms)
 
     def close(self) -> None:
         if self._opening is not None:

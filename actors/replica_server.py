@@ -77,6 +77,7 @@ from raylog.replication.events import (
     Effect,
     Event,
     FetchPartitionResult,
+    FetchReceived,
     FetchReply,
     Flush,
     Load,
@@ -99,6 +100,7 @@ from raylog.replication.events import (
 )
 from raylog.replication.host import ReplicaHost
 from raylog.replication.replica import Replica
+from raylog.server import follower_fetches
 from raylog.server.door import Door, without_hints
 from raylog.server.usual_requests import UsualFetch, UsualProduce
 from raylog.types import Endpoint, TopicIdPartition, broker_of
@@ -203,6 +205,7 @@ class ReplicaServer:
             secret=secret,
             host=spec.host,
             borrows_records=True,
+            undecoded=(table.FETCH.key,),
             stages=stages,
             versions=apis.versions,
         )
@@ -407,10 +410,28 @@ class ReplicaServer:
             request.done()
 
     def _fetch(self, request: Request) -> None:
+        if request.version == fetch.FOLLOWER_VERSION and request.frame is not None:
+            follower = follower_fetches.event(request.frame, request.position, self._next_token + 1)
+            if follower is not None:
+                self._fetch_for_follower(request, follower)
+                return
         body = request.body
         token = self._park(request, lambda reply: fetch.entity(body, reply, request.version))
         self._handle(fetch.event(body, token, self._names, request.version))
         self._parked(request, token)
+
+    def _fetch_for_follower(self, request: Request, event: FetchReceived) -> None:
+        def answer(reply: FetchReply) -> None:
+            frame = follower_fetches.answer(request.correlation_id, reply)
+            if frame is not None:
+                request.send(frame)
+            else:
+                request.reply(fetch.entity(request.body, reply, request.version))
+
+        self._next_token = event.token
+        self._waiting[event.token] = (_Inside(answer), _as_it_is)
+        self._handle(event)
+        self._parked(request, event.token)
 
     # ------------------------------------------------------------------ requests of clients at the door
 

@@ -7,7 +7,6 @@ whole list each time"; a follower of ours says by session epoch 0 that it may ha
 
 from __future__ import annotations
 
-import datetime
 from collections import deque
 from typing import Any
 
@@ -19,11 +18,10 @@ from raylog.actors.apis.entities import (
     fields_of,
     milliseconds,
     module_of,
-    request_class,
     response_class,
 )
 from raylog.kafka.table import FETCH
-from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReceived, FetchReply, SendFetch
+from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReceived, FetchReply
 from raylog.types import TopicIdPartition
 
 FOLLOWER_VERSION = 17
@@ -124,42 +122,11 @@ def _partition(module: Any, has: frozenset[str], result: FetchPartitionResult) -
     return module.PartitionData(**values)
 
 
-def follower_request(fetch: SendFetch) -> Any:
-    """A follower's fetch as the request that it sends to its leader."""
-    cls = request_class(FETCH, FOLLOWER_VERSION)
-    module = module_of(cls)
-    topics: dict[Any, list[Any]] = {}
-    for partition in fetch.partitions:
-        topics.setdefault(partition.id.topic_id, []).append(
-            module.FetchPartition(
-                partition=partition.id.partition,
-                current_leader_epoch=partition.current_leader_epoch,
-                fetch_offset=partition.fetch_offset,
-                last_fetched_epoch=partition.last_fetched_epoch,
-                log_start_offset=partition.log_start_offset,
-                partition_max_bytes=partition.max_bytes,
-            )
-        )
-    return cls(
-        replica_state=module.ReplicaState(replica_id=fetch.replica_id, replica_epoch=fetch.replica_incarnation),
-        max_wait=datetime.timedelta(milliseconds=fetch.max_wait_ms),
-        min_bytes=fetch.min_bytes,
-        max_bytes=fetch.max_bytes,
-        isolation_level=0,
-        session_id=0,
-        session_epoch=WANTS_ALL if fetch.wants_all else SESSIONLESS,
-        topics=tuple(
-            module.FetchTopic(topic_id=topic_id, partitions=tuple(items)) for topic_id, items in topics.items()
-        ),
-        forgotten_topics_data=(),
-    )
-
-
 def follower_results(response: Any) -> tuple[FetchPartitionResult, ...]:
     """A leader's answer as the follower's machine wants it."""
     results = []
-    for topic in response.responses:
-        for partition in topic.partitions:
+    for topic in response.responses or ():
+        for partition in topic.partitions or ():
             diverging = partition.diverging_epoch
             results.append(
                 FetchPartitionResult(

@@ -176,6 +176,16 @@ class Connection(FramedProtocol):
         buffers = passed_on_request(frame, position, end, self._next_correlation_id, context.header_field())
         return self._begin(buffers, on_reply, UNDECODED, 0, timeout_ms)
 
+    def call_written(
+        self, write: Callable[[int, bytes], list[Buffer]], on_reply: OnReply, *, timeout_ms: float | None
+    ) -> int:
+        """Sends the frame that ``write`` makes, given the correlation id and the client id as the header holds it.
+
+        ``on_reply`` gets the reply's frame, as ``pass_on``'s does.
+        """
+        frame = write(self._next_correlation_id, self._client_id)
+        return self._begin(frame, on_reply, UNDECODED, 0, timeout_ms)
+
     def _field(self, context: RequestContext | None) -> bytes:
         return self._client_id if context is None else context.header_field()
 

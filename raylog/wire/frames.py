@@ -307,7 +307,7 @@ def encode_request(entity: Entity, correlation_id: int, client_id: bytes) -> lis
         form.encode(entity, parts.append)
     size = sum(map(len, parts)) + 8
     parts[0] = _SIZE_AND_HEADER.pack(size, form.api_key, form.version, correlation_id)
-    return _joined(parts, size)
+    return joined(parts, size)
 
 
 def passed_on_request(frame: Buffer, position: int, end: int, correlation_id: int, client_id: bytes) -> list[Buffer]:
@@ -341,10 +341,10 @@ def encode_response(entity: Entity, correlation_id: int) -> list[Buffer]:
         form.encode(entity, parts.append)
     size = sum(map(len, parts)) + 4
     parts[0] = _SIZE_AND_CORRELATION.pack(size, correlation_id)
-    return _joined(parts, size)
+    return joined(parts, size)
 
 
-def _joined(parts: list[Buffer], size: int) -> list[Buffer]:
+def joined(parts: list[Buffer], size: int) -> list[Buffer]:
     """The same bytes in few buffers, the large ones untouched."""
     if size <= JOIN_BYTES_MAX:
         return [b"".join(parts)]

@@ -13,7 +13,9 @@ from raylog.actors.apis import fetch
 from raylog.actors.apis.entities import TopicNames
 from raylog.client import requests
 from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReply, SendFetch
+from raylog.server import follower_fetches
 from raylog.types import Endpoint, TopicIdPartition, TopicPartition
+from raylog.wire.frames import client_id_field, decode_request
 
 A, B, C = (uuid.UUID(int=number) for number in (1, 2, 3))
 ASKED = [TopicIdPartition(topic, partition) for topic in (A, B, C) for partition in (0, 1)]
@@ -33,7 +35,8 @@ def follower_request() -> Any:
         max_bytes=1000,
         partitions=partitions,
     )
-    return fetch.follower_request(order)
+    frame = b"".join(follower_fetches.request(order, 1, client_id_field("replica-2")))[4:]
+    return decode_request(frame).body
 
 
 def result(id: TopicIdPartition) -> FetchPartitionResult:
