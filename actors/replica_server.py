@@ -308,16 +308,15 @@ class ReplicaServer:
         self._set_timer()
 
     def _set_timer(self) -> None:
+        """A timer that is early is left: most deadlines are cancelled before they come, and it will look for the next one."""
         due_ms = self._host.next_deadline_ms()
-        if due_ms == self._timer_due_ms:
+        if due_ms is None or (self._timer_due_ms is not None and self._timer_due_ms <= due_ms):
             return
         self._timer_due_ms = due_ms
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if due_ms is not None:
-            delay_ms = due_ms - time.monotonic_ns() // 1_000_000
-            self._timer = self._loop.call_later(max(0, delay_ms) / 1_000, self._tick)
+        delay_ms = due_ms - time.monotonic_ns() // 1_000_000
+        self._timer = self._loop.call_later(max(0, delay_ms) / 1_000, self._tick)
 
     def _tick(self) -> None:
         self._timer_due_ms = None
@@ -424,7 +423,7 @@ class ReplicaServer:
         def answer(reply: FetchReply) -> None:
             frame = follower_fetches.answer(request.correlation_id, reply)
             if frame is not None:
-                request.send(frame)
+                request.send(frame, now=True)
             else:
                 request.reply(fetch.entity(request.body, reply, request.version))
 

@@ -108,12 +108,15 @@ class Request:
         if (delay := getattr(entity, "throttle_time", None)) and self.connection.server.ordered:
             self.connection.mute(delay.total_seconds())
 
-    def send(self, frame: Sequence[Buffer]) -> None:
-        """Sends an answer that is written already, size and correlation id included; one that doesn't have the client wait."""
+    def send(self, frame: Sequence[Buffer], *, now: bool = False) -> None:
+        """Sends an answer that is written already, size and correlation id included; one that doesn't have the client wait.
+
+        ``now``: not with others at the end of this turn, since there will be none.
+        """
         if self.state is GONE:
             return
         assert self.state is OPEN, f"request {self.header} was answered twice"
-        self.connection.send_reply(self, frame)
+        self.connection.send_reply(self, frame, now=now)
 
     def pass_on(self, frame: Buffer) -> None:
         """Sends the answer that somebody else gave to the same request, as it came; none that has the client wait.

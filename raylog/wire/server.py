@@ -277,14 +277,16 @@ class ServerConnection(FramedProtocol):
 
     # -------------------------------------------------------------- replying
 
-    def send_reply(self, request: Request, frame: Sequence[Buffer]) -> None:
-        """Takes the encoded answer of an open request; an empty one only ends it."""
+    def send_reply(self, request: Request, frame: Sequence[Buffer], *, now: bool = False) -> None:
+        """Takes the encoded answer of an open request; an empty one only ends it. ``now``: written at once where order allows."""
         request.state = REPLIED
         instead = self.replaced_replies.pop(request, None) if self.replaced_replies else None
         if instead is not None:
             frame = ()
         if self._order is None:
-            if frame:
+            if now:
+                self.write_frame_now(frame)
+            elif frame:
                 self.write_frame(frame)
         elif self._order and self._order[0] is request:
             self._order.popleft()
