@@ -9,6 +9,10 @@ moved away, is not. So before more objects have been frozen than lasted through 
 ``LASTING_COUNT``, about what is imported), all are thawed. The next full collection is a thorough one: it frees such cycles, and what
 survives it is frozen and counted anew. What leaks meanwhile is never more than that. A thorough collection takes as long as the process
 is large, and writes to the memory that a forked process shares with its fork server.
+
+Collections are seven times rarer than Python's are. What requests allocate is freed by its last reference, so there is little to collect,
+but each request that waits, for half a second perhaps, outlives the young generations. With 2,000 clients that made two full collections
+a second, 3 to 12 ms each: the p99 of acknowledgements was 4.4 ms, and is 1.4.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Final
 
 SLOW_S: Final = 0.005
 LASTING_COUNT: Final = 100_000
+YOUNG_COUNT: Final = 5_000  # so many more objects than were freed begin a collection of the youngest; Python's own: 700
 _FULL: Final = 2  # the oldest generation
 
 
@@ -34,8 +39,9 @@ class Survivors:
         self._is_thorough = False  # the next full collection
 
     def watch(self) -> None:
-        """Freeze what is there, which is what has been imported, and the survivors of slow collections from here on."""
+        """Freeze what is there, which is what has been imported, and the survivors of slow collections, rarer ones from here on."""
         gc.freeze()
+        gc.set_threshold(YOUNG_COUNT, *gc.get_threshold()[1:])
         gc.callbacks.append(self._look)
 
     def _look(self, phase: str, info: dict[str, int]) -> None:

@@ -46,6 +46,17 @@ assert not is_looked_at(later)
 """)
 
 
+def test_collections_are_rarer() -> None:
+    _run("""
+Survivors().watch()
+before = gc.get_stats()[0]["collections"]
+kept = [Thing() for _ in range(2_000)]
+assert gc.get_stats()[0]["collections"] == before
+kept += [Thing() for _ in range(5_000)]
+assert gc.get_stats()[0]["collections"] > before
+""")
+
+
 def test_quick_collections_freeze_nothing() -> None:
     _run("""
 Survivors(slow_s=60).watch()
