@@ -242,13 +242,16 @@ class Script:
             print(f"{name}: {warm.rate:,.0f} requests/s of warming up", flush=True)
 
     def _kept_up(self, side: Side, wanted: Wanted) -> Window:
-        """A round in which the side acknowledged what it was sent. One that it could not is measured again, and said."""
-        for _ in range(TRIES):
+        """A round in which the side acknowledged what it was sent. Another one is said, and measured again, a few times."""
+        for left in reversed(range(TRIES)):
             found = window(side, wanted, self.seconds["clients"], CLIENTS_SETTLE_S)
             acked = len(found.latencies.values) / found.seconds
             if acked >= KEPT_UP * RECORDS_PER_SECOND:
                 break
-            print(f"{wanted.connections:,} clients: {acked:.0f} records/s were acknowledged; once more", flush=True)
+            print(
+                f"{wanted.connections:,} clients: {acked:.0f} records/s were acknowledged; tries left: {left}",
+                flush=True,
+            )
         return found
 
     def _saturate(self, sides: Mapping[str, Side], topic: str, kind: Kind, connections: int) -> None:

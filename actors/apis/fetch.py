@@ -25,7 +25,6 @@ from raylog.replication.events import FetchPartition, FetchPartitionResult, Fetc
 from raylog.types import TopicIdPartition
 
 FOLLOWER_VERSION = 17
-SESSIONLESS = -1
 WANTS_ALL = 0  # in Kafka: "the full list, for a new session"
 
 

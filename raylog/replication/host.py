@@ -222,7 +222,7 @@ class ReplicaHost:
         return effects
 
     def _follow_up(self, now_ms: int, wall_ms: int) -> None:
-        """Deal with what an event has set going in other parts."""
+        """Deal with what an event has set going in other parts. Outdated fetches come before woken ones, which may be answered."""
         context = self.context
         while context.changed:
             changed = list(context.changed)

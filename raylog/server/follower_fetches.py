@@ -17,12 +17,14 @@ from __future__ import annotations
 import struct
 import uuid
 from functools import lru_cache
+from itertools import groupby
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from raylog.actors.apis import fetch
-from raylog.actors.apis.fetch import FOLLOWER_VERSION, SESSIONLESS, WANTS_ALL
+from raylog.actors.apis.fetch import FOLLOWER_VERSION, WANTS_ALL
+from raylog.actors.outside.one_partition import NO_SESSION, SESSIONLESS
 from raylog.errors import ProtocolError
 from raylog.kafka.table import FETCH
 from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReceived, FetchReply, SendFetch, Token
@@ -32,7 +34,6 @@ from raylog.wire.encoding import varint
 from raylog.wire.frames import BORROWED_BYTES_MIN, decode_response, joined
 from raylog.wire.framing import LARGE_FRAME_BYTES, Buffer
 
-NO_SESSION: Final = 0
 READ_UNCOMMITTED: Final = 0
 TOPIC_ID_BYTES: Final = 16
 NONE_FORGOTTEN_AND_NO_RACK: Final = b"\x01\x01"
@@ -52,6 +53,13 @@ _NO_REPLICA: Final = -1
 @lru_cache(maxsize=4_096)
 def _topic_id(data: bytes) -> uuid.UUID:
     return uuid.UUID(bytes=data)
+
+
+def _topic(frame: bytes | memoryview, position: int) -> tuple[uuid.UUID, int, int]:
+    """The topic's id, the count of its partitions, and where they begin."""
+    end = position + TOPIC_ID_BYTES
+    length, start = read_varint(frame, end)
+    return _topic_id(bytes(frame[position:end])), length - 1, start
 
 
 def request(order: SendFetch, correlation_id: int, client_id: bytes) -> list[Buffer]:
@@ -91,15 +99,16 @@ def event(frame: bytes | memoryview, position: int, token: Token) -> FetchReceiv
 
 
 def _event(frame: bytes | memoryview, position: int, token: Token) -> FetchReceived | None:
-    if frame[position] != 0:
-        return None
+    end = len(frame) - _follower.size
+    *tag, replica_id, incarnation, tags = _follower.unpack_from(frame, end)
+    if (*tag, tags) != (*FOLLOWER_TAG, 0) or frame[position] != 0:
+        return None  # most of these are consumers'
     wait_ms, bytes_min, total_bytes_max, isolation, _, session_epoch = _terms.unpack_from(frame, position + 1)
     topics, position = read_varint(frame, position + 1 + _terms.size)
     partitions = []
     for _ in range(topics - 1):
-        topic_id = _topic_id(bytes(frame[position : position + TOPIC_ID_BYTES]))
-        count, position = read_varint(frame, position + TOPIC_ID_BYTES)
-        for _ in range(count - 1):
+        topic_id, count, position = _topic(frame, position)
+        for _ in range(count):
             number, leader_epoch, offset, last_epoch, start, bytes_max, tags = _asked.unpack_from(frame, position)
             position += _asked.size
             if tags:
@@ -109,13 +118,7 @@ def _event(frame: bytes | memoryview, position: int, token: Token) -> FetchRecei
         if frame[position] != 0:
             return None
         position += 1
-    end = position + len(NONE_FORGOTTEN_AND_NO_RACK)
-    *tag, replica_id, incarnation, tags = _follower.unpack_from(frame, end)
-    if (
-        frame[position:end] != NONE_FORGOTTEN_AND_NO_RACK
-        or (*tag, tags) != (*FOLLOWER_TAG, 0)
-        or end + _follower.size != len(frame)
-    ):
+    if frame[position:end] != NONE_FORGOTTEN_AND_NO_RACK:
         return None
     limits = wait_ms, bytes_min, total_bytes_max, isolation
     return FetchReceived(token, replica_id, incarnation, *limits, tuple(partitions), session_epoch == WANTS_ALL)
@@ -125,29 +128,18 @@ def answer(correlation_id: int, reply: FetchReply) -> list[Buffer] | None:
     """The frame of an answer to a follower; None for what kio has to write."""
     parts: list[Buffer] = [b""]
     topics = 0
-    topic_id: uuid.UUID | None = None
-    count_at, count = 0, 0
-    for result in reply.partitions:
-        if result.error or result.diverging_epoch is not None or result.hint is not None or result.aborted is not None:
-            return None
-        if result.id.topic_id != topic_id:
-            if topics:
-                parts[count_at] = varint(count + 1)
-                parts.append(b"\x00")
-            topic_id = result.id.topic_id
-            topics += 1
-            count_at, count = len(parts) + 1, 0
-            parts += (topic_id.bytes, b"")
-        offsets = result.high_watermark, result.last_stable_offset, result.log_start_offset
-        records = result.records
-        found = _found.pack(result.id.partition, 0, *offsets, _NO_ABORTED, _NO_REPLICA)
-        parts += (found + varint(len(records) + 1), records, b"\x00")
-        count += 1
-    if topics:
-        parts[count_at] = varint(count + 1)
-        parts.append(b"\x00\x00")  # tagged fields of the topic, and of the answer
-    else:
+    for topic_id, found in groupby(reply.partitions, key=lambda result: result.id.topic_id):
+        results = tuple(found)
+        topics += 1
+        parts += (topic_id.bytes, varint(len(results) + 1))
+        for result in results:
+            if result.error or result.diverging_epoch is not None or result.aborted is not None:
+                return None
+            offsets = result.high_watermark, result.last_stable_offset, result.log_start_offset
+            head = _found.pack(result.id.partition, 0, *offsets, _NO_ABORTED, _NO_REPLICA)
+            parts += (head + varint(len(result.records) + 1), result.records, b"\x00")
         parts.append(b"\x00")
+    parts.append(b"\x00")
     topics_field = varint(topics + 1)
     size = sum(map(len, parts)) + len(topics_field) + _answer.size
     parts[0] = _size_and_answer.pack(size, correlation_id, 0, 0, 0, NO_SESSION) + topics_field
@@ -176,9 +168,8 @@ def _results(frame: bytes | memoryview) -> tuple[FetchPartitionResult, ...] | No
     topics, position = read_varint(frame, _answer.size)
     found = []
     for _ in range(topics - 1):
-        topic_id = _topic_id(bytes(frame[position : position + TOPIC_ID_BYTES]))
-        count, position = read_varint(frame, position + TOPIC_ID_BYTES)
-        for _ in range(count - 1):
+        topic_id, count, position = _topic(frame, position)
+        for _ in range(count):
             number, error, high_watermark, stable_end, start, aborted, _ = _found.unpack_from(frame, position)
             size, position = read_varint(frame, position + _found.size)
             end = position + max(0, size - 1)

@@ -284,10 +284,8 @@ class ServerConnection(FramedProtocol):
         if instead is not None:
             frame = ()
         if self._order is None:
-            if now:
-                self.write_frame_now(frame)
-            elif frame:
-                self.write_frame(frame)
+            if frame:
+                (self.write_frame_now if now else self.write_frame)(frame)
         elif self._order and self._order[0] is request:
             self._order.popleft()
             if frame:

@@ -15,7 +15,7 @@ from raylog.types import BROKER_SLOT, Endpoint, node_id
 from raylog.wire import private
 from raylog.wire import server as server_module
 from raylog.wire.connection import Connection
-from raylog.wire.frames import client_id_field, encode_request
+from raylog.wire.frames import client_id_field, encode_request, encode_response
 from raylog.wire.handshake import Peer
 from raylog.wire.server import Limits, Request, Server
 
@@ -49,6 +49,25 @@ def test_a_handler_may_answer_at_once_later_or_as_a_coroutine(run: Run) -> None:
         assert not late.done() and len(parked) == 1
         assert parked[0].header == (3, 12, parked[0].correlation_id, "raylog")
         late.cancel()
+        connection.close()
+        await server.stop()
+
+    run(work())
+
+
+def test_a_written_answer_leaves_with_others_at_the_end_of_the_turn_or_at_once(run: Run) -> None:
+    parked: list[Request] = []
+
+    async def work() -> None:
+        server = server_of({private.AWAIT_LEADER: parked.append})
+        connection = await client_of(await server.start())
+        futures = [connection.send(private.AwaitLeader("t", number, 0, 100)) for number in range(2)]
+        await until(lambda: len(parked) == 2)
+        for request, now in zip(reversed(parked), (True, False), strict=True):
+            found = private.LeaderFound(leader_node=request.body.partition, leader_epoch=1)
+            request.send(encode_response(found, request.correlation_id), now=now)
+            assert (request.connection.unsent_bytes == 0) is now
+        assert [reply.leader_node for reply in await asyncio.gather(*futures)] == [0, 1]
         connection.close()
         await server.stop()
 
