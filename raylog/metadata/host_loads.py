@@ -18,7 +18,6 @@ from raylog.types import TopicIdPartition
 
 GAIN_MIN = 0.15  # the busier host of the two has to become less busy by this share of what it is
 WORTH_MOVING_PER_MILLE = 10  # a replica with less than this stays where it is
-IDLE_REPORTS = 4  # of about so many the machine's idle share is the mean: one is of two seconds, and varies
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +50,6 @@ class HostLoad:
     shares: dict[TopicIdPartition, int] = field(default_factory=dict)  # of replicas with traffic
     busy_since_ms: int | None = None  # when the first of an unbroken line of busy reports came
     idle_since_ms: int | None = None
-    machine_idle_per_mille: float | None = None  # lately, of one core, while this host was busy; None: not measured
-    _idle_reports: int = 0
 
     def report(self, heartbeat: Heartbeat, bounds: Bounds, now_ms: int) -> None:
         if heartbeat.busy_per_mille < 0:
@@ -62,15 +59,6 @@ class HostLoad:
         self.shares = {load.id: busy * load.cost // whole for load in heartbeat.loads} if whole else {}
         self.busy_since_ms = _since(self.busy_since_ms, busy >= bounds.busy_per_mille, now_ms)
         self.idle_since_ms = _since(self.idle_since_ms, busy <= bounds.idle_per_mille, now_ms)
-        self._measure_idle(heartbeat.idle_per_mille)
-
-    def _measure_idle(self, per_mille: int) -> None:
-        if self.busy_since_ms is None or per_mille < 0:
-            self.machine_idle_per_mille, self._idle_reports = None, 0
-            return
-        self._idle_reports = min(self._idle_reports + 1, IDLE_REPORTS)
-        mean = self.machine_idle_per_mille or 0.0
-        self.machine_idle_per_mille = mean + (per_mille - mean) / self._idle_reports
 
     def forget_history(self) -> None:
         """Replicas came or went: what was measured before says nothing about the time to come."""

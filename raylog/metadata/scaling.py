@@ -16,9 +16,8 @@ Internal topics' hosts, and actors of topics with a number in ``replicas.per.act
 Nothing flaps. The bounds lie apart; both windows begin anew after each step; steps of a disk are ``actor.scaling.backoff.ms``
 apart; a replica that was moved stays for ``Bounds.rest_ms``; a spread has to lower the busier host's share by ``host_loads.GAIN_MIN``.
 
-A machine is known by its boot id. It has a core to spare while our processes there leave at least half a core, fewer of its hosts are
-busy than it has cores, and other programs, such as the clients, have lately left at least a fifth of a core idle. A broker never
-gets more hosts than cores, or than ``actor.scaling.actors.max``.
+A machine is known by its boot id. It has a core to spare while our processes there leave at least half a core idle and fewer of
+its hosts are busy than it has cores. A broker never gets more hosts than cores, or than ``actor.scaling.actors.max``.
 
 Load history and the rest of a step under way are this controller's alone. The next one finds hosts and replicas where the records have
 them, all in valid places, and begins to measure.
@@ -49,7 +48,6 @@ from raylog.types import ReplicaMove, TopicIdPartition, broker_of
 
 STEP_PATIENCE_MS = 30_000  # for a planned host to run, and for each replica to be open at the other host
 SPARE_CORE_PER_MILLE = 500
-IDLE_MIN_PER_MILLE = 200
 
 
 @dataclass(slots=True)
@@ -219,9 +217,6 @@ class Scaling:
             if host.kind is HostKind.REPLICAS and broker_of(node) == broker_id
         ]
         if len(hosts) >= (min(cores, bounds.actors_max) if bounds.actors_max else cores):
-            return False
-        idle = self._loads[source].machine_idle_per_mille
-        if idle is not None and idle < IDLE_MIN_PER_MILLE:
             return False
         neighbours = self._on_machine_of(source)
         used = sum(max(0, each.usage.cpu_per_mille) for each in neighbours)

@@ -121,8 +121,6 @@ class Heartbeat:
 
     ``cores`` are those of its machine that it may use. ``busy_per_mille`` is the share of the time in which its event loop ran on
     a core. ``loads`` are the replicas with the most traffic; those without any are left out. Both are from version 2 on.
-    ``idle_per_mille`` is how much of these cores nobody on the machine has used, raylog or not, in thousandths of one core:
-    only busy loops measure it. From version 3 on.
     """
 
     cpu_per_mille: int = -1
@@ -130,7 +128,6 @@ class Heartbeat:
     cores: int = 0
     busy_per_mille: int = -1
     loads: tuple[ReplicaLoad, ...] = ()
-    idle_per_mille: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from raylog.errors import ProtocolError
 from raylog.metadata.packing import Packing
 from raylog.metadata.session import FromActor, FromController, Heartbeat
 
-_PACKING = Packing("session frame", get_args(FromActor) + get_args(FromController), {Heartbeat: 3})
+_PACKING = Packing("session frame", get_args(FromActor) + get_args(FromController), {Heartbeat: 2})
 
 
 def to_frame(frame: FromActor | FromController) -> bytes:

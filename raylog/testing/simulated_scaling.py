@@ -1,14 +1,12 @@
 """Load on the hosts of a simulated cluster, and what must hold while the controller adds and retires hosts because of it.
 
-In every third seed replicas are hot by turns: each heartbeat says how busy the host's loop would be, and which replicas make it so. By
-turns other programs use all that raylog leaves of a broker's machine. Bounds
+In every third seed replicas are hot by turns: each heartbeat says how busy the host's loop would be, and which replicas make it so. Bounds
 and windows are set low, so that hosts come and go within a run, amid all other faults. In the other seeds nobody says how busy
 it is, and nothing scales. What is hot is drawn by a hash: the other draws of a seed are what they were.
 
 What must hold, besides all that holds of moves:
 
 - no broker has more hosts than its machine has cores;
-- none is added where other programs have used all cores for long;
 - only hosts that were added go away again;
 - nothing flaps: a controller does not move a replica again before it has rested.
 """
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
 CORES = 2
 TURN_MS = 4_000  # how long a replica stays hot, or cold
 COLD, WARM, HOT = 10, 150, 350  # thousandths of a core
-FOREIGN_TURN_MS = 16_000  # how long other programs use a machine, or leave it alone
-FULL_MS = 10_000  # after so long without idle cores no host is added: idle shares are means of some heartbeats
 PARTITIONS = 3  # of each topic, so that hosts have something to share out
 RESTS = 6  # pauses between steps, until a replica that was moved may move again
 BOUNDS_MS = {"busy.ms": 500, "idle.ms": 1_800, "backoff.ms": 300}
@@ -52,7 +48,6 @@ class SimulatedScaling:
         self.is_on = zlib.crc32(f"{simulation.seed} scales".encode()) % 3 == 0
         self._hosts: dict[int, HostPlanned] = {}  # those of the last committed image
         self._moved_at_ms: dict[tuple[str, int, int, TopicIdPartition], int] = {}  # by controller, term and broker
-        self._idle_at_ms: dict[int, int] = {}  # when a host of that broker last said that cores are idle
 
     def configure(self) -> None:
         """Set the bounds, once the brokers are registered."""
@@ -73,17 +68,7 @@ class SimulatedScaling:
         demands = {id: self._demand(id) for id in held}
         busy = min(1_000, 5 + sum(demands.values()))
         loads = tuple(ReplicaLoad(*id, demand, demand * REQUEST_COST_BYTES, 0) for id, demand in demands.items())
-        broker, now_ms = broker_of(process.spec.node_id), self.simulation.scheduler.now_ms
-        idle = 0 if self._is_full(broker) else CORES * 1_000 - busy
-        if idle:
-            self._idle_at_ms[broker] = now_ms
-        return Heartbeat(busy, 1 << 20, CORES, busy, loads, idle)
-
-    def _is_full(self, broker: int) -> bool:
-        """Whether other programs use that broker's machine now."""
-        simulation = self.simulation
-        turn = simulation.scheduler.now_ms // (FOREIGN_TURN_MS * simulation.calm)
-        return zlib.crc32(f"{simulation.seed} others on {broker} {turn}".encode()) % 2 == 0
+        return Heartbeat(busy, 1 << 20, CORES, busy, loads)
 
     def _demand(self, id: TopicIdPartition) -> int:
         simulation = self.simulation
@@ -104,9 +89,7 @@ class SimulatedScaling:
         for node, host in image.hosts.items():
             if host.kind is HostKind.REPLICAS:
                 by_broker[broker_of(node)] = by_broker.get(broker_of(node), 0) + 1
-            if host.is_automatic and node not in self._hosts:
-                counts["hosts added by themselves"] += 1
-                self._added(broker_of(node))
+            counts["hosts added by themselves"] += host.is_automatic and node not in self._hosts
         for broker, count in by_broker.items():
             if count > CORES:
                 raise Violation(f"broker {broker} has {count} hosts for replicas, and {CORES} cores")
@@ -117,11 +100,6 @@ class SimulatedScaling:
                 raise Violation(f"host {node}, which nobody added and nobody retired, is gone")
             counts["hosts retired by themselves"] += 1
         self._hosts = dict(image.hosts)
-
-    def _added(self, broker: int) -> None:
-        full_ms = self.simulation.scheduler.now_ms - self._idle_at_ms.get(broker, 0)
-        if full_ms > FULL_MS * self.simulation.calm:
-            raise Violation(f"broker {broker} gets one more host, and for {full_ms} ms others have used all its cores")
 
     def decided(self, process: ControllerProcess) -> None:
         """A controller has handled an event: look at where it has just moved what."""

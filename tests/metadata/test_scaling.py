@@ -35,7 +35,6 @@ class Loaded:
     def __init__(self, world, partitions=8, cores=2, **topic):
         self.world = world
         self.cores = cores
-        self.idle = -1  # of the machine, as hosts measure it
         self.demands = {}
         topic_id = world.create("a", *[(0,)] * partitions, **{"replicas_per_actor": None} | topic)
         self.ids = [TopicIdPartition(topic_id, partition) for partition in range(partitions)]
@@ -79,7 +78,7 @@ class Loaded:
         wanted = {id: self.demands[id] for id in self.ids if id in process.held and self.demands.get(id)}
         busy = min(1_000, sum(wanted.values()))
         loads = tuple(ReplicaLoad(*id, 0, demand, 0) for id, demand in wanted.items())
-        process.say(Heartbeat(busy, 1 << 20, self.cores, busy, loads, self.idle))
+        process.say(Heartbeat(busy, 1 << 20, self.cores, busy, loads))
 
     def run_until_moved(self):
         """Until a replica is on its way to a host that does not open it."""
@@ -133,16 +132,6 @@ def test_an_idle_host_that_was_added_gives_its_replicas_back_and_ends(loaded):
     loaded.run(60_000)
     assert loaded.hosts == [loaded.first] and len(loaded.held(loaded.first)) == 8
     assert loaded.world.processes[added].exited and added not in loaded.world.image.actors
-
-
-def test_nothing_is_added_where_other_programs_use_the_other_cores(loaded):
-    loaded.idle = 100
-    loaded.demand(125)
-    loaded.run(60_000)
-    assert loaded.hosts == [loaded.first]
-    loaded.idle = 900
-    loaded.run(60_000)
-    assert len(loaded.added) == 1
 
 
 def test_steady_load_moves_nothing_after_the_first_split(loaded):
@@ -415,20 +404,6 @@ def test_what_gains_too_little_is_not_moved():
 def test_what_may_not_move_stays_and_counts():
     assert worth_moving({A: 400, B: 300, C: 300}, 0, movable=(C,)) == [C]
     assert worth_moving({A: 400, B: 300}, 0, movable=()) == []
-
-
-def test_the_idle_share_is_the_mean_of_some_busy_reports():
-    bounds, load = Bounds(), HostLoad(1)
-
-    def report(busy, idle):
-        load.report(Heartbeat(busy_per_mille=busy, idle_per_mille=idle), bounds, 0)
-        return load.machine_idle_per_mille
-
-    assert report(500, 900) is None, "the host is not busy"
-    assert report(800, -1) is None, "it has not measured yet"
-    assert [report(800, idle) for idle in (0, 400, 50, 150)] == [0, 200, 150, 150]
-    assert report(800, 1_350) == 450, "older ones fade"
-    assert report(500, 900) is None and report(800, 40) == 40, "it begins anew"
 
 
 def test_load_is_split_by_traffic_and_a_break_begins_the_window_anew():

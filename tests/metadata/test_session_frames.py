@@ -60,13 +60,12 @@ def test_the_bytes_of_a_frame_are_those_of_its_layout():
     beat = msgpack.unpackb(to_frame(Heartbeat(730, 1 << 20, 2)))
     assert beat == {
         "t": "Heartbeat",
-        "v": 3,
+        "v": 2,
         "cpu_per_mille": 730,
         "memory_bytes": 1 << 20,
         "cores": 2,
         "busy_per_mille": -1,
         "loads": [],
-        "idle_per_mille": -1,
     }
     plain = msgpack.unpackb(to_frame(Removal(4, T, 2, "t")))
     assert plain == {"t": "Removal", "v": 1, "controller_epoch": 4, "topic_id": T.bytes, "partition": 2, "topic": "t"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raylog.metadata import host_loads, scaling
-from raylog.metadata.host_loads import Bounds, HostLoad
+from raylog.metadata.host_loads import Bounds
 from raylog.metadata.node_slots import NodeSlots
 from raylog.metadata.scaling import Scaling
 
@@ -17,10 +17,6 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 
 def add_hosts_beyond_the_cores(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scaling, "_has_room", lambda self, source, bounds: True)
-
-
-def add_hosts_where_others_use_all_cores(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HostLoad, "_measure_idle", lambda self, per_mille: None)
 
 
 def retire_hosts_that_nobody_added(patch: pytest.MonkeyPatch) -> None:
@@ -57,7 +53,6 @@ SCALING_MUTATIONS: dict[str, Mutation] = {
     mutation.__name__: mutation
     for mutation in (
         add_hosts_beyond_the_cores,
-        add_hosts_where_others_use_all_cores,
         retire_hosts_that_nobody_added,
         move_a_replica_that_has_just_moved,
         move_the_next_replica_before_the_last_has_arrived,
