@@ -30,7 +30,8 @@ from raylog.placement.disks import DiskLock, boot_id, lock_disk
 from raylog.placement.listeners import Listeners, default_listeners
 from raylog.types import Endpoint, broker_of
 from raylog.wire.handshake import Peer
-from raylog.wire.server import Limits, Server
+from raylog.wire.limits import Limits
+from raylog.wire.server import Server
 
 logger = logging.getLogger("raylog.broker")
 

@@ -16,32 +16,29 @@ Before a deadline is judged, everything that has arrived is handled: its callbac
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
-
-from kio.schema.errors import ErrorCode
+from typing import Any, Protocol, assert_never
 
 from raylog.actors import host_requests
 from raylog.actors.apis import admin, configs, operations, quorum
-from raylog.actors.apis.api import Api
-from raylog.actors.apis.entities import CODES
+from raylog.actors.controller_requests import ControllerRequests
 from raylog.actors.controller_status import cluster_status, quorum_status
 from raylog.actors.patience import once_unlocked
 from raylog.actors.quorum_disks import METADATA_FOLDER, refuse_lost_metadata
 from raylog.actors.quorum_links import QuorumLinks
 from raylog.actors.spec import ServerSpec, new_incarnation
-from raylog.errors import KafkaError, RaylogError, error_for
+from raylog.errors import RaylogError, error_for
 from raylog.kafka import table
 from raylog.kafka.chain import Stage
-from raylog.kafka.refusal import refusal
 from raylog.kafka.spec import ServerKind
 from raylog.log.mounts import files_at
 from raylog.metadata import requests
@@ -62,8 +59,6 @@ from raylog.metadata.events import (
     Persist,
     Persisted,
     Reply,
-    RequestAbandoned,
-    RequestReceived,
     SendFrame,
     SendQuorum,
     SessionClosed,
@@ -85,7 +80,8 @@ from raylog.wire import private
 from raylog.wire.connection import Connection
 from raylog.wire.dial import dial
 from raylog.wire.handshake import Peer
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 from raylog.wire.session import Frame, Session, accept_session
 
 logger = logging.getLogger("raylog.controller")
@@ -104,7 +100,6 @@ class Launcher(Protocol):
 
 
 _KINDS = {ActorKind.BROKER: "broker", ActorKind.REPLICAS: "replica", ActorKind.COORDINATOR: "coordinator"}
-OnReply = Callable[[ControllerReply], None]
 
 
 class ControllerServer:
@@ -126,8 +121,7 @@ class ControllerServer:
         self._config = config or ControllerConfig()
         self._sessions: dict[int, Session] = {}
         self._said_hello: set[int] = set()
-        self._waiting: dict[int, OnReply] = {}
-        self._next_id = 0
+        self._session_ids = itertools.count(1)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="raylog-metadata")
         self._creating = ThreadPoolExecutor(CREATIONS_AT_ONCE, thread_name_prefix="raylog-launch")
         self._dials: set[asyncio.Task[None]] = set()
@@ -145,20 +139,24 @@ class ControllerServer:
             identity=Peer(spec.node_id, spec.incarnation),
             on_event=self._handle,
         )
+        self._requests = ControllerRequests(self._handle, self._active_elsewhere)
         apis = table.serving(
             ServerKind.CONTROLLER,
-            {**{api.spec: self._kafka_handler(api) for api in APIS}, table.DESCRIBE_QUORUM: self._describe_quorum},
+            {
+                **{api.spec: self._requests.kafka_handler(api) for api in APIS},
+                table.DESCRIBE_QUORUM: self._describe_quorum,
+            },
         )
         self._server = Server(
             {
                 **apis.handlers,
                 private.SESSION: self._open_session,
-                private.AWAIT_LEADER: self._await_leader,
+                private.AWAIT_LEADER: self._requests.await_leader,
                 private.CLUSTER_STATUS: self._cluster_status,
                 private.REGISTER_DISKS: self._register_disks,
                 private.SHUTDOWN: self._shutdown,
-                private.DRAIN_BROKER: self._drain_broker,
-                **host_requests.handlers(self._ask, self._parked),
+                private.DRAIN_BROKER: self._requests.drain_broker,
+                **host_requests.handlers(self._requests.ask, self._requests.park),
                 private.QUORUM: self._links.accept,
                 private.DESCRIBE_QUORUM: lambda request: request.reply(private.QuorumDescription(self._quorum())),
                 private.FIND_CONTROLLER: self._find_controller,
@@ -314,9 +312,7 @@ class ControllerServer:
                     if session is not None:
                         session.send(frame)
                 case Reply(token, reply):
-                    answer = self._waiting.pop(token, None)
-                    if answer is not None:
-                        answer(self._with_hint(reply))
+                    self._requests.answered(token, reply)
                 case Persist(write):
                     self._persist(write)
                 case Dial():
@@ -333,6 +329,8 @@ class ControllerServer:
                     logger.info("%s", text)
                 case SendQuorum(to, message):
                     self._links.send(to, message)
+                case _:
+                    assert_never(effect)
 
     def _persist(self, write: Any) -> None:
         future = self._loop.run_in_executor(self._writing, self._log.store, write)
@@ -376,103 +374,15 @@ class ControllerServer:
 
         future.add_done_callback(launched)
 
-    # ------------------------------------------------------------------ requests
-
-    def _ask(self, request: requests.Request, answer: OnReply) -> int:
-        self._next_id += 1
-        token = self._next_id
-        self._waiting[token] = answer
-        self._handle(RequestReceived(token, request))
-        return token
-
-    def _with_hint(self, reply: ControllerReply) -> ControllerReply:
-        """A refusal of a controller that is not active names the one that is, if it is known."""
-        if isinstance(reply, Refused) and reply.error == ErrorCode.not_controller:
-            leader = self._active_endpoint()
-            if leader is not None and leader != self._endpoint:
-                return replace(reply, message=f"{reply.message}; the active one listens at {leader}")
-        return reply
-
-    def _parked(self, request: Request, token: int) -> None:
-        if token in self._waiting:
-            request.on_close(lambda _: self._abandon(token))
-
-    def _abandon(self, token: int) -> None:
-        if self._waiting.pop(token, None) is not None:
-            self._handle(RequestAbandoned(token))
-
-    def _kafka_handler(self, api: Api) -> Callable[[Request], None]:
-        def handle(request: Request) -> None:
-            body, version = request.body, request.version
-
-            def answer(reply: ControllerReply) -> None:
-                if isinstance(reply, Refused):
-                    request.reply(refusal(api.spec, version, body, CODES[reply.error], reply.message))
-                else:
-                    request.reply(api.to_entity(body, reply, version))
-
-            try:
-                asked = api.to_request(body, version)
-            except KafkaError as error:
-                answer(Refused(int(error.code), str(error)))
-                return
-            self._parked(request, self._ask(asked, answer))
-
-        return handle
-
-    def _await_leader(self, request: Request) -> None:
-        body: private.AwaitLeader = request.body
-        asked = requests.AwaitLeader(body.topic, body.partition, body.newer_than_epoch, body.timeout_ms)
-
-        def answer(reply: ControllerReply) -> None:
-            if isinstance(reply, requests.LeaderFound) and not reply.error and reply.endpoint is not None:
-                endpoint = reply.endpoint
-                request.reply(private.LeaderFound(reply.leader_node, reply.leader_epoch, endpoint.host, endpoint.port))
-            elif isinstance(reply, requests.LeaderFound):
-                where = f"{body.topic}-{body.partition}"
-                request.refuse(error_for(reply.error, f"no leader of {where} newer than epoch {body.newer_than_epoch}"))
-            else:
-                _refuse(request, reply)
-
-        self._parked(request, self._ask(asked, answer))
-
-    def _drain_broker(self, request: Request) -> None:
-        body: private.DrainBroker = request.body
-
-        def answer(reply: ControllerReply) -> None:
-            if isinstance(reply, requests.BrokerDrained) and not reply.error:
-                request.reply(private.BrokerDrained(reply.moved, reply.remaining))
-            elif isinstance(reply, requests.BrokerDrained):
-                request.refuse(error_for(reply.error, reply.message))
-            else:
-                _refuse(request, reply)
-
-        self._parked(request, self._ask(requests.DrainBroker(body.broker_id, body.is_draining), answer))
+    # ------------------------------------------------------------------ what it says of itself
 
     def _cluster_status(self, request: Request) -> None:
-        described: list[requests.TopicsDescribed | requests.ClusterDescribed] = []
-
-        def topics(reply: ControllerReply) -> None:
-            if isinstance(reply, requests.TopicsDescribed):
-                described.append(reply)
-
-        def cluster(reply: ControllerReply) -> None:
-            if isinstance(reply, requests.ClusterDescribed):
-                described.append(reply)
-
-        def answer(reply: ControllerReply) -> None:
-            if not isinstance(reply, requests.ClusterStatusReport):
-                _refuse(request, reply)
-                return
-            request.reply(
-                private.ClusterStatusReply(
-                    cluster_status(reply, described, node_id=self._spec.node_id, endpoint=self._endpoint)
-                )
-            )
-
-        self._ask(requests.DescribeTopics(), topics)
-        self._ask(requests.DescribeCluster(), cluster)
-        self._parked(request, self._ask(requests.ClusterStatus(), answer))
+        self._requests.cluster_status(
+            request,
+            lambda report, described: cluster_status(
+                report, described, node_id=self._spec.node_id, endpoint=self._endpoint
+            ),
+        )
 
     def _quorum(self) -> dict[str, Any]:
         controller = self._controller
@@ -493,6 +403,11 @@ class ControllerServer:
     def _find_controller(self, request: Request) -> None:
         endpoint = self._active_endpoint()
         request.reply(private.ControllerFound(endpoint.host, endpoint.port) if endpoint else private.ControllerFound())
+
+    def _active_elsewhere(self) -> Endpoint | None:
+        """Where the active controller listens, if that is another one and known."""
+        endpoint = self._active_endpoint()
+        return endpoint if endpoint != self._endpoint else None
 
     def _active_endpoint(self) -> Endpoint | None:
         leader = self._controller.quorum.leader
@@ -518,7 +433,7 @@ class ControllerServer:
                 disk["path"],
                 disk.get("rack"),
             )
-            self._ask(asked, done.set_result)
+            self._requests.ask(asked, done.set_result)
             reply = await done
             if isinstance(reply, requests.DiskOutcome | Refused) and reply.error:
                 raise error_for(reply.error, reply.message)
@@ -549,8 +464,7 @@ class ControllerServer:
     # ------------------------------------------------------------------ sessions
 
     def _open_session(self, request: Request) -> None:
-        self._next_id += 1
-        session_id = self._next_id
+        session_id = next(self._session_ids)
 
         def received(session: Session, frame: Frame) -> None:
             self._session_said(session_id, session, frame)
@@ -631,11 +545,6 @@ class ControllerServer:
 def shutdown_patience_s(replicas: int) -> float:
     """How long a process may take to close so many logs cleanly; each is flushed."""
     return SHUTDOWN_PATIENCE_S + private.LOG_CLOSING_S * replicas
-
-
-def _refuse(request: Request, reply: ControllerReply) -> None:
-    assert isinstance(reply, Refused), reply
-    request.refuse(error_for(reply.error, reply.message))
 
 
 def _now_ms() -> int:

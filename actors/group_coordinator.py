@@ -19,7 +19,8 @@ from raylog.groups.requests import GroupReply, ListGroups
 from raylog.groups.requests import Request as GroupRequest
 from raylog.kafka.context import INTERNAL
 from raylog.kafka.spec import ApiSpec
-from raylog.wire.server import Request, ServerConnection
+from raylog.wire.request import Request
+from raylog.wire.server_connection import ServerConnection
 
 
 class _Gathering:

@@ -12,7 +12,7 @@ from raylog.metadata.records import HostKind
 from raylog.metadata.requests import ControllerReply, Refused
 from raylog.types import ReplicaMove
 from raylog.wire import private
-from raylog.wire.server import Request
+from raylog.wire.request import Request
 
 Answer = Callable[[ControllerReply], None]
 Ask = Callable[[requests.Request, Answer], int]

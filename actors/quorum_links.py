@@ -31,7 +31,7 @@ from raylog.types import Endpoint
 from raylog.wire.dial import outcome_of
 from raylog.wire.handshake import Peer, Secret
 from raylog.wire.quorum_stream import QuorumStream, accept_quorum, open_quorum
-from raylog.wire.server import Request
+from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.controller")
 

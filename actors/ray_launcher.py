@@ -1,4 +1,4 @@
-"""How the controller starts server actors on Ray: every Ray call of the server side is in this file.
+"""How the controller starts server actors on Ray.
 
 Calls block, so the controller server runs them in threads, one per actor that is being created: with Ray's head away a creation
 waits in its thread and nothing else does. An actor is detached, never restarted by Ray (``max_restarts=0``), pinned into the

@@ -29,7 +29,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from raylog.actors import log_work
 from raylog.actors.apis import fetch, log_dirs, offsets, produce, producers, repairs, whereabouts
@@ -53,10 +53,12 @@ from raylog.metadata.session import (
     AlterPartitionAnswer,
     Assignment,
     Assignments,
+    BrokerDisks,
     CopyRatesChanged,
     Exit,
     FromController,
     Hello,
+    ImageChanged,
     Release,
     Removal,
     TopicsNamed,
@@ -106,7 +108,8 @@ from raylog.server.usual_requests import UsualFetch, UsualProduce
 from raylog.types import Endpoint, TopicIdPartition, broker_of
 from raylog.wire.framing import Buffer
 from raylog.wire.handshake import Peer
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 logger = logging.getLogger("raylog.replica")
 
@@ -372,6 +375,8 @@ class ReplicaServer:
                     self._cleaner.start(effect)
                 case Scrub():
                     self._scrubber.start(effect)
+                case _:
+                    assert_never(effect)
 
     def _in_thread(
         self, work: Callable[[], Any], then: Callable[[Any], None], *, threads: ThreadPoolExecutor | None = None
@@ -585,6 +590,10 @@ class ReplicaServer:
             case Exit(_, reason):
                 logger.info("told to exit: %s", reason)
                 self._exiting = self._loop.create_task(self.stop(reason))
+            case BrokerDisks() | ImageChanged():
+                pass  # for Brokers
+            case _:
+                assert_never(frame)
 
     def _assigned(self, assignments: Iterable[Assignment]) -> None:
         events = []

@@ -25,7 +25,7 @@ from raylog.placement.disks import Disk, open_disk
 from raylog.types import Endpoint, broker_of
 from raylog.wire.handshake import Peer
 from raylog.wire.private import FIND_CONTROLLER, SUMMON, ControllerFound, Summon, Summoned
-from raylog.wire.server import Request
+from raylog.wire.request import Request
 from raylog.wire.session import Frame, Session, open_session
 
 logger = logging.getLogger("raylog.session")

@@ -25,7 +25,8 @@ from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, 
 
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 SECRET, CLUSTER = "bench", "bench"
 PAYLOAD_BYTES = 1_000_000_000

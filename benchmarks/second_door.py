@@ -15,7 +15,8 @@ from kio.schema.metadata.v9 import response as metadata
 from raylog.actors.replica_server import ReplicaServer
 from raylog.kafka.table import FETCH, METADATA, PRODUCE
 from raylog.types import Endpoint
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 METADATA_VERSIONS = range(9, 10)
 NODE = 1

@@ -17,7 +17,6 @@ import contextlib
 import logging
 import socket
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -64,13 +63,13 @@ from raylog.placement.ray_connection import (
     ensure_ray,
     is_connected,
 )
-from raylog.starting import Standing, Start
+from raylog.readiness import await_brokers, await_voters
+from raylog.starting import Start
 from raylog.types import Endpoint
 from raylog.wire.private import LOG_CLOSING_S, ClusterStatus, DescribeQuorum, RegisterDisks, Shutdown
 
 DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"
-_STATUS_S = 10.0
 _SHUTDOWN_S = 60.0
 _BUSY_S = 30.0
 _REFUSALS_S = 2.0  # for which a cluster is asked whose controllers refuse connections: one may be starting again
@@ -329,9 +328,9 @@ def start_cluster(
                 cluster.address, RegisterDisks(tuple(_registration(disk, host) for disk in found)), timeout_s=timeout_s
             )
         with start.phase("brokers"):
-            _await_brokers(cluster, {disk.broker_id for disk in found}, start)
+            await_brokers(cluster, {disk.broker_id for disk in found}, start)
         with start.phase("voters"):
-            _await_voters(cluster, len(homes), start)
+            await_voters(cluster, len(homes), start)
         _clusters[home] = cluster
         return cluster
 
@@ -596,47 +595,3 @@ def _check_answers(cluster: Cluster, deadline: Deadline) -> None:
             f"the cluster under {cluster.folder} does not answer ({error}): start it with raylog.init() or `raylog up`, or see "
             f"`raylog quorum status --folder {cluster.folder}` where its processes run"
         ) from error
-
-
-def _await_brokers(cluster: Cluster, wanted: set[int], start: Start) -> None:
-    """Wait until they all serve, for as long as something moves."""
-    standing, missing = None, wanted
-    while True:
-        try:
-            status = cluster.status(min(_STATUS_S, max(1.0, start.patience.left_s)))
-        except RaylogError as error:
-            logger.debug("the controllers do not answer: %s", error)
-        else:
-            missing = wanted - {broker["id"] for broker in status["brokers"] if broker["live"]}
-            standing = Standing.of(status, wanted)
-            start.saw(standing.numbers, standing.words)
-        if not missing:
-            return
-        if start.patience.has_ended:
-            break
-        time.sleep(0.1)  # asking is work for the very processes that are waited for
-    raise ClusterError(
-        f"nothing has moved for {start.patience.still_s:g} s: broker {', '.join(map(str, sorted(missing)))} does not serve yet "
-        f"({standing.words if standing is not None else 'no controller answers'}); see Ray's logs of the BrokerActor, or "
-        "`raylog doctor`. It goes on starting, and the same call again waits for it"
-    )
-
-
-def _await_voters(cluster: Cluster, count: int, start: Start) -> None:
-    """Wait until all controllers that were started vote: one on a blank disk has to catch up first."""
-    quorum: dict[str, Any] = {"voters": [], "observers": []}
-    while True:
-        with contextlib.suppress(RaylogError):
-            quorum = cluster.quorum(timeout_s=_STATUS_S)
-        there = sorted(voter["broker"] for voter in quorum["voters"] if voter["reachable"])
-        if len(quorum["voters"]) >= count and len(there) == len(quorum["voters"]):
-            return
-        copied = sum(max(0, each["log_end_offset"]) for each in [*quorum["voters"], *quorum["observers"]])
-        start.saw((len(there), copied), f"{len(there)} of {count} controllers vote")
-        if start.patience.has_ended:
-            break
-        time.sleep(0.1)
-    raise ClusterError(
-        f"nothing has moved for {start.patience.still_s:g} s: {len(there)} of {count} controllers vote, those of the brokers "
-        f"{there}: see `raylog quorum status`"
-    )

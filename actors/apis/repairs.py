@@ -17,7 +17,7 @@ from raylog.replication.events import DamageReported
 from raylog.replication.replica import Replica
 from raylog.types import TopicIdPartition
 from raylog.wire.private import REPAIR_REPLICA, RepairBegun, RepairReplica
-from raylog.wire.server import Handler, Request
+from raylog.wire.request import Handler, Request
 
 
 class Replicas(Protocol):

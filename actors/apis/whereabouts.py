@@ -22,7 +22,7 @@ from raylog.replication.events import FetchPartition
 from raylog.replication.replica import Replica
 from raylog.types import TopicIdPartition
 from raylog.wire.private import LOCATE_RECORDS, LocateRecords, RecordsLocated
-from raylog.wire.server import Handler, Request
+from raylog.wire.request import Handler, Request
 
 _LOADS_MAX = 8  # then the reader had better fetch
 

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.kafka.refusal import refusal
 from raylog.kafka.spec import ApiSpec
-from raylog.wire.server import Handler, Request
+from raylog.wire.request import Handler, Request
 
 MESSAGE = "There are no ACLs: raylog has no authorizer yet."
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 LEAST_BYTES = 1 << 20
 ONE_BATCH = 1  # an owner gives a whole batch, however little is asked for

@@ -23,7 +23,7 @@ from raylog.kafka.spec import ApiSpec
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
-from raylog.wire.server import Request
+from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.broker")
 

@@ -34,7 +34,7 @@ from raylog.kafka import table
 from raylog.kafka.refusal import refusal
 from raylog.kafka.spec import ApiSpec, GroupSplit
 from raylog.types import NO_LEADER
-from raylog.wire.server import Handler, Request
+from raylog.wire.request import Handler, Request
 
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 TIMEOUT_MS = 30_000

@@ -49,7 +49,7 @@ from raylog.kafka.refusal import refusal, refused_item
 from raylog.kafka.table import FETCH
 from raylog.types import NO_LEADER, broker_of
 from raylog.wire.frames import decode_response
-from raylog.wire.server import Request
+from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.broker")
 

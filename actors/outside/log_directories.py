@@ -13,7 +13,7 @@ from raylog.actors.apis.entities import NO_DELAY, build, response_class
 from raylog.actors.outside.owners import Owners
 from raylog.actors.outside.places import Places
 from raylog.kafka.table import DESCRIBE_LOG_DIRS
-from raylog.wire.server import Request
+from raylog.wire.request import Request
 
 TIMEOUT_MS = 10_000
 

@@ -41,8 +41,9 @@ from raylog.metadata.image import MetadataImage
 from raylog.metadata.topic_configs import INT_MAX
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
-from raylog.wire.limits import LISTENER_LIMITS
-from raylog.wire.server import Handler, Limits, Request, Server
+from raylog.wire.limits import LISTENER_LIMITS, Limits
+from raylog.wire.request import Handler, Request
+from raylog.wire.server import Server
 
 _chance = random.SystemRandom()
 

@@ -33,7 +33,7 @@ from raylog.kafka.spec import ApiSpec, PartitionSplit
 from raylog.kafka.table import PRODUCE
 from raylog.types import NO_LEADER, broker_of
 from raylog.wire.frames import decode_response
-from raylog.wire.server import Request
+from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.broker")
 

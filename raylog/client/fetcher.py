@@ -30,9 +30,8 @@ from raylog.client import requests
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumed_partition import COMMITTED, Chunk, ConsumedPartition
 from raylog.client.consumed_partitions import ConsumedPartitions
-from raylog.client.leader_requests import LEADER_CODES
 from raylog.client.link import ClusterLink
-from raylog.client.metadata import Leader
+from raylog.client.metadata import LEADER_ERRORS, Leader
 from raylog.client.nearest_replicas import AVOID_S, RETRY_S, NearestReplicas
 from raylog.client.positions import Positions, pause_s
 from raylog.client.silent_leaders import SilentLeaders
@@ -289,7 +288,7 @@ class Fetcher(ConsumedPartitions):
         key = partition.key
         if code is ErrorCode.offset_out_of_range:
             self._positions.out_of_range(partition)
-        elif code in LEADER_CODES:
+        elif code in LEADER_ERRORS:
             partition.failures += 1
             partition.not_before = self._loop.time() + pause_s(self._config, partition.failures)
             self._search(partition, leader, peer)

@@ -27,7 +27,7 @@ import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from kio.schema.errors import ErrorCode
 
@@ -306,6 +306,8 @@ class GroupMembership:
                     self._spawn(self._send_leave(order))
                 case Fail():
                     self._fail(order)
+                case _:
+                    assert_never(order)
         self._look_again()
 
     async def _send_join(self, order: SendJoin) -> None:

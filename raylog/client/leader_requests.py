@@ -18,23 +18,10 @@ from kio.schema.errors import ErrorCode
 from raylog.client import requests
 from raylog.client.inspection import ProducerInfo, producers_of
 from raylog.client.link import ClusterLink
-from raylog.client.metadata import Leader
+from raylog.client.metadata import LEADER_ERRORS, Leader
 from raylog.errors import ClientTimeoutError, RaylogError, error_for
 from raylog.types import Endpoint, TopicPartition
 from raylog.wire.handshake import Peer
-
-LEADER_CODES = frozenset(
-    {
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.leader_not_available,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.replica_not_available,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.network_exception,
-    }
-)
 
 Asked = dict[TopicPartition, Any]
 Build = Callable[[dict[TopicPartition, tuple[Any, int]]], Any]
@@ -115,7 +102,7 @@ class LeaderRequests:
                     if not answer.retriable:
                         raise answer
                     failure = answer
-                    if answer.code in LEADER_CODES:
+                    if answer.code in LEADER_ERRORS:
                         searches.append((key, leader, peer))
                 else:
                     done[key] = answer

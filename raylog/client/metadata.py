@@ -38,6 +38,20 @@ from raylog.types import NO_LEADER, Endpoint, TopicPartition
 from raylog.wire.handshake import Peer
 from raylog.wire.private import AwaitLeader
 
+LEADER_ERRORS = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.replica_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.network_exception,
+    }
+)
+"""Errors of a partition that another leader may end."""
+
 AWAIT_LEADER_MS = 1_000
 _ANSWER_SLACK_MS = 2_000
 _TOPICS_ASKED_MAX = 8  # of all that one process led

@@ -39,11 +39,12 @@ from raylog.client.config import ProducerConfig
 from raylog.client.connections import Connections, ControllerLink
 from raylog.client.due_queues import Cause, DueQueues, Times
 from raylog.client.memory import BufferMemory
-from raylog.client.metadata import Leader, Metadata
+from raylog.client.metadata import LEADER_ERRORS, Leader, Metadata
 from raylog.client.partition_queue import PartitionQueue, ProducerIdentity, Verdict
+from raylog.client.produce_errors import produce_error
 from raylog.client.producer_batch import ProducerBatch
 from raylog.client.silent_leaders import SilentLeaders
-from raylog.errors import ClientTimeoutError, ClosedError, DisconnectedError, RaylogError, RecordError, error_for
+from raylog.errors import ClientTimeoutError, ClosedError, DisconnectedError, RaylogError, error_for
 from raylog.types import Endpoint, TopicPartition
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
@@ -52,18 +53,6 @@ logger = logging.getLogger("raylog.client")
 
 _chance = random.SystemRandom()  # not the common one: a program may have seeded it
 _FIRST_RETRY_MS = 20.0
-_LEADER_ERRORS = frozenset(
-    {
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.leader_not_available,
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.replica_not_available,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.network_exception,
-    }
-)
 
 Taken = list[tuple[PartitionQueue, ProducerBatch]]
 
@@ -393,7 +382,7 @@ class Sender:
                 self._maybe_rest(queue)
             self._fail_lost(lost)
             self._back_off(queue, batch, code)
-            if code in _LEADER_ERRORS:
+            if code in LEADER_ERRORS:
                 self._search(queue.key, queue, leader, peer)
 
     def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, failure: RaylogError) -> None:
@@ -419,7 +408,7 @@ class Sender:
         config = self._config
         if code is ErrorCode.out_of_order_sequence_number or code is ErrorCode.unknown_producer_id:
             pause = 0.0 if queue.failures <= 1 else config.retry_backoff_ms
-        elif code in _LEADER_ERRORS and queue.failures <= 1:
+        elif code in LEADER_ERRORS and queue.failures <= 1:
             pause = min(_FIRST_RETRY_MS, config.retry_backoff_ms)
         else:
             doublings = min(max(queue.failures - 2, 0), 16)
@@ -601,25 +590,3 @@ class Sender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def produce_error(answer: Any, queue: PartitionQueue, batch: ProducerBatch) -> RaylogError:
-    """What a user reads when a leader refuses a batch."""
-    code: ErrorCode = answer.error_code
-    remedy = _REMEDIES.get(code)
-    reason = answer.error_message or code.name.upper()
-    text = f"{queue.topic}-{queue.partition} refused {batch.record_count} records: {reason}"
-    error = error_for(code, f"{text}; {remedy}" if remedy else text)
-    named = {int(each.batch_index): each.batch_index_error_message or reason for each in answer.record_errors}
-    error.record_errors = tuple(RecordError(index, named[index]) for index in sorted(named))
-    return error
-
-
-_REMEDIES: dict[ErrorCode, str] = {
-    ErrorCode.message_too_large: "raise the topic's max.message.bytes or send smaller records",
-    ErrorCode.not_enough_replicas: "fewer replicas are in sync than min.insync.replicas demands: see `raylog topics describe`",
-    ErrorCode.not_enough_replicas_after_append: "the in-sync replicas fell below min.insync.replicas while it was written",
-    ErrorCode.invalid_record: "the topic does not take such records (a compacted topic needs keys)",
-    ErrorCode.invalid_timestamp: "the timestamp lies outside what the topic allows (message.timestamp.before/after.max.ms)",
-    ErrorCode.unsupported_compression_type: "choose another compression.type",
-}

@@ -361,3 +361,5 @@ def _refusal(request: Request, error: int) -> GroupReply:
             return GroupDescription(error, request.group_id)
         case ListGroups():
             return GroupsListed(error)
+        case _:
+            assert_never(request)

@@ -20,7 +20,9 @@ from typing import Final
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.wire.moved_connections import Channel, Message, Moved, connect
 from raylog.wire.private import DoorOpened, OpenDoor
-from raylog.wire.server import Request, Server, ServerConnection
+from raylog.wire.request import Request
+from raylog.wire.server import Server
+from raylog.wire.server_connection import ServerConnection
 
 logger = logging.getLogger("raylog.broker")
 

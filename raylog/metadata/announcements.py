@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import assert_never
 
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.metadata import copy_rates, effective_configs, elections
@@ -23,10 +24,22 @@ from raylog.metadata.image import MetadataImage, RemovalKey, Topic
 from raylog.metadata.records import (
     ActorDied,
     ActorRegistered,
+    ActorRemoved,
     BrokerConfigChanged,
+    BrokerDrainChanged,
+    BrokerLeaving,
+    BrokerRegistered,
+    BrokerUnregistered,
+    ClusterFormatted,
+    DiskRegistered,
     HighWatermarksNoted,
+    HostPlanned,
+    HostRetired,
     PartitionChanged,
+    ProducerIdsAllocated,
     Record,
+    RemovalConfirmed,
+    RemovalPending,
     ReplicaSlot,
     TopicConfigChanged,
     TopicCreated,
@@ -88,6 +101,14 @@ class Announcements:
                     self._names[record.topic_id] = record.name
                 case TopicDeleted():
                     self._configs.clear()
+                case (
+                    ClusterFormatted() | BrokerRegistered() | BrokerDrainChanged() | BrokerLeaving() | BrokerUnregistered()
+                    | DiskRegistered() | ActorRemoved() | HostPlanned() | HostRetired() | RemovalPending()
+                    | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted()
+                ):  # fmt: skip
+                    pass
+                case _:
+                    assert_never(record)
         return sorted(id for id in ids if self._committed.partition(id) is not None)
 
     def of_partition(self, id: TopicIdPartition) -> list[SendFrame]:
@@ -109,8 +130,7 @@ class Announcements:
 
     def copy_rates(self, records: Iterable[Record]) -> list[SendFrame]:
         """What changes, by these records that are now applied, in how fast connected processes may copy."""
-        shaping = (BrokerConfigChanged, TopicConfigChanged, PartitionChanged, ActorRegistered, ActorDied, TopicDeleted)
-        if not any(isinstance(record, shaping) for record in records):
+        if not any(map(_shapes_rates, records)):
             return []
         before, self._rates = self._rates, copy_rates.shares(self._committed)
         if self._rates == before:
@@ -299,3 +319,21 @@ class Announcements:
         if actor is None or not actor.alive:
             return AssignedReplica(slot.broker_id, slot.node_id, slot.directory_id, 0, None)
         return AssignedReplica(slot.broker_id, slot.node_id, slot.directory_id, actor.incarnation, actor.endpoint)
+
+
+def _shapes_rates(record: Record) -> bool:
+    """Whether such a record may change how fast processes copy."""
+    match record:
+        case (
+            BrokerConfigChanged() | TopicConfigChanged() | PartitionChanged() | ActorRegistered() | ActorDied()
+            | TopicDeleted()
+        ):  # fmt: skip
+            return True
+        case (
+            ClusterFormatted() | BrokerRegistered() | BrokerDrainChanged() | BrokerLeaving() | BrokerUnregistered()
+            | DiskRegistered() | ActorRemoved() | HostPlanned() | HostRetired() | TopicCreated() | RemovalPending()
+            | RemovalConfirmed() | ProducerIdsAllocated() | HighWatermarksNoted()
+        ):  # fmt: skip
+            return False
+        case _:
+            assert_never(record)

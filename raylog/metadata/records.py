@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import cast
+from typing import cast, get_args
 
 import msgpack
 
@@ -282,16 +282,7 @@ Record = (
     | HostPlanned | HostRetired
 )  # fmt: skip
 
-_PACKING = Packing(
-    "metadata record",
-    (
-        ClusterFormatted, BrokerRegistered, BrokerDrainChanged, BrokerLeaving, BrokerUnregistered, DiskRegistered,
-        ActorRegistered, ActorDied, ActorRemoved, TopicCreated, TopicDeleted, PartitionChanged, RemovalPending,
-        RemovalConfirmed, TopicConfigChanged, BrokerConfigChanged, ProducerIdsAllocated, HighWatermarksNoted,
-        HostPlanned, HostRetired,
-    ),
-    {HostPlanned: 2},
-)  # fmt: skip
+_PACKING = Packing("metadata record", get_args(Record), {HostPlanned: 2})
 
 
 def encode_batch(records: Iterable[Record]) -> bytes:

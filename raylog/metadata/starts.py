@@ -4,16 +4,17 @@ Owns the creations under way and the memory of failed ones. It knows nothing of 
 the StartActor effects that are due. At most one creation of an actor is pending, however long it takes (with Ray's head away
 a creation blocks).
 
-==========  ==================================================  ======================================================
+==========  ==================================================  ==========================================================
 a node is   while                                               it leaves this state when
-==========  ==================================================  ======================================================
+==========  ==================================================  ==========================================================
 creating    a StartActor is out                                 ActorStarted → expected, or as one that died young if it has
                                                                 said hello and died since; ActorStartFailed → resting
-expected    its process was created and has not said hello      a hello → forgotten here; ``hello_timeout_ms`` → resting;
+expected    its process was created and has not said hello      a hello → up; ``hello_timeout_ms`` → resting;
                                                                 sent away, since nothing needs it any more → forgotten
 resting     its creation failed, it died young, or others       the backoff has passed, and it is still wanted
             take over what it led (``settle``)
-==========  ==================================================  ======================================================
+up          it has said hello                                   it dies: before ``stable_after_ms`` → resting, else → forgotten
+==========  ==================================================  ==========================================================
 """
 
 from __future__ import annotations
@@ -21,17 +22,33 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from enum import Enum
+from typing import assert_never
 
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.events import ActorKind, StartActor
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import (
+    ActorDied,
+    ActorRegistered,
+    ActorRemoved,
     BrokerConfigChanged,
+    BrokerDrainChanged,
+    BrokerLeaving,
+    BrokerRegistered,
+    BrokerUnregistered,
+    ClusterFormatted,
+    DiskRegistered,
     HighWatermarksNoted,
+    HostPlanned,
+    HostRetired,
     PartitionChanged,
     ProducerIdsAllocated,
     Record,
+    RemovalConfirmed,
+    RemovalPending,
     TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
 )
 from raylog.metadata.sessions import Sessions
 from raylog.metadata.timers import Timers
@@ -245,5 +262,11 @@ def may_create_need(record: Record) -> bool:
             return record.state.partition_epoch == 0 or bool(record.state.adding)
         case ProducerIdsAllocated() | TopicConfigChanged() | BrokerConfigChanged() | HighWatermarksNoted():
             return False
-        case _:
+        case (
+            ClusterFormatted() | BrokerRegistered() | BrokerDrainChanged() | BrokerLeaving() | BrokerUnregistered()
+            | DiskRegistered() | ActorRegistered() | ActorDied() | ActorRemoved() | HostPlanned() | HostRetired()
+            | TopicCreated() | TopicDeleted() | RemovalPending() | RemovalConfirmed()
+        ):  # fmt: skip
             return True
+        case _:
+            assert_never(record)

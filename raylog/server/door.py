@@ -34,7 +34,9 @@ from raylog.wire.framing import LARGE_FRAME_BYTES, Buffer
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import LISTENER_LIMITS
 from raylog.wire.moved_connections import Channel, ChannelListener, Ended, Message, Moved
-from raylog.wire.server import Request, Server, ServerConnection
+from raylog.wire.request import Request
+from raylog.wire.server import Server
+from raylog.wire.server_connection import ServerConnection
 
 logger = logging.getLogger("raylog.replica")
 

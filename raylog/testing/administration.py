@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from raylog.metadata.requests import (
-    AllocateProducerIds,
     AlterConfigs,
     AlterReassignments,
     ClusterStatus,
@@ -50,6 +49,7 @@ from raylog.metadata.requests import (
 )
 from raylog.metadata.throttled_replicas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
 from raylog.records.batch import SEQUENCE_MASK
+from raylog.testing.nonsense import nonsense
 from raylog.testing.odd_producers import Successor, Vandal
 from raylog.testing.queue_producer import QueueProducer
 from raylog.testing.simulated_scaling import PARTITIONS
@@ -543,27 +543,7 @@ class Administration:
         known_to = self.simulation.cluster_id if 1 not in self._registering else "another cluster"
         change = ConfigChange(self.scheduler.rng.choice(("no.such.config", "segment.bytes")), ConfigOperation.SET, "-5")
         request = self.scheduler.rng.choice(
-            (
-                CreateTopics(
-                    (NewTopic(name, 1, 1), NewTopic("no/name", 1, 1), NewTopic("d", 1, 9), NewTopic("e", 0, 1))
-                ),
-                CreateTopics((NewTopic("d", assignment=((0, (1, 1)),)), NewTopic("e", assignment=((0, (77,)),)))),
-                CreateTopics((NewTopic("d", assignment=((0, (1, 2)), (1, (2, 1)))),), validate_only=True),
-                CreatePartitions((PartitionGrowth(name, 1), PartitionGrowth("nobody", 5), PartitionGrowth(name, 1))),
-                DeleteTopics(names=("nobody",), topic_ids=(unknown,)),
-                AlterConfigs((ResourceChanges(ResourceType.TOPIC, name, (change,)),)),
-                AlterConfigs((ResourceChanges(ResourceType.TOPIC, "nobody", (change,)),)),
-                DescribeTopics(topic_ids=(unknown,)),
-                DescribeConfigs((ConfigQuery(ResourceType.TOPIC, "nobody"), ConfigQuery(ResourceType.BROKER, "77"))),
-                RegisterDisk("another cluster", 1, unknown, "/elsewhere"),
-                RegisterDisk(known_to, 2, self.simulation.directory_ids[1], "/moved"),
-                ElectLeaders(ElectionType.PREFERRED, (("nobody", 0),)),
-                AlterReassignments((PartitionTarget("nobody", 0, (1,)), PartitionTarget(name, 0, (77,)))),
-                AlterReassignments((PartitionTarget(name, 0, (1, 2, 3)),), allow_replication_factor_change=False),
-                AlterReassignments((PartitionTarget(name, 0, ()), PartitionTarget(name, 0, (1, 1)))),
-                DrainBroker(77),
-                AllocateProducerIds(),
-            )
+            nonsense(name, unknown, known_to, change, directory_id=self.simulation.directory_ids[1])
         )
         self.administrator.request(request, lambda reply: None)
 

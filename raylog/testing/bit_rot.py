@@ -22,7 +22,8 @@ from raylog.log.segment import Segment
 from raylog.records.batch import BatchView
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.replica import Replica
-from raylog.testing.simulated_files import PAGE_BYTES, DamagedBytes, SimulatedDisk
+from raylog.testing.inodes import PAGE_BYTES
+from raylog.testing.simulated_files import DamagedBytes, SimulatedDisk
 from raylog.types import INTERNAL_TOPICS, TopicIdPartition
 
 if TYPE_CHECKING:

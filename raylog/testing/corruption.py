@@ -27,8 +27,8 @@ from raylog.log.leader_epochs import FILE_NAME as EPOCHS
 from raylog.metadata.metadata_log import DAMAGED_SUFFIX, LOG_NAME
 from raylog.metadata.records import PartitionState
 from raylog.replication.replica import Role
+from raylog.testing.inodes import PAGE_BYTES
 from raylog.testing.old_copies import OldCopies
-from raylog.testing.simulated_files import PAGE_BYTES
 from raylog.types import NO_LEADER, TopicIdPartition
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from kio.schema.errors import ErrorCode
 
@@ -201,6 +201,8 @@ class Member(Client):
                     self.simulation.trace(f"{self.name} fails with {ErrorCode(order.error).name} {order.doing}")
                     self.is_over = True
                     self.later(1, self.kill, f"{self.name} has failed")
+                case _:
+                    assert_never(order)
         self._look_again()
 
     def _prepare(self, order: Prepare) -> None:

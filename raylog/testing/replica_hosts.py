@@ -10,7 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, assert_never
 
 from raylog.errors import DiskLockedError
 from raylog.log.config import LogConfig
@@ -282,6 +282,8 @@ class Hosts:
                 self.scrubs.append((broker, effect))
                 if not self.holds_scrubs:
                     self.finish_scrubs()
+            case _:
+                assert_never(effect)
 
     def _open(self, process: Process, assignment: Assignment) -> None:
         try:

@@ -30,7 +30,8 @@ from kio.schema.errors import ErrorCode
 from raylog.errors import ConfigError
 from raylog.kafka import table
 from raylog.kafka.chain import Close, Delay, Refuse, Verdict
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 MESSAGE = "an error that the test asked for"
 Lost = Literal["request", "reply"]

@@ -50,7 +50,7 @@ from raylog.testing.messages import Answer, Call, Handshake, HandshakeDone
 from raylog.testing.processes import Process
 from raylog.testing.scheduler import Timer
 from raylog.testing.simulated_network import End, Link
-from raylog.testing.simulated_servers import ActorSpec
+from raylog.testing.simulated_sessions import ActorSpec
 from raylog.types import CONTROLLER_SLOT, node_id
 
 if TYPE_CHECKING:

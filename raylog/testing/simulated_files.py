@@ -34,25 +34,26 @@ import errno
 import os
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from raylog.errors import DiskLockedError
 from raylog.log.files import Buffer, Files, NotInMemory
+from raylog.testing.inodes import (
+    PAGE_BYTES,
+    Directory,
+    Evicts,
+    Inode,
+    evict_below,
+    flush_below,
+    pages_of,
+    used_bytes,
+)
 
 if TYPE_CHECKING:
     from _typeshed import SupportsLenAndGetItem
 
 T = TypeVar("T")
-
-PAGE_BYTES = 512
-"""What a disk writes at once: a hole has this size and alignment."""
-
-LATELY_MS = 1_000
-"""So long a page stays in the page cache for sure after it was written or loaded."""
-
-Evicts = Callable[[str, int, int], bool]
-"""Called with (path, page, wall-clock milliseconds)."""
 
 Fault = Callable[[str, str], None]
 """Called with (operation, path) before each operation; raises OSError to make it fail, or ``TornWrite``."""
@@ -80,140 +81,6 @@ class TornWrite(Exception):
         super().__init__(share, cause)
         self.share = share
         self.cause = cause
-
-
-@dataclass(slots=True)
-class _Inode:
-    cached: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
-    unflushed: list[tuple[int, bytes | None]] = field(default_factory=list)  # (position, data) or (new size, None)
-    modified_ms: int = 0
-    absent: set[int] = field(default_factory=set)  # pages that are not in the page cache
-    has_lost_writes: bool = False  # a flush failed: the cache holds what the disk does not, and nothing will write it
-    touched_ms: dict[int, int] = field(
-        default_factory=dict
-    )  # when a page was last written, loaded, or kept in the cache
-
-    def touch(self, pages: range, now_ms: int) -> None:
-        """They are in the page cache."""
-        self.absent.difference_update(pages)
-        for page in pages:
-            self.touched_ms[page] = now_ms
-
-    def lacks(self, pages: range, path: str, evicts: Evicts | None, now_ms: int) -> bool:
-        """Whether one of them has left the page cache."""
-        if evicts is not None:
-            for page in pages:
-                if page not in self.absent and now_ms - self.touched_ms.get(page, 0) >= LATELY_MS:
-                    if evicts(path, page, now_ms):
-                        self.absent.add(page)
-                    else:
-                        self.touched_ms[page] = now_ms
-        return not self.absent.isdisjoint(pages)
-
-    def write(self, position: int, data: bytes) -> None:
-        _write(self.cached, position, data)
-        self.unflushed.append((position, data))
-
-    def truncate(self, size: int) -> None:
-        _resize(self.cached, size)
-        self.unflushed.append((size, None))
-
-    def flush(self) -> None:
-        for position, data in self.unflushed:
-            if data is None:
-                _resize(self.durable, position)
-            else:
-                _write(self.durable, position, data)
-        self.unflushed.clear()
-        assert self.has_lost_writes or len(self.durable) == len(self.cached), (len(self.durable), len(self.cached))
-
-    def fail_to_flush(self) -> None:
-        if self.unflushed:
-            self.unflushed.clear()
-            self.has_lost_writes = True
-
-    def forget_lost_writes(self) -> None:
-        """The cache drops its pages. Those that wait for a flush stay."""
-        if self.has_lost_writes and not self.unflushed:
-            self.cached = bytearray(self.durable)
-            self.has_lost_writes = False
-
-    def lose_power(self, rng: random.Random) -> bool:
-        """Falls back to what the disk holds; says whether a write was torn."""
-        torn = False
-        if self.unflushed:
-            survivors = rng.choice((0, rng.randrange(len(self.unflushed) + 1), len(self.unflushed)))
-            start = len(self.durable)
-            for position, data in self.unflushed[:survivors]:
-                if data is None:
-                    _resize(self.durable, position)
-                else:
-                    _write(self.durable, position, data)
-            if survivors < len(self.unflushed):
-                position, data = self.unflushed[survivors]
-                if data is not None and len(data) > 1 and rng.random() < 0.5:
-                    _write(self.durable, position, data[: rng.randrange(1, len(data))])
-                    torn = True
-            if len(self.durable) > start and rng.random() < 0.1:
-                hole = rng.randrange(start, len(self.durable))
-                hole_end = min(len(self.durable), hole // PAGE_BYTES * PAGE_BYTES + PAGE_BYTES)
-                self.durable[hole:hole_end] = bytes(hole_end - hole)
-                torn = True
-            self.unflushed.clear()
-        self.cached = bytearray(self.durable)
-        self.has_lost_writes = False
-        return torn
-
-
-def _write(target: bytearray, position: int, data: bytes) -> None:
-    if position > len(target):
-        target.extend(bytes(position - len(target)))
-    target[position : position + len(data)] = data
-
-
-def _resize(target: bytearray, size: int) -> None:
-    if size <= len(target):
-        del target[size:]
-    else:
-        target.extend(bytes(size - len(target)))
-
-
-@dataclass(slots=True)
-class _Directory:
-    entries: dict[str, _Inode | _Directory] = field(default_factory=dict)
-    durable: dict[str, _Inode | _Directory] = field(default_factory=dict)
-    unsynced: list[_Change] = field(default_factory=list)
-
-    def change(self, changes: _Change) -> None:
-        """Several names at once, atomically (a rename within the directory is two)."""
-        self.unsynced.append(changes)
-        _apply(self.entries, changes)
-
-    def sync(self) -> None:
-        self.durable = dict(self.entries)
-        self.unsynced.clear()
-
-    def lose_power(self, rng: random.Random) -> int:
-        """Falls back to the durable names, here and below; the number of files with a torn write."""
-        survivors = rng.choice((0, rng.randrange(len(self.unsynced) + 1), len(self.unsynced))) if self.unsynced else 0
-        for changes in self.unsynced[:survivors]:
-            _apply(self.durable, changes)
-        self.unsynced.clear()
-        self.entries = dict(self.durable)
-        return sum(int(self.entries[name].lose_power(rng)) for name in sorted(self.entries))
-
-
-_Change = tuple[tuple[str, _Inode | _Directory | None], ...]
-"""Names and what they stand for from now on; None: removed."""
-
-
-def _apply(entries: dict[str, _Inode | _Directory], changes: _Change) -> None:
-    for name, entry in changes:
-        if entry is None:
-            entries.pop(name, None)
-        else:
-            entries[name] = entry
 
 
 def _error(code: int, path: str) -> OSError:
@@ -262,8 +129,8 @@ class SimulatedDisk:
         self.torn_writes = 0
         self.corrupted: set[str] = set()  # the files that were ever damaged
         self.damaged: list[DamagedBytes] = []  # places in logs, those that are mended too
-        self.root = _Directory()
-        self._locks: dict[int, tuple[SimulatedFiles, _Inode]] = {}  # by the locked file's identity, as flock has it
+        self.root = Directory()
+        self._locks: dict[int, tuple[SimulatedFiles, Inode]] = {}  # by the locked file's identity, as flock has it
         self._used_bytes = 0
 
     def files(self) -> SimulatedFiles:
@@ -275,33 +142,33 @@ class SimulatedDisk:
         for holder, _ in list(self._locks.values()):
             holder.crash()
         self.torn_writes += self.root.lose_power(rng)
-        self._used_bytes = _used(self.root)
+        self._used_bytes = used_bytes(self.root)
 
     def evict(self) -> None:
         """Throw everything out of the page cache that could be read again, or that counts as written."""
-        _evict(self.root)
-        self._used_bytes = _used(self.root)
+        evict_below(self.root)
+        self._used_bytes = used_bytes(self.root)
 
     def wipe(self, path: str) -> None:
         """Another disk is in its place: an empty folder, for good. Views made before are dead, as after a crash of their processes."""
         directory = self.directory(path)
         directory.entries.clear()
         directory.sync()
-        self._used_bytes = _used(self.root)
+        self._used_bytes = used_bytes(self.root)
 
     def copy_folder(self, path: str) -> FolderCopy:
         """What the files of a folder hold now, as any process would read them."""
         entries = self.directory(path).entries
-        return {name: bytes(entry.cached) for name, entry in sorted(entries.items()) if isinstance(entry, _Inode)}
+        return {name: bytes(entry.cached) for name, entry in sorted(entries.items()) if isinstance(entry, Inode)}
 
     def restore_folder(self, path: str, copy: FolderCopy) -> None:
         """Somebody puts an old copy in the place of what the folder holds; all of it is on the disk."""
         directory = self.directory(path)
         directory.entries.clear()
         for name, content in copy.items():
-            directory.entries[name] = _Inode(bytearray(content), bytearray(content), modified_ms=self.clock_ms())
+            directory.entries[name] = Inode(bytearray(content), bytearray(content), modified_ms=self.clock_ms())
         directory.sync()
-        self._used_bytes = _used(self.root)
+        self._used_bytes = used_bytes(self.root)
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """One bit of a file changes by itself, in the page cache and on the disk."""
@@ -322,7 +189,7 @@ class SimulatedDisk:
 
     def flush_everything(self) -> None:
         """The operating system writes all back on its own, as it does after a while."""
-        _flush(self.root)
+        flush_below(self.root)
 
     @property
     def free_bytes(self) -> int:
@@ -330,43 +197,43 @@ class SimulatedDisk:
 
     # What the views do. Paths are absolute and normal.
 
-    def lookup(self, path: str) -> _Inode | _Directory | None:
-        entry: _Inode | _Directory | None = self.root
+    def lookup(self, path: str) -> Inode | Directory | None:
+        entry: Inode | Directory | None = self.root
         for name in path.split("/"):
             if name:
-                if not isinstance(entry, _Directory):
+                if not isinstance(entry, Directory):
                     return None
                 entry = entry.entries.get(name)
         return entry
 
-    def directory(self, path: str) -> _Directory:
+    def directory(self, path: str) -> Directory:
         entry = self.lookup(path)
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if not isinstance(entry, _Directory):
+        if not isinstance(entry, Directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         return entry
 
-    def inode(self, path: str) -> _Inode:
+    def inode(self, path: str) -> Inode:
         entry = self.lookup(path)
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if isinstance(entry, _Directory):
+        if isinstance(entry, Directory):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return entry
 
-    def parent(self, path: str) -> tuple[_Directory, str]:
+    def parent(self, path: str) -> tuple[Directory, str]:
         head, _, name = path.rpartition("/")
         return self.directory(head), name
 
-    def lock(self, view: SimulatedFiles, inode: _Inode, path: str) -> None:
+    def lock(self, view: SimulatedFiles, inode: Inode, path: str) -> None:
         if id(inode) in self._locks:
             raise DiskLockedError(
                 f"{path} is locked by another process. Stop it, or give this one a folder of its own."
             )
         self._locks[id(inode)] = view, inode
 
-    def unlock(self, view: SimulatedFiles, inode: _Inode) -> None:
+    def unlock(self, view: SimulatedFiles, inode: Inode) -> None:
         holder, _ = self._locks.get(id(inode), (None, None))
         if holder is view:
             del self._locks[id(inode)]
@@ -378,7 +245,7 @@ class SimulatedDisk:
     def freed(self, size: int) -> None:
         self._used_bytes -= size
 
-    def write(self, inode: _Inode, path: str, position: int, data: bytes) -> None:
+    def write(self, inode: Inode, path: str, position: int, data: bytes) -> None:
         grown = max(0, position + len(data) - len(inode.cached))
         lacking = grown - self.free_bytes
         if lacking > 0:
@@ -387,43 +254,15 @@ class SimulatedDisk:
         self._used_bytes += grown
         if data:
             inode.write(position, data)
-            inode.touch(_pages(position, len(data)), self.clock_ms())
+            inode.touch(pages_of(position, len(data)), self.clock_ms())
             inode.modified_ms = self.clock_ms()
         if lacking > 0:
             raise _error(errno.ENOSPC, path)
 
-    def truncate(self, inode: _Inode, size: int) -> None:
+    def truncate(self, inode: Inode, size: int) -> None:
         self._used_bytes += size - len(inode.cached)
         inode.truncate(size)
         inode.modified_ms = self.clock_ms()
-
-
-def _used(directory: _Directory) -> int:
-    return sum(
-        _used(entry) if isinstance(entry, _Directory) else len(entry.cached) for entry in directory.entries.values()
-    )
-
-
-def _flush(directory: _Directory) -> None:
-    directory.sync()
-    for entry in directory.entries.values():
-        if isinstance(entry, _Directory):
-            _flush(entry)
-        else:
-            entry.flush()
-
-
-def _evict(directory: _Directory) -> None:
-    for entry in directory.entries.values():
-        if isinstance(entry, _Directory):
-            _evict(entry)
-        else:
-            entry.forget_lost_writes()
-            entry.absent.update(_pages(0, len(entry.cached)))
-
-
-def _pages(position: int, size: int) -> range:
-    return range(position // PAGE_BYTES, (position + size + PAGE_BYTES - 1) // PAGE_BYTES)
 
 
 class SimulatedFile:
@@ -431,7 +270,7 @@ class SimulatedFile:
 
     __slots__ = ("_inode", "_open", "_view", "path")
 
-    def __init__(self, view: SimulatedFiles, path: str, inode: _Inode) -> None:
+    def __init__(self, view: SimulatedFiles, path: str, inode: Inode) -> None:
         self.path = path
         self._view = view
         self._inode = inode
@@ -447,7 +286,7 @@ class SimulatedFile:
         disk = self._enter("read")
         inode = self._inode
         if in_memory:
-            pages = _pages(position, min(size, len(inode.cached) - position))
+            pages = pages_of(position, min(size, len(inode.cached) - position))
             if inode.lacks(pages, self.path, disk.evicts, disk.clock_ms()):
                 raise NotInMemory(self.path, position, size)
         return bytes(memoryview(self._inode.cached)[position : position + size])
@@ -491,7 +330,7 @@ class SimulatedLock:
 
     __slots__ = ("_inode", "_view", "path")
 
-    def __init__(self, view: SimulatedFiles, path: str, inode: _Inode) -> None:
+    def __init__(self, view: SimulatedFiles, path: str, inode: Inode) -> None:
         self.path = path
         self._view = view
         self._inode = inode
@@ -525,13 +364,13 @@ class SimulatedFiles:
         disk = self.enter("open", path)
         directory, name = disk.parent(path)
         if create and name not in directory.entries:
-            directory.change(((name, _Inode(modified_ms=disk.clock_ms())),))
+            directory.change(((name, Inode(modified_ms=disk.clock_ms())),))
         return SimulatedFile(self, path, disk.inode(path))
 
     def load(self, path: str, position: int, size: int) -> None:
         disk = self.enter("load", path)
         if disk.lookup(path) is not None:
-            disk.inode(path).touch(_pages(position, size), disk.clock_ms())
+            disk.inode(path).touch(pages_of(position, size), disk.clock_ms())
 
     def exists(self, path: str) -> bool:
         return self.enter("exists", path).lookup(path) is not None
@@ -546,9 +385,9 @@ class SimulatedFiles:
             if name:
                 entry = directory.entries.get(name)
                 if entry is None:
-                    entry = _Directory()
+                    entry = Directory()
                     directory.change(((name, entry),))
-                if not isinstance(entry, _Directory):
+                if not isinstance(entry, Directory):
                     raise _error(errno.ENOTDIR, path)
                 directory = entry
 
@@ -560,7 +399,7 @@ class SimulatedFiles:
         from_directory, from_name = disk.parent(source)
         to_directory, to_name = disk.parent(destination)
         replaced = to_directory.entries.get(to_name)
-        if isinstance(replaced, _Directory) and replaced.entries:
+        if isinstance(replaced, Directory) and replaced.entries:
             raise _error(errno.ENOTEMPTY, destination)
         if from_directory is to_directory:
             from_directory.change(((from_name, None), (to_name, entry)))
@@ -581,7 +420,7 @@ class SimulatedFiles:
         disk = self.enter("remove_directory", path)
         if disk.lookup(path) is None:
             return
-        freed = _used(disk.directory(path))
+        freed = used_bytes(disk.directory(path))
         directory, name = disk.parent(path)
         directory.change(((name, None),))
         disk.freed(freed)

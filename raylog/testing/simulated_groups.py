@@ -57,7 +57,8 @@ from raylog.testing.messages import Answer, Call
 from raylog.testing.processes import Machine
 from raylog.testing.scheduler import Timer
 from raylog.testing.simulated_network import End, Link
-from raylog.testing.simulated_servers import ActorSpec, BrokerProcess, ReplicaProcess, ServerEnd
+from raylog.testing.simulated_servers import BrokerProcess, ReplicaProcess
+from raylog.testing.simulated_sessions import ActorSpec, ServerEnd
 from raylog.testing.simulation import Simulation
 from raylog.testing.unclean_elections import UncleanElections
 from raylog.types import TopicIdPartition, TopicPartition

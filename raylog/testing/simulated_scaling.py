@@ -31,7 +31,7 @@ from raylog.types import TopicIdPartition, broker_of
 
 if TYPE_CHECKING:
     from raylog.testing.simulated_controller import ControllerProcess
-    from raylog.testing.simulated_servers import ServerProcess
+    from raylog.testing.simulated_sessions import ServerProcess
     from raylog.testing.simulation import Simulation
 
 CORES = 2

@@ -47,7 +47,8 @@ from raylog.testing.scheduler import Scheduler
 from raylog.testing.simulated_network import Network
 from raylog.testing.simulated_quorum import Controllers
 from raylog.testing.simulated_scaling import SimulatedScaling
-from raylog.testing.simulated_servers import ActorSpec, BrokerProcess, ReplicaProcess, ServerProcess
+from raylog.testing.simulated_servers import BrokerProcess, ReplicaProcess
+from raylog.testing.simulated_sessions import ActorSpec, ServerProcess
 from raylog.testing.workload import Client, Producer
 from raylog.types import Endpoint, TopicIdPartition
 

@@ -15,7 +15,7 @@ from raylog.wire import private
 from raylog.wire.frames import API_VERSIONS, Entity
 
 if TYPE_CHECKING:
-    from raylog.wire.server import Request
+    from raylog.wire.request import Request
 
 
 def answer(request: Request) -> None:

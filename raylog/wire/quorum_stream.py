@@ -23,7 +23,7 @@ from raylog.types import Endpoint
 from raylog.wire.framing import FramedProtocol
 from raylog.wire.handshake import Peer, Secret
 from raylog.wire.private import OpenQuorum, QuorumOpened
-from raylog.wire.server import Request
+from raylog.wire.request import Request
 from raylog.wire.stream import BACKLOG_BYTES_MAX, Stream, accept_stream, open_stream
 
 logger = logging.getLogger("raylog.wire")

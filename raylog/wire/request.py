@@ -1,12 +1,12 @@
 """One request that a server has received, until it is answered.
 
 Most are handed to their handler decoded. Those of ``Server.undecoded`` APIs keep the bytes that they came in: ``frame``, and ``position``,
-where the header's fixed part ends. ``body`` decodes them when it is first asked for, which who passes them on as they are never does.
+where the header's fixed part ends. ``body`` decodes them on first use, so a handler that only passes the bytes on decodes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from raylog.errors import RaylogError
@@ -17,7 +17,7 @@ from raylog.wire.framing import Buffer
 from raylog.wire.handshake import Peer
 
 if TYPE_CHECKING:
-    from raylog.wire.server import ServerConnection
+    from raylog.wire.server_connection import ServerConnection
 
 
 OPEN: Final = "open"
@@ -166,3 +166,7 @@ class Request:
             self.connection.watchers[self] = callback
         elif self.state is GONE:
             callback(self)
+
+
+Handler = Callable[[Request], Awaitable[Any] | None]
+"""Answers by ``request.reply``, now or later; a coroutine may also return the reply."""

@@ -14,7 +14,7 @@ from raylog.types import Endpoint
 from raylog.wire.connection import OPEN_TIMEOUT_MS
 from raylog.wire.handshake import Peer, Secret
 from raylog.wire.private import OpenSession, SessionOpened
-from raylog.wire.server import Request
+from raylog.wire.request import Request
 from raylog.wire.stream import BACKLOG_BYTES_MAX, Stream, accept_stream, open_stream
 
 Frame = FromActor | FromController

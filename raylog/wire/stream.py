@@ -19,7 +19,7 @@ from raylog.types import Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.framing import FramedProtocol
 from raylog.wire.handshake import Peer, Secret
-from raylog.wire.server import Request
+from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.wire")
 

@@ -13,11 +13,12 @@ import pytest
 import raylog.cluster
 import raylog.launcher
 from raylog.cli.recovery import await_recovery
-from raylog.cluster import Cluster, _await_brokers
+from raylog.cluster import Cluster
 from raylog.errors import ClientTimeoutError, ClusterError, RaylogError
 from raylog.launcher import Launcher
 from raylog.placement import local_ray
 from raylog.placement.disks import format_disk
+from raylog.readiness import await_brokers
 from raylog.starting import Patience, Standing, Start
 from raylog.types import Endpoint
 
@@ -91,7 +92,7 @@ def test_a_start_that_moves_is_waited_for_however_long_it_takes(clock: Clock) ->
     said: list[str] = []
     states = [status(0, processes=1), *(status(1, opened=n, opening=36 - n, processes=5) for n in range(36)), status(3)]
     played = Played(clock, *states)
-    _await_brokers(played, {0, 1, 2}, Start(STILL_S, said.append, clock))  # type: ignore[arg-type]
+    await_brokers(played, {0, 1, 2}, Start(STILL_S, said.append, clock))  # type: ignore[arg-type]
     assert clock.now - 100 > 10 * STILL_S and played.asked == len(states)
     assert "1 of 3 brokers serve, 5 of 9 processes are up, 4 of 36 logs are open" in said
 
@@ -99,7 +100,7 @@ def test_a_start_that_moves_is_waited_for_however_long_it_takes(clock: Clock) ->
 def test_a_start_that_stands_still_is_given_up_and_named(clock: Clock) -> None:
     stuck = status(2, processes=7, opened=3, opening=1, scanned_bytes=2_500_000)
     with pytest.raises(ClusterError) as given_up:
-        _await_brokers(Played(clock, status(1), stuck), {0, 1, 2}, Start(STILL_S, None, clock))  # type: ignore[arg-type]
+        await_brokers(Played(clock, status(1), stuck), {0, 1, 2}, Start(STILL_S, None, clock))  # type: ignore[arg-type]
     assert str(given_up.value).startswith(
         "nothing has moved for 60 s: broker 2 does not serve yet (2 of 3 brokers serve, 7 of 9 processes are up, "
         "3 of 4 logs are open, 2.5 MB recovered)"
@@ -108,9 +109,9 @@ def test_a_start_that_stands_still_is_given_up_and_named(clock: Clock) -> None:
 
 def test_controllers_that_do_not_answer_for_a_moment_end_nothing_and_for_long_are_named(clock: Clock) -> None:
     start = Start(STILL_S, None, clock)
-    _await_brokers(Played(clock, status(1), None, status(3)), {0, 1, 2}, start)  # type: ignore[arg-type]
+    await_brokers(Played(clock, status(1), None, status(3)), {0, 1, 2}, start)  # type: ignore[arg-type]
     with start.phase("again"), pytest.raises(ClusterError, match=r"does not serve yet .no controller answers."):
-        _await_brokers(Played(clock, None), {0, 1, 2}, start)  # type: ignore[arg-type]
+        await_brokers(Played(clock, None), {0, 1, 2}, start)  # type: ignore[arg-type]
 
 
 def test_logs_are_waited_for_while_they_are_opened_and_those_that_are_not_are_told(clock: Clock) -> None:
@@ -132,7 +133,7 @@ def test_processes_that_work_on_coming_up_are_movement_though_none_answers(clock
     start = Start(STILL_S, None, clock)
     start.watch(lambda: min(int(clock.now), 600))
     with pytest.raises(ClusterError, match="nothing has moved for 60 s"):
-        _await_brokers(Played(clock, status(0)), {0}, start)  # type: ignore[arg-type]
+        await_brokers(Played(clock, status(0)), {0}, start)  # type: ignore[arg-type]
     assert 660 <= clock.now < 660 + 2 * STILL_S, "it was waited for until they stood still"
 
 

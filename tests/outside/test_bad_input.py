@@ -22,8 +22,8 @@ from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, Endpoint, node_id
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.framing import LENT_BYTES_MAX, SMALLEST_BODY, _pool
+from raylog.wire.limits import Limits
 from raylog.wire.schema import fields_of
-from raylog.wire.server import Limits
 
 pytestmark = pytest.mark.core
 

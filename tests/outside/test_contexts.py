@@ -24,7 +24,8 @@ from raylog.kafka.context import (
 )
 from raylog.testing.in_process import InProcessCluster
 from raylog.types import BROKER_SLOT, node_id
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
 

@@ -18,7 +18,8 @@ from raylog.kafka.spec import ApiSpec
 from raylog.metadata.session import ActorIdentity
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
 

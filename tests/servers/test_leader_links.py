@@ -15,7 +15,7 @@ from raylog.metadata.session import ActorIdentity, AssignedReplica, Assignment
 from raylog.replication.events import FetchAnswered, FetchFailed, FetchPartition, SendFetch
 from raylog.types import Endpoint, TopicIdPartition, broker_of
 from raylog.wire.handshake import Peer
-from raylog.wire.server import Request
+from raylog.wire.request import Request
 
 pytestmark = pytest.mark.core
 

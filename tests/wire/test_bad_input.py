@@ -18,7 +18,9 @@ from raylog.metadata.session import ActorIdentity
 from raylog.types import Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.frames import client_id_field, encode_request
-from raylog.wire.server import HANDSHAKE_BYTES_MAX, Limits, Server
+from raylog.wire.limits import Limits
+from raylog.wire.server import Server
+from raylog.wire.server_connection import HANDSHAKE_BYTES_MAX
 
 pytestmark = pytest.mark.core
 

@@ -18,11 +18,13 @@ from raylog.kafka.context import (
     SECRET_HOLDER,
     RequestContext,
 )
-from raylog.wire import server as server_module
+from raylog.wire import server_connection
 from raylog.wire.connection import Connection
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.handshake import Peer
-from raylog.wire.server import Limits, Request, Server
+from raylog.wire.limits import Limits
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
 
@@ -97,7 +99,7 @@ def test_a_process_speaks_for_itself_and_for_others_on_one_connection(run: Run) 
 def test_requests_share_a_context_and_those_of_many_clients_are_not_all_kept(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "PASSED_CONTEXTS_MAX", 3)
+    monkeypatch.setattr(server_connection, "PASSED_CONTEXTS_MAX", 3)
 
     async def work() -> None:
         server, seen = witness()

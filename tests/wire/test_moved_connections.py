@@ -25,7 +25,9 @@ from raylog.wire.moved_connections import (
     Moved,
     connect,
 )
-from raylog.wire.server import Request, Server, ServerConnection
+from raylog.wire.request import Request
+from raylog.wire.server import Server
+from raylog.wire.server_connection import ServerConnection
 
 pytestmark = pytest.mark.core
 

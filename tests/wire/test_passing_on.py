@@ -15,7 +15,7 @@ from wire_ends import client_of, produce, raw, server_of
 
 from raylog.wire.connection import Connection
 from raylog.wire.frames import client_id_field, encode_request
-from raylog.wire.server import Request
+from raylog.wire.request import Request
 
 pytestmark = pytest.mark.core
 

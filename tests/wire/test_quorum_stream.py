@@ -14,7 +14,8 @@ from raylog.types import Endpoint
 from raylog.wire import private, quorum_stream
 from raylog.wire.handshake import HandshakeError, Peer
 from raylog.wire.quorum_stream import QuorumStream, accept_quorum, open_quorum
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
 

@@ -17,7 +17,9 @@ from raylog.wire import server as server_module
 from raylog.wire.connection import Connection
 from raylog.wire.frames import client_id_field, encode_request, encode_response
 from raylog.wire.handshake import Peer
-from raylog.wire.server import Limits, Request, Server
+from raylog.wire.limits import Limits
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
 

@@ -15,7 +15,9 @@ from raylog.errors import ClusterError
 from raylog.wire import private
 from raylog.wire.frames import client_id_field, decode_response, encode_request
 from raylog.wire.handshake import HandshakeError, Peer, WrongPeerError
-from raylog.wire.server import Limits, Request, Server
+from raylog.wire.limits import Limits
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
 

@@ -15,7 +15,8 @@ from raylog.wire import private
 from raylog.wire import session as session_module
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 from raylog.wire.session import Session, accept_session, open_session
 
 pytestmark = pytest.mark.core

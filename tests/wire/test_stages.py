@@ -17,7 +17,8 @@ from raylog.errors import DisconnectedError, kafka_error
 from raylog.kafka import chain
 from raylog.kafka.chain import Close, Delay, Refuse, Verdict
 from raylog.wire import private
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
 

@@ -12,7 +12,8 @@ import pytest
 from wire_ends import EMPTY_REPLY, produce, server_of, until
 
 from raylog.wire.connection import Connection
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
 

@@ -20,7 +20,8 @@ from wire_ends import EMPTY_REPLY, produce, read_frame, server_of
 
 from raylog.kafka.context import EXTERNAL
 from raylog.wire.frames import client_id_field, decode_response, encode_request
-from raylog.wire.server import Request, Server
+from raylog.wire.request import Request
+from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
 

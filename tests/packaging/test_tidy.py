@@ -1,0 +1,137 @@
+"""The shape of the tree: how long files and functions are, whose names classes share, how matches end, where folders are.
+
+What broke a rule before the rule was made is listed. The lists may only become shorter: a test fails for an entry that is needed no more.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 60
+
+LONG_FILES = {
+    "actors/replica_server.py",
+    "raylog/log/log.py",
+    "raylog/metadata/active.py",
+    "raylog/metadata/quorum.py",
+    "raylog/metadata/requests.py",
+    "raylog/replication/replica.py",
+}
+LONG_FUNCTIONS = {
+    "actors/controller_server.py __init__",
+    "actors/controller_status.py cluster_status",
+    "actors/controller_status.py quorum_status",
+    "actors/outside/router.py __init__",
+    "actors/replica_server.py __init__",
+    "raylog/cli/cluster.py _print_status",
+    "raylog/cli/cluster.py up",
+    "raylog/cli/groups.py reset_offsets",
+    "raylog/cli/leader_election.py leader_election",
+    "raylog/cluster.py start_cluster",
+    "raylog/data/reading.py read_topic",
+    "raylog/data/streaming.py stream_topic",
+    "raylog/log/log.py append_as_leader",
+    "raylog/log/opening.py _opened",
+    "raylog/log/recovery.py _scan",
+    "raylog/log/recovery.py recover_segments",
+    "raylog/log/segment.py read",
+    "raylog/metadata/active.py __init__",
+    "raylog/metadata/image.py apply",
+    "raylog/metadata/views.py cluster_status",
+    "raylog/replication/fetch_requests.py _read",
+    "raylog/replication/host.py handle",
+    "raylog/spark/session.py init",
+    "raylog/testing/checkers.py replica",
+    "raylog/testing/faults.py __init__",
+    "raylog/testing/simulation.py __init__",
+    "raylog/wire/server.py __init__",
+}
+SHARED = """
+    Answer Asked Assigned Assignment AwaitLeader BrokerDisks BrokerDrained Caller Cancelled ClusterStatus ConfigEntry
+    ConfigSynonym ConfigType Consumer ControllerLink Decision DiskLock DrainBroker ElectionType Entry Follower
+    GroupDescription GroupMember Handshake Heartbeat HostPlanned HostRetired Hosts Launcher Leader LeaderFound Leadership
+    Ledger Listener Member Message MoveReplicas Moves NewTopic Outcome Owner Pace PartitionView Place PlanHost Process
+    Producer Replicas ReplicasMoved Reply RequestReceived RetireHost Role Server Session Standing State Step Ticked Timer
+    TopicCreation TopicView Turn Verdict Waiter _Gathering _Pending _Pieces _Reader _Source _Waiter
+"""
+SHARED_CLASS_NAMES = frozenset(SHARED.split())
+MATCHED = ("effect", "event", "frame", "message", "order", "record", "request")
+"""Names under which values of closed unions are matched."""
+OPEN_MATCHES = {
+    "raylog/groups/coordinator.py",  # which requests have to wait for a leader: most need no more than the default
+    "raylog/metadata/controller.py",  # all other events are the active controller's
+    "raylog/replication/parked.py",
+    "raylog/testing/simulated_servers.py",
+    "raylog/testing/simulated_sessions.py",
+}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """By path from the root. Without the links, which lead to the folders at the root."""
+    paths = [path for folder in ("raylog", "actors", "placement") for path in sorted((ROOT / folder).rglob("*.py"))]
+    named = {str(path.relative_to(ROOT)): path for path in paths}
+    return {
+        name: ast.parse(path.read_text())
+        for name, path in named.items()
+        if not name.startswith(("raylog/actors/", "raylog/placement/"))
+    }
+
+
+def nodes(kind: type | tuple[type, ...]) -> Iterator[tuple[str, ast.AST]]:
+    for name, module in modules().items():
+        for node in ast.walk(module):
+            if isinstance(node, kind):
+                yield name, node
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(modules()) > 400 and "actors/replica_server.py" in modules()
+
+
+def test_no_file_is_long() -> None:
+    long = {name for name in modules() if len((ROOT / name).read_text().splitlines()) > FILE_LINES_MAX}
+    assert long == LONG_FILES
+
+
+def test_no_function_is_long() -> None:
+    functions = nodes((ast.FunctionDef, ast.AsyncFunctionDef))
+    long = {
+        f"{name} {node.name}"  # type: ignore[attr-defined]
+        for name, node in functions
+        if node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX  # type: ignore[attr-defined]
+    }
+    assert long == LONG_FUNCTIONS
+
+
+def test_no_two_classes_share_a_name() -> None:
+    found = defaultdict(set)
+    for name, node in nodes(ast.ClassDef):
+        found[node.name].add(name)  # type: ignore[attr-defined]
+    assert {name for name, where in found.items() if len(where) > 1} == SHARED_CLASS_NAMES
+
+
+def test_a_match_over_a_closed_union_says_that_nothing_is_left() -> None:
+    """So a new event, effect or record that somebody forgets is a type error."""
+    without = set()
+    for name, node in nodes(ast.Match):
+        assert isinstance(node, ast.Match)
+        if isinstance(node.subject, ast.Name) and node.subject.id in MATCHED:
+            last = node.cases[-1]
+            if "assert_never" not in ast.unparse(last.body[0]):
+                without.add(name)
+    assert without <= OPEN_MATCHES, f"end these with `case _: assert_never(…)`: {sorted(without - OPEN_MATCHES)}"
+    assert without >= OPEN_MATCHES, f"list these no more: {sorted(OPEN_MATCHES - without)}"
+
+
+@pytest.mark.parametrize("folder", ["actors", "placement"])
+def test_rays_own_folders_stay_at_the_top(folder: str) -> None:
+    assert (ROOT / folder).is_dir() and not (ROOT / folder).is_symlink() and (ROOT / "raylog" / folder).is_symlink()
