@@ -22,10 +22,10 @@ from raylog.actors.outside.router import Router
 from raylog.actors.patience import once_unlocked
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
+from raylog.control.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
 from raylog.kafka.chain import Stage
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.image_copy import ImageCopy
-from raylog.metadata.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
 from raylog.placement.disks import DiskLock, boot_id, lock_disk
 from raylog.placement.listeners import Listeners, default_listeners
 from raylog.types import Endpoint, broker_of

@@ -36,6 +36,8 @@ from raylog.actors.patience import once_unlocked
 from raylog.actors.quorum_disks import METADATA_FOLDER, refuse_lost_metadata
 from raylog.actors.quorum_links import QuorumLinks
 from raylog.actors.spec import ServerSpec, new_incarnation
+from raylog.control.session import SHUT_DOWN, Exit, FromActor, Hello
+from raylog.control.session_stream import Frame, Session, accept_session
 from raylog.errors import RaylogError, error_for
 from raylog.kafka import table
 from raylog.kafka.chain import Stage
@@ -68,13 +70,12 @@ from raylog.metadata.events import (
     Ticked,
 )
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.metadata_log import MetadataLog
-from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import NotLeader, QuorumConfig
 from raylog.metadata.requests import ControllerReply, Refused
-from raylog.metadata.session import SHUT_DOWN, Exit, FromActor, Hello
 from raylog.placement.disks import controller_moved, new_id, open_disk
 from raylog.placement.planner import plan_replicas
+from raylog.raft.messages import NotLeader, QuorumConfig
+from raylog.raft.metadata_log import MetadataLog
+from raylog.raft.quorum import Quorum
 from raylog.types import CONTROLLER_SLOT, Endpoint, broker_of, slot_of
 from raylog.wire import private
 from raylog.wire.connection import Connection
@@ -82,7 +83,6 @@ from raylog.wire.dial import dial
 from raylog.wire.handshake import Peer
 from raylog.wire.request import Request
 from raylog.wire.server import Server
-from raylog.wire.session import Frame, Session, accept_session
 
 logger = logging.getLogger("raylog.controller")
 

@@ -13,8 +13,8 @@ from typing import Any
 from raylog.metadata import requests
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.opened_logs import NamedLogs
-from raylog.metadata.quorum import Quorum
 from raylog.placement.disks import encode_id
+from raylog.raft.quorum import Quorum
 from raylog.types import BROKER_SLOT, Endpoint, broker_of
 
 

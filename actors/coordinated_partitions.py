@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from kio.schema.errors import ErrorCode
 
 from raylog.actors.early_group_requests import EarlyGroupRequests, OnReply, Timer
+from raylog.control.session import Assignment, FromController, TopicsNamed
 from raylog.errors import ProtocolError
 from raylog.groups.context import GroupConfig
 from raylog.groups.coordinator import Coordinator, Role
@@ -46,7 +47,6 @@ from raylog.groups.records import GroupRecord, UnknownKey, decode, encode
 from raylog.groups.requests import ListGroups, Request
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
-from raylog.metadata.session import Assignment, FromController, TopicsNamed
 from raylog.records.batch import batches
 from raylog.records.codec import RecordBatchBuilder, light_records
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic

@@ -17,9 +17,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from raylog.actors.patience import once_unlocked
+from raylog.control.session import BrokerDisk, FailedDisk
 from raylog.errors import DiskError
 from raylog.log.mounts import files_at
-from raylog.metadata.session import BrokerDisk, FailedDisk
 from raylog.placement.disks import DiskLock, lock_disk
 
 logger = logging.getLogger("raylog.broker")

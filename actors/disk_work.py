@@ -19,8 +19,6 @@ from pathlib import Path
 
 from raylog.errors import DiskError
 from raylog.log.disk_files import DiskFiles
-from raylog.metadata.metadata_log import SNAPSHOT_SUFFIX, MetadataLog
-from raylog.metadata.quorum_messages import bootstrap_snapshot
 from raylog.placement.disks import (
     FOUNDING_FOLDER,
     METADATA_FOLDER,
@@ -33,6 +31,8 @@ from raylog.placement.disks import (
     with_controllers,
     write_reservation,
 )
+from raylog.raft.messages import bootstrap_snapshot
+from raylog.raft.metadata_log import SNAPSHOT_SUFFIX, MetadataLog
 from raylog.types import Endpoint
 
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from raylog.control.session import Assignment
 from raylog.errors import ProtocolError, RaylogError
-from raylog.metadata.session import Assignment
 from raylog.replication.events import FetchAnswered, FetchFailed, SendFetch
 from raylog.server import follower_fetches
 from raylog.types import Endpoint, broker_of

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from raylog.control.session import Assignment, Removal
 from raylog.errors import DiskLockedError, RaylogError, code_of, error_for
 from raylog.log.cleaning import Turn
 from raylog.log.config import LogConfig
@@ -26,7 +27,6 @@ from raylog.log.open_files import OpenFiles
 from raylog.log.record_validation import CheckedRecords, checked
 from raylog.log.recovery import RecoveryReport
 from raylog.log.removal import remove_folder
-from raylog.metadata.session import Assignment, Removal
 from raylog.replication.cleaning_rounds import ended
 from raylog.replication.events import (
     CheckRecords,

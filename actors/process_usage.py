@@ -11,7 +11,7 @@ import os
 import time
 from weakref import WeakSet
 
-from raylog.metadata.session import Heartbeat, ReplicaLoad
+from raylog.control.session import Heartbeat, ReplicaLoad
 
 _IN_THIS_PROCESS: WeakSet[ProcessUsage] = WeakSet()
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

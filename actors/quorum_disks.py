@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from raylog.errors import ClusterError, DiskError
 from raylog.log.mounts import files_at
-from raylog.metadata.metadata_log import LOG_NAME, SNAPSHOT_SUFFIX, MetadataLog
-from raylog.metadata.quorum_messages import BLANK, bootstrap_snapshot
 from raylog.placement.disks import METADATA_FOLDER as METADATA_FOLDER
 from raylog.placement.disks import Disk
+from raylog.raft.messages import BLANK, bootstrap_snapshot
+from raylog.raft.metadata_log import LOG_NAME, SNAPSHOT_SUFFIX, MetadataLog
 
 CONTROLLER_COUNTS = (1, 3)
 

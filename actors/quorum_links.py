@@ -23,14 +23,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from raylog.control.quorum_stream import QuorumStream, accept_quorum, open_quorum
 from raylog.errors import DisconnectedError, RaylogError
 from raylog.metadata.events import PeerJoined, PeerLeft, QuorumMessage
-from raylog.metadata.quorum_messages import Message
 from raylog.placement.disks import read_disk
+from raylog.raft.messages import Message
 from raylog.types import Endpoint
 from raylog.wire.dial import outcome_of
 from raylog.wire.handshake import Peer, Secret
-from raylog.wire.quorum_stream import QuorumStream, accept_quorum, open_quorum
 from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.controller")

@@ -202,7 +202,7 @@ class ControllerActor(ServerActor):
 
     async def _retire(self, server: Any, reason: str) -> None:
         from raylog.actors.ray_launcher import retire
-        from raylog.metadata.session import SHUT_DOWN
+        from raylog.control.session import SHUT_DOWN
 
         if reason == SHUT_DOWN:
             await asyncio.to_thread(retire, server.directory_ids(), self._launcher.waiting())

@@ -40,15 +40,7 @@ from raylog.actors.leader_links import LeaderLinks
 from raylog.actors.log_scrubber import LogScrubber
 from raylog.actors.session_client import SessionClient
 from raylog.actors.spec import ServerSpec
-from raylog.groups.context import GroupConfig
-from raylog.kafka import table
-from raylog.kafka.chain import Stage
-from raylog.kafka.spec import ServerKind
-from raylog.log.disk_files import DiskFiles
-from raylog.log.files import Files, NotInMemory
-from raylog.log.open_files import OpenFiles
-from raylog.metadata.assignment_batches import apart
-from raylog.metadata.session import (
+from raylog.control.session import (
     SHUT_DOWN,
     AlterPartitionAnswer,
     Assignment,
@@ -64,6 +56,14 @@ from raylog.metadata.session import (
     TopicsNamed,
     Welcome,
 )
+from raylog.groups.context import GroupConfig
+from raylog.kafka import table
+from raylog.kafka.chain import Stage
+from raylog.kafka.spec import ServerKind
+from raylog.log.disk_files import DiskFiles
+from raylog.log.files import Files, NotInMemory
+from raylog.log.open_files import OpenFiles
+from raylog.metadata.assignment_batches import apart
 from raylog.placement.disks import boot_id
 from raylog.replication.context import HostConfig
 from raylog.replication.events import (

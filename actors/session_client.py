@@ -18,15 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raylog.actors.process_usage import ProcessUsage
+from raylog.control.session import FromActor, FromController, Hello, ReplicaLoad, Welcome
+from raylog.control.session_frames import ControllerEpochGuard
+from raylog.control.session_stream import Frame, Session, open_session
 from raylog.errors import DisconnectedError, RaylogError
-from raylog.metadata.session import ActorIdentity, FromActor, FromController, Hello, ReplicaLoad, Welcome
-from raylog.metadata.session_frames import ControllerEpochGuard
 from raylog.placement.disks import Disk, open_disk
-from raylog.types import Endpoint, broker_of
+from raylog.types import ActorIdentity, Endpoint, broker_of
 from raylog.wire.handshake import Peer
 from raylog.wire.private import FIND_CONTROLLER, SUMMON, ControllerFound, Summon, Summoned
 from raylog.wire.request import Request
-from raylog.wire.session import Frame, Session, open_session
 
 logger = logging.getLogger("raylog.session")
 

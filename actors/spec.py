@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raylog.errors import DiskError
-from raylog.metadata.session import ActorIdentity
 from raylog.placement.disks import Disk, encode_id, open_disk
+from raylog.types import ActorIdentity
 
 OWN_ADDRESS = ""
 """As a spec's host: the address of the Ray node that the server runs on, and so for every server that it starts."""

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from raylog.errors import RaylogError
-from raylog.metadata.metadata_log import LOG_NAME, STATE_NAME, read_entries, read_snapshot, read_state
-from raylog.metadata.quorum_messages import Entry, EntryKind, decode_voters
 from raylog.metadata.records import decode_batch
 from raylog.placement.disks import encode_id
+from raylog.raft.messages import Entry, EntryKind, decode_voters
+from raylog.raft.metadata_log import LOG_NAME, STATE_NAME, read_entries, read_snapshot, read_state
 from raylog.records.batch import Buffer
 
 _SNAPSHOT_NAME = re.compile(r"\d{20}-\d{10}\.checkpoint")

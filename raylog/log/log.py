@@ -48,7 +48,6 @@ from raylog.log.segments import Segments
 from raylog.log.time_index import NO_TIMESTAMP
 from raylog.log.time_search import first_at_or_after, latest_in_time
 from raylog.log.validation import validated
-from raylog.metadata.session import Condition
 from raylog.records.batch import (
     STAMP_SIZE,
     TRANSACTIONAL_MASK,
@@ -58,6 +57,7 @@ from raylog.records.batch import (
     stamped_header,
 )
 from raylog.records.corrupt import CorruptBatch
+from raylog.types import Condition
 
 _OPEN_SEGMENTS_OF_ONE = 8  # of a log that shares its open files with no other
 

@@ -28,10 +28,10 @@ from raylog.log.recovery import RecoveryReport, recover_segments, tidy
 from raylog.log.removal import stray_directory
 from raylog.log.segment import Segment
 from raylog.log.transactions import Transactions
-from raylog.metadata.session import Condition
 from raylog.records.batch import BatchView
 from raylog.records.control import read_control_batch
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
+from raylog.types import Condition
 
 _TAIL_BYTES = 4 << 20
 _VANISHINGS_MAX = 100

@@ -41,9 +41,9 @@ from raylog.log.files import Files
 from raylog.log.leader_epochs import EpochEntry, LeaderEpochs
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET
 from raylog.log.segment import SUFFIXES, Segment
-from raylog.metadata.session import Condition
 from raylog.records.batch import CURRENT_MAGIC, HEADER_SIZE, LOG_OVERHEAD, MAGIC_POSITION
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
+from raylog.types import Condition
 
 _ZEROS = bytes(1 << 16)
 _LEGACY_OVERHEAD = 14

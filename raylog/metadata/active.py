@@ -27,6 +27,24 @@ from typing import assert_never
 
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    DisksChecked,
+    Exit,
+    FailedDisk,
+    Heartbeat,
+    Hello,
+    HighWatermarks,
+    NodeLeaving,
+    ReplicaDamaged,
+    ReplicaFailed,
+    ReplicaMended,
+    ReplicaOpened,
+    ReplicaReleased,
+    ReplicaRemoved,
+    Welcome,
+)
 from raylog.metadata import config_decisions, creation_defaults, effective_configs, views
 from raylog.metadata.announcements import Announcements
 from raylog.metadata.controller_config import ControllerConfig
@@ -100,24 +118,6 @@ from raylog.metadata.requests import (
     UnregisterBroker,
 )
 from raylog.metadata.scaling import Scaling
-from raylog.metadata.session import (
-    AlterPartition,
-    AlterPartitionAnswer,
-    DisksChecked,
-    Exit,
-    FailedDisk,
-    Heartbeat,
-    Hello,
-    HighWatermarks,
-    NodeLeaving,
-    ReplicaDamaged,
-    ReplicaFailed,
-    ReplicaMended,
-    ReplicaOpened,
-    ReplicaReleased,
-    ReplicaRemoved,
-    Welcome,
-)
 from raylog.metadata.sessions import Session, Sessions
 from raylog.metadata.starts import START, Starts, may_create_need
 from raylog.metadata.status_report import status_report

@@ -17,6 +17,18 @@ from dataclasses import replace
 from itertools import islice
 from typing import assert_never
 
+from raylog.control.session import (
+    AssignedReplica,
+    Assignment,
+    BrokerDisk,
+    BrokerDisks,
+    CopyRates,
+    CopyRatesChanged,
+    ImageChanged,
+    Release,
+    Removal,
+    TopicsNamed,
+)
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.metadata import copy_rates, effective_configs, elections
 from raylog.metadata.events import SendFrame
@@ -45,18 +57,6 @@ from raylog.metadata.records import (
     TopicCreated,
     TopicDeleted,
     encode_batch,
-)
-from raylog.metadata.session import (
-    AssignedReplica,
-    Assignment,
-    BrokerDisk,
-    BrokerDisks,
-    CopyRates,
-    CopyRatesChanged,
-    ImageChanged,
-    Release,
-    Removal,
-    TopicsNamed,
 )
 from raylog.metadata.sessions import Session, Sessions
 from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, node_id, slot_of

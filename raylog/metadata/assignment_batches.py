@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
+from raylog.control.session import AssignedPartition, AssignedReplica, Assignment, Assignments
 from raylog.metadata.events import Effect, SendFrame
-from raylog.metadata.session import AssignedPartition, AssignedReplica, Assignment, Assignments
 
 TOGETHER_MAX = 1_000  # a process that takes over so many is busy for some tens of milliseconds
 

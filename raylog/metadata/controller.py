@@ -51,11 +51,11 @@ from raylog.metadata.events import (
     Ticked,
 )
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import Entry, EntryKind, Leadership, NotLeader, Snapshot, VoterChangeRefused
 from raylog.metadata.records import ClusterFormatted, decode_batch, encode_batch
 from raylog.metadata.requests import Refused
 from raylog.metadata.topic_decisions import Planner
+from raylog.raft.messages import Entry, EntryKind, Leadership, NotLeader, Snapshot, VoterChangeRefused
+from raylog.raft.quorum import Quorum
 
 
 class Controller:

@@ -10,9 +10,9 @@ A process that copies nothing throttled now has no limit: when it begins to, the
 
 from __future__ import annotations
 
+from raylog.control.session import CopyRates
 from raylog.metadata import broker_configs, throttled_replicas
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.session import CopyRates
 from raylog.metadata.throttled_replicas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
 from raylog.types import broker_of
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable
 
+from raylog.control.session import Exit
 from raylog.metadata.events import ActiveEffect, CloseSession, Notice, Reply, SendFrame
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
@@ -17,7 +18,6 @@ from raylog.metadata.partition_decisions import PartitionDecisions
 from raylog.metadata.records import ActorDied, ActorRemoved, DiskRegistered, HostRetired, Record, RemovalConfirmed
 from raylog.metadata.registrations import decide_register_disk, decide_unregister_broker
 from raylog.metadata.requests import RegisterDisk, UnregisterBroker
-from raylog.metadata.session import Exit
 from raylog.metadata.sessions import Session, Sessions
 from raylog.metadata.starts import Starts
 from raylog.types import FIRST_REPLICA_SLOT, TopicIdPartition, broker_of, slot_of

@@ -11,9 +11,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
+from raylog.control.session import FailedDisk
 from raylog.metadata.events import Notice
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.session import FailedDisk
 from raylog.types import TopicIdPartition
 
 

@@ -65,10 +65,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from raylog.metadata.high_watermarks import HighWatermark
+from raylog.control.high_watermarks import HighWatermark
+from raylog.control.session import ReplicaStatus
 from raylog.metadata.records import PartitionState, ReplicaSlot
-from raylog.metadata.session import Condition, ReplicaStatus
-from raylog.types import NO_LEADER
+from raylog.types import NO_LEADER, Condition
 
 
 class Standing(Enum):

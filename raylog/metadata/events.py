@@ -15,9 +15,9 @@ import uuid
 from dataclasses import dataclass
 from enum import Enum
 
-from raylog.metadata.quorum_messages import Message, QuorumWrite
+from raylog.control.session import FromActor, FromController, Hello
 from raylog.metadata.requests import ControllerReply, Request
-from raylog.metadata.session import FromActor, FromController, Hello
+from raylog.raft.messages import Message, QuorumWrite
 from raylog.types import Endpoint, TopicIdPartition
 
 # ------------------------------------------------------------------ events

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raylog.control.session import Hello
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import ActorRegistered
-from raylog.metadata.session import Hello
 from raylog.types import FIRST_REPLICA_SLOT, broker_of, slot_of
 
 FORMER_MAX = 16

@@ -17,12 +17,12 @@ What the record is for is said in ``elections``. An unclean election ends it (``
 
 from __future__ import annotations
 
+from raylog.control.high_watermarks import HighWatermark, by_partition, by_topic
+from raylog.control.session import HighWatermarks
 from raylog.metadata.elections import Standing
-from raylog.metadata.high_watermarks import HighWatermark, by_partition, by_topic
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.partition_decisions import PartitionDecisions
 from raylog.metadata.records import HighWatermarksNoted
-from raylog.metadata.session import HighWatermarks
 from raylog.metadata.sessions import Session
 from raylog.metadata.timers import Timers
 from raylog.types import TopicIdPartition

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from raylog.metadata.session import Heartbeat
+from raylog.control.session import Heartbeat
 from raylog.types import TopicIdPartition
 
 GAIN_MIN = 0.15  # the busier host of the two has to become less busy by this share of what it is

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, assert_never
 
-from raylog.metadata.high_watermarks import HighWatermark, by_partition, by_topic
+from raylog.control.high_watermarks import HighWatermark, by_partition, by_topic
 from raylog.metadata.records import (
     ActorDied,
     ActorRegistered,

@@ -9,9 +9,9 @@ Invariant: what ``image`` shows is the fold of a whole prefix of the committed l
 
 from __future__ import annotations
 
+from raylog.control.session import ImageChanged
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import decode_batch
-from raylog.metadata.session import ImageChanged
 
 
 class ImageCopy:

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.session import Condition
 from raylog.metadata.sessions import Sessions
-from raylog.types import TopicIdPartition, broker_of
+from raylog.types import Condition, TopicIdPartition, broker_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import AlterPartition, ReplicaStatus
 from raylog.metadata import broker_configs, effective_configs, elections, moves, reassignments, topic_configs
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.elections import Candidate, Candidates, Standing
@@ -29,10 +30,9 @@ from raylog.metadata.image import Topic, may_hold_folder
 from raylog.metadata.ledger import Ledger, LetGo
 from raylog.metadata.records import PartitionChanged, PartitionState, RemovalPending, ReplicaSlot
 from raylog.metadata.requests import ElectionType
-from raylog.metadata.session import AlterPartition, Condition, ReplicaStatus
 from raylog.metadata.sessions import Session, Sessions
 from raylog.metadata.timers import Name, Timers
-from raylog.types import NO_LEADER, TopicIdPartition, broker_of
+from raylog.types import NO_LEADER, Condition, TopicIdPartition, broker_of
 
 FIRST_LEADER = "first-leader"
 AWAITED_LOGS = "unclean.shutdown.election.wait.ms"

@@ -20,9 +20,9 @@ from typing import cast, get_args
 
 import msgpack
 
+from raylog.control.high_watermarks import TopicHighWatermarks
 from raylog.errors import ProtocolError
-from raylog.metadata.high_watermarks import TopicHighWatermarks
-from raylog.metadata.packing import Packing, unpack_plain
+from raylog.packing import Packing, unpack_plain
 from raylog.types import NO_LEADER, Endpoint, TopicIdPartition
 
 ADMITTED_ELSEWHERE = -1

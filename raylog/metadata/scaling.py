@@ -32,6 +32,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from raylog.control.session import Heartbeat
 from raylog.metadata import reassignments, scaling_configs
 from raylog.metadata.events import Notice
 from raylog.metadata.host_decisions import Hosts
@@ -42,7 +43,6 @@ from raylog.metadata.move_decisions import Moves
 from raylog.metadata.node_slots import NodeSlots
 from raylog.metadata.records import HostKind, HostPlanned, PartitionState
 from raylog.metadata.requests import MoveReplicas, RetireHost
-from raylog.metadata.session import Heartbeat
 from raylog.metadata.sessions import Session, Sessions
 from raylog.types import ReplicaMove, TopicIdPartition, broker_of
 

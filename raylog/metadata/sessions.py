@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raylog.metadata.session import CopyRates, Heartbeat, ReplicaStatus
+from raylog.control.session import CopyRates, Heartbeat, ReplicaStatus
 from raylog.types import TopicIdPartition
 
 

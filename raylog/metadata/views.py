@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import Heartbeat
 from raylog.metadata import effective_configs, elections, new_partitions, reassignments
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.opened_logs import NamedLogs, OpenedLogs
@@ -27,7 +28,6 @@ from raylog.metadata.requests import (
     TopicsDescribed,
     TopicView,
 )
-from raylog.metadata.session import Heartbeat
 from raylog.metadata.topic_decisions import INTERNAL_TOPICS
 from raylog.types import BROKER_SLOT, NO_LEADER, broker_of, node_id, slot_of
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from raylog.metadata.session import Assignment
+from raylog.control.session import Assignment
 from raylog.replication.context import Deadline, HostContext
 from raylog.replication.events import (
     DeleteRecordsReceived,

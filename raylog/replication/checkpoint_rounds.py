@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from raylog.metadata.high_watermarks import HighWatermark, by_topic
-from raylog.metadata.session import HighWatermarks
+from raylog.control.high_watermarks import HighWatermark, by_topic
+from raylog.control.session import HighWatermarks
 from raylog.replication.context import HostContext
 from raylog.replication.events import RunHousekeeping, Tell
 from raylog.types import TopicIdPartition

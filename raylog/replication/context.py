@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from raylog.log.record_validation import WALKED_BYTES_MAX
-from raylog.metadata.session import ActorIdentity
 from raylog.replication.events import Effect, LeaderHint
 from raylog.replication.replica_traffic import ReplicaTraffic
 from raylog.replication.throttle import Throttle
 from raylog.replication.timing_wheel import Timer, TimingWheel
-from raylog.types import TopicIdPartition
+from raylog.types import ActorIdentity, TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.replication.parked import ParkedFetch

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raylog.errors import RecordError
-from raylog.metadata.session import (
+from raylog.control.session import (
     AlterPartition,
     AlterPartitionAnswer,
     Assignment,
@@ -27,6 +26,7 @@ from raylog.metadata.session import (
     ReplicaReleased,
     ReplicaRemoved,
 )
+from raylog.errors import RecordError
 from raylog.types import Endpoint, TopicIdPartition
 
 if TYPE_CHECKING:

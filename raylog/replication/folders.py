@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylog.metadata.session import Removal, ReplicaReleased, ReplicaRemoved
+from raylog.control.session import Removal, ReplicaReleased, ReplicaRemoved
 from raylog.replication.context import HostContext
 from raylog.replication.events import CloseLog, FolderRemoved, LogOpened, OpenLog, RemoveFolder, Tell
 from raylog.types import TopicIdPartition

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import AssignedReplica
 from raylog.errors import KafkaError
-from raylog.metadata.session import AssignedReplica
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.events import FetchPartition, FetchPartitionResult
 

@@ -26,9 +26,9 @@ from typing import assert_never
 
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import Assignment, Release, Removal, ReplicaLoad, ReplicaStatus
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
-from raylog.metadata.session import ActorIdentity, Assignment, Release, Removal, ReplicaLoad, ReplicaStatus
 from raylog.replication.awaited import Awaited, Deferrable, Deferred, LateAppend, Waiter
 from raylog.replication.checkpoint_rounds import CheckpointRounds, arm_housekeeping
 from raylog.replication.cleaning_rounds import CleaningRounds
@@ -88,7 +88,7 @@ from raylog.replication.parked import Parked, ParkedFetch, ParkedListOffsets, Pa
 from raylog.replication.produce_requests import ProduceRequests
 from raylog.replication.replica import Replica
 from raylog.replication.scrubbing import ScrubRounds
-from raylog.types import TopicIdPartition
+from raylog.types import ActorIdentity, TopicIdPartition
 
 __all__ = ["HostConfig", "ReplicaHost"]
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.session import AlterPartitionAnswer
+from raylog.control.session import AlterPartitionAnswer
 
 _STALE = frozenset(
     code.value

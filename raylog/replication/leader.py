@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import AlterPartition, AlterPartitionAnswer, AssignedReplica, Assignment
 from raylog.errors import KafkaError
 from raylog.log.config import NEVER
 from raylog.log.record_validation import CheckedRecords
-from raylog.metadata.session import AlterPartition, AlterPartitionAnswer, AssignedReplica, Assignment
 from raylog.records.batch import BatchView
 from raylog.replication.context import Deadline
 from raylog.replication.events import Buffer, FetchPartition, ProducePartitionResult, Tell

@@ -39,12 +39,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from raylog.errors import KafkaError
-from raylog.log import scrubbing
-from raylog.log.config import LogConfig
-from raylog.log.scrubbing import Damage
-from raylog.metadata import throttled_replicas
-from raylog.metadata.session import (
+from raylog.control.session import (
     AssignedReplica,
     Assignment,
     ReplicaDamaged,
@@ -53,6 +48,11 @@ from raylog.metadata.session import (
     ReplicaOpened,
     ReplicaStatus,
 )
+from raylog.errors import KafkaError
+from raylog.log import scrubbing
+from raylog.log.config import LogConfig
+from raylog.log.scrubbing import Damage
+from raylog.metadata import throttled_replicas
 from raylog.metadata.throttled_replicas import FOLLOWERS, LEADERS
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.context import Deadline, HostContext

@@ -7,7 +7,7 @@ waits at a thousand quiet partitions is no load of any of them.
 
 from __future__ import annotations
 
-from raylog.metadata.session import ReplicaLoad
+from raylog.control.session import ReplicaLoad
 from raylog.types import TopicIdPartition
 
 REPORTED_MAX = 64

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 from raylog.log import checkpoint as checkpoints
 from raylog.log.checkpoint import FILE_NAME as CHECKPOINT
 from raylog.log.leader_epochs import FILE_NAME as EPOCHS
-from raylog.metadata.metadata_log import DAMAGED_SUFFIX, LOG_NAME
 from raylog.metadata.records import PartitionState
+from raylog.raft.metadata_log import DAMAGED_SUFFIX, LOG_NAME
 from raylog.replication.replica import Role
 from raylog.testing.inodes import PAGE_BYTES
 from raylog.testing.old_copies import OldCopies

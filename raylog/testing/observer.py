@@ -10,15 +10,15 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+from raylog.control.session import Assignment
 from raylog.log.log import Log
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.reassignments import is_under_way
 from raylog.metadata.records import PartitionState
-from raylog.metadata.session import Assignment, Condition
 from raylog.replication.leader import Leader
 from raylog.replication.replica import Replica, Role
 from raylog.testing.checkers import ReplicaMemory, Violation
-from raylog.types import TopicIdPartition
+from raylog.types import Condition, TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.testing.simulated_controller import ControllerProcess

@@ -11,8 +11,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from raylog.control.session import ReplicaStatus
 from raylog.metadata.elections import is_below
-from raylog.metadata.session import ReplicaStatus
 from raylog.replication.replica import Role
 from raylog.testing.simulated_files import FolderCopy
 from raylog.types import TopicIdPartition

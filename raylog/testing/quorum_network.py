@@ -17,9 +17,7 @@ from dataclasses import dataclass, field
 
 import msgpack
 
-from raylog.metadata.metadata_log import DAMAGED_SUFFIX, LOG_NAME, MetadataLog
-from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import (
+from raylog.raft.messages import (
     AppendReply,
     AppendRequest,
     Entry,
@@ -37,6 +35,8 @@ from raylog.metadata.quorum_messages import (
     bootstrap_snapshot,
     decode_voters,
 )
+from raylog.raft.metadata_log import DAMAGED_SUFFIX, LOG_NAME, MetadataLog
+from raylog.raft.quorum import Quorum
 from raylog.testing.simulated_files import SimulatedDisk
 
 _FOLDER = "/disk/metadata"

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
+from raylog.control.session import AlterPartition, AssignedReplica, Assignment, Removal, ReplicaOpened
 from raylog.errors import DiskLockedError
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
 from raylog.log.open_files import OpenFiles
 from raylog.log.record_validation import checked
 from raylog.log.removal import remove_folder
-from raylog.metadata.session import ActorIdentity, AlterPartition, AssignedReplica, Assignment, Removal, ReplicaOpened
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode_values
 from raylog.replication.cleaning_rounds import ended
@@ -67,7 +67,7 @@ from raylog.replication.events import (
 from raylog.replication.host import ReplicaHost
 from raylog.replication.replica import Replica
 from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles
-from raylog.types import Endpoint, TopicIdPartition, node_id
+from raylog.types import ActorIdentity, Endpoint, TopicIdPartition, node_id
 
 TOPIC_ID = uuid.UUID(int=7)
 P0 = TopicIdPartition(TOPIC_ID, 0)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, assert_never
 
+from raylog.control.session import Assignment, FromController, Hello
+from raylog.control.session_frames import from_controller, to_frame
 from raylog.errors import RaylogError
 from raylog.metadata.controller import Controller
 from raylog.metadata.events import (
@@ -39,13 +41,11 @@ from raylog.metadata.events import (
     StartActor,
     Ticked,
 )
-from raylog.metadata.metadata_log import MetadataLog
-from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import QuorumConfig, QuorumWrite
 from raylog.metadata.requests import Request
-from raylog.metadata.session import Assignment, FromController, Hello
-from raylog.metadata.session_frames import from_controller, to_frame
 from raylog.placement.planner import plan_replicas
+from raylog.raft.messages import QuorumConfig, QuorumWrite
+from raylog.raft.metadata_log import MetadataLog
+from raylog.raft.quorum import Quorum
 from raylog.testing.messages import Answer, Call, Handshake, HandshakeDone
 from raylog.testing.processes import Process
 from raylog.testing.scheduler import Timer

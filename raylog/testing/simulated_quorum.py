@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 
 from raylog.errors import RaylogError
 from raylog.metadata.events import QuorumMessage
-from raylog.metadata.metadata_log import LOG_NAME, SNAPSHOT_SUFFIX, MetadataLog
-from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import Message, VoteReply, bootstrap_snapshot
+from raylog.raft.messages import Message, VoteReply, bootstrap_snapshot
+from raylog.raft.metadata_log import LOG_NAME, SNAPSHOT_SUFFIX, MetadataLog
+from raylog.raft.quorum import Quorum
 from raylog.testing.checkers import Violation
 from raylog.testing.processes import Machine
 from raylog.testing.simulated_controller import ControllerProcess

@@ -16,6 +16,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
+from raylog.control.session import REQUEST_COST_BYTES, Heartbeat, ReplicaLoad
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import HostKind, HostPlanned
 from raylog.metadata.requests import (
@@ -25,7 +26,6 @@ from raylog.metadata.requests import (
     ResourceChanges,
     ResourceType,
 )
-from raylog.metadata.session import REQUEST_COST_BYTES, Heartbeat, ReplicaLoad
 from raylog.testing.checkers import Violation
 from raylog.types import TopicIdPartition, broker_of
 

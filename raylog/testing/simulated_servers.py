@@ -9,14 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from raylog.errors import DiskLockedError, RaylogError
-from raylog.log.cleaning import Turn
-from raylog.log.config import LogConfig
-from raylog.log.log import Log
-from raylog.log.open_files import FILES_PER_SEGMENT, OpenFiles
-from raylog.log.record_validation import checked
-from raylog.log.removal import remove_folder
-from raylog.metadata.session import (
+from raylog.control.session import (
     AlterPartition,
     AlterPartitionAnswer,
     Assignment,
@@ -30,6 +23,13 @@ from raylog.metadata.session import (
     TopicsNamed,
     Welcome,
 )
+from raylog.errors import DiskLockedError, RaylogError
+from raylog.log.cleaning import Turn
+from raylog.log.config import LogConfig
+from raylog.log.log import Log
+from raylog.log.open_files import FILES_PER_SEGMENT, OpenFiles
+from raylog.log.record_validation import checked
+from raylog.log.removal import remove_folder
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.cleaning_rounds import ended
 from raylog.replication.events import (

@@ -6,8 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raylog.metadata.session import (
-    ActorIdentity,
+from raylog.control.session import (
     AlterPartitionAnswer,
     Assignment,
     BrokerDisks,
@@ -23,11 +22,11 @@ from raylog.metadata.session import (
     TopicsNamed,
     Welcome,
 )
-from raylog.metadata.session_frames import ControllerEpochGuard, from_actor, to_frame
+from raylog.control.session_frames import ControllerEpochGuard, from_actor, to_frame
 from raylog.testing.messages import Call, Handshake, HandshakeDone
 from raylog.testing.processes import Machine, Process
 from raylog.testing.simulated_network import End, Link
-from raylog.types import Endpoint, TopicIdPartition
+from raylog.types import ActorIdentity, Endpoint, TopicIdPartition
 
 if TYPE_CHECKING:
     from raylog.testing.simulation import Simulation

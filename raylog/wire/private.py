@@ -97,7 +97,7 @@ class HandshakeReply:
 @request_of(SESSION)
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """Turns the connection into a two-way stream of session frames (``raylog.wire.session``)."""
+    """Turns the connection into a two-way stream of session frames (``raylog.control.session_stream``)."""
 
     API_KEY: ClassVar[int]
 
@@ -293,7 +293,7 @@ class HostRetired:
 @request_of(QUORUM)
 @dataclass(frozen=True, slots=True)
 class OpenQuorum:
-    """Turns the connection of two controllers into a two-way stream of quorum messages (``raylog.wire.quorum_stream``).
+    """Turns the connection of two controllers into a two-way stream of quorum messages (``raylog.control.quorum_stream``).
 
     ``directory_id`` (16 bytes) is the caller's disk, by which voters are named.
     """

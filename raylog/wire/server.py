@@ -27,8 +27,7 @@ from typing import Any, Final
 
 from raylog.kafka.chain import Refusal, Stage
 from raylog.kafka.context import INTERNAL
-from raylog.metadata.session import ActorIdentity
-from raylog.types import Endpoint
+from raylog.types import ActorIdentity, Endpoint
 from raylog.wire import api_versions, private
 from raylog.wire.frames import API_VERSIONS, RequestHeader, UnsupportedVersionError, known_versions
 from raylog.wire.handshake import Secret

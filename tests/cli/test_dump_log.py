@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from raylog.cli.main import app
 from raylog.log.disk_files import DiskFiles
 from raylog.log.producers import ProducerStates
-from raylog.metadata.metadata_log import MetadataLog
-from raylog.metadata.quorum_messages import Entry, EntryKind, HardState, QuorumWrite, Snapshot, encode_voters
 from raylog.metadata.records import BrokerRegistered, ClusterFormatted, DiskRegistered, encode_batch
+from raylog.raft.messages import Entry, EntryKind, HardState, QuorumWrite, Snapshot, encode_voters
+from raylog.raft.metadata_log import MetadataLog
 from raylog.records.batch import BatchView, stamp
 from raylog.records.codec import encode
 from raylog.records.compression import Compression

@@ -22,8 +22,7 @@ from raylog.client.config import AdminConfig
 from raylog.client.link import ClusterLink
 from raylog.client.metadata import Leader
 from raylog.errors import ClusterError, RaylogError, kafka_error
-from raylog.metadata.session import ActorIdentity
-from raylog.types import Endpoint, TopicPartition
+from raylog.types import ActorIdentity, Endpoint, TopicPartition
 from raylog.wire.private import AWAIT_LEADER, FIND_CONTROLLER, AwaitLeader, ControllerFound
 from raylog.wire.server import Server
 

@@ -14,9 +14,9 @@ from raylog.log.config import LogConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.log.log import Log
 from raylog.log.partition_metadata import read_topic_id
-from raylog.metadata.session import Condition
 from raylog.records import codec
 from raylog.records.compression import Compression
+from raylog.types import Condition
 
 pytestmark = pytest.mark.conformance
 

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.actors import early_group_requests
 from raylog.actors.coordinated_partitions import CoordinatedPartitions
+from raylog.control.session import Assignment, Release
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.groups.requests import (
     Heartbeat,
@@ -22,7 +23,6 @@ from raylog.groups.requests import (
     Request,
     SyncGroup,
 )
-from raylog.metadata.session import Assignment, Release
 from raylog.replication.events import Effect, Event, Released
 from raylog.testing.replica_hosts import P0, WALL_MS, Hosts
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from raylog.log.cleaning import Cleaning
 from raylog.log.config import NEVER
 from raylog.log.log import Log
-from raylog.metadata.session import Condition
 from raylog.records.batch import BatchView, batches
 from raylog.records.codec import encode, light_records
 from raylog.records.compression import Compression
 from raylog.records.control import Marker, control_batch
 from raylog.records.corrupt import CorruptBatch
 from raylog.testing.simulated_files import WorstLuck
+from raylog.types import Condition
 
 Row = tuple[int, bytes | None, bytes | None]  # offset, key, value
 RETENTION_MS = 1_000

@@ -18,8 +18,8 @@ from raylog.log.config import LogConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
-from raylog.metadata.session import Condition
 from raylog.records.codec import encode_values
+from raylog.types import Condition
 
 FILES = DiskFiles()
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from raylog.log import checkpoint as checkpoints
-from raylog.metadata.session import Condition
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode
 from raylog.testing.simulated_files import WorstLuck
+from raylog.types import Condition
 
 
 def lose_power(machine: Any) -> None:

@@ -17,9 +17,9 @@ from raylog.log.disk_files import DiskFiles
 from raylog.log.log import Log
 from raylog.log.open_files import OpenFiles
 from raylog.log.partition_metadata import LOCK_NAME
-from raylog.metadata.session import Condition
 from raylog.records.codec import encode_values
 from raylog.records.control import Marker, control_batch
+from raylog.types import Condition
 
 TOPIC_ID = uuid.UUID(int=7)
 OTHER_ID = uuid.UUID(int=8)

@@ -26,10 +26,10 @@ from kio.schema.errors import ErrorCode
 from raylog.errors import kafka_error
 from raylog.log.config import NEVER, LogConfig
 from raylog.log.log import Log
-from raylog.metadata.session import Condition
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode
 from raylog.testing.simulated_files import SimulatedDisk
+from raylog.types import Condition
 
 
 class LogAgainstList(RuleBasedStateMachine):

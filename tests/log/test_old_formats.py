@@ -13,9 +13,9 @@ from raylog.errors import DiskError
 from raylog.log import old_formats
 from raylog.log.checkpoint import ReplicaCheckpoint
 from raylog.log.log import Log
-from raylog.metadata.session import Condition
 from raylog.records.batch import BatchView, batches
 from raylog.records.codec import encode_values, light_records
+from raylog.types import Condition
 
 T = 1529210278988
 TV_5_V0 = bytes.fromhex("0000000000000000 00000013 87a77ab2 00 00 ffffffff 00000005 68656c6c6f")

@@ -15,10 +15,10 @@ from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files
 from raylog.log.log import Log
 from raylog.log.open_files import FILES_PER_SEGMENT, OpenFiles, TooManyLogs, descriptors_for, logs_max_of
-from raylog.metadata.session import Condition
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode_values
 from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles, WorstLuck
+from raylog.types import Condition
 
 TOPIC_ID = uuid.UUID(int=7)
 SMALL = LogConfig(segment_bytes=400, segment_index_bytes=4096, index_interval_bytes=1)

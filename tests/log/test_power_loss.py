@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from raylog.metadata.session import Condition
 from raylog.testing.simulated_files import WorstLuck
+from raylog.types import Condition
 
 
 def _lose_power(machine: Any, seed: int) -> None:

@@ -11,9 +11,9 @@ import pytest
 from crc32c import crc32c
 
 from raylog.errors import DiskError
-from raylog.metadata.session import Condition
 from raylog.records.batch import batches
 from raylog.records.codec import encode_values
+from raylog.types import Condition
 
 LOG = f"{0:020d}.log"
 

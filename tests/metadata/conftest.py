@@ -12,6 +12,24 @@ from dataclasses import replace
 
 import pytest
 
+from raylog.control.high_watermarks import HighWatermark, by_topic
+from raylog.control.session import (
+    AlterPartition,
+    AlterPartitionAnswer,
+    Assignment,
+    Exit,
+    Heartbeat,
+    Hello,
+    HighWatermarks,
+    Release,
+    Removal,
+    ReplicaFailed,
+    ReplicaOpened,
+    ReplicaReleased,
+    ReplicaRemoved,
+    ReplicaStatus,
+)
+from raylog.control.session_frames import from_actor, from_controller, to_frame
 from raylog.metadata.controller import Controller
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.events import (
@@ -33,9 +51,6 @@ from raylog.metadata.events import (
     StartActor,
     Ticked,
 )
-from raylog.metadata.high_watermarks import HighWatermark, by_topic
-from raylog.metadata.quorum import Quorum, QuorumConfig
-from raylog.metadata.quorum_messages import HardState, bootstrap_snapshot
 from raylog.metadata.requests import (
     AlterConfigs,
     ConfigChange,
@@ -46,27 +61,10 @@ from raylog.metadata.requests import (
     ResourceChanges,
     ResourceType,
 )
-from raylog.metadata.session import (
-    ActorIdentity,
-    AlterPartition,
-    AlterPartitionAnswer,
-    Assignment,
-    Condition,
-    Exit,
-    Heartbeat,
-    Hello,
-    HighWatermarks,
-    Release,
-    Removal,
-    ReplicaFailed,
-    ReplicaOpened,
-    ReplicaReleased,
-    ReplicaRemoved,
-    ReplicaStatus,
-)
-from raylog.metadata.session_frames import from_actor, from_controller, to_frame
 from raylog.placement.planner import plan_replicas
-from raylog.types import Endpoint, TopicIdPartition, node_id
+from raylog.raft.messages import HardState, bootstrap_snapshot
+from raylog.raft.quorum import Quorum, QuorumConfig
+from raylog.types import ActorIdentity, Condition, Endpoint, TopicIdPartition, node_id
 
 CLUSTER = "a-test-cluster"
 VOTER = uuid.UUID(int=1)

@@ -23,9 +23,9 @@ from raylog.metadata.events import (
     SendQuorum,
     Ticked,
 )
-from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import BLANK, HardState, QuorumConfig, bootstrap_snapshot
 from raylog.metadata.requests import RegisterDisk
+from raylog.raft.messages import BLANK, HardState, QuorumConfig, bootstrap_snapshot
+from raylog.raft.quorum import Quorum
 
 A, B, C, D = (uuid.UUID(int=number) for number in (10, 11, 12, 13))
 BROKERS = {A: 0, B: 1, C: 2, D: 2}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.metadata.session import Assignment, Welcome
+from raylog.control.session import Assignment, Welcome
 from raylog.types import TopicIdPartition
 
 

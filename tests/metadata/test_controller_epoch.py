@@ -8,6 +8,8 @@ from collections import deque
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import Assignment, Hello
+from raylog.control.session_frames import ControllerEpochGuard
 from raylog.metadata.controller import Controller, image_of
 from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.events import (
@@ -24,13 +26,11 @@ from raylog.metadata.events import (
     StartActor,
     Ticked,
 )
-from raylog.metadata.quorum import Quorum, QuorumConfig
-from raylog.metadata.quorum_messages import HardState, bootstrap_snapshot
 from raylog.metadata.requests import CreateTopics, InitProducerId, NewTopic, Refused, RegisterDisk
-from raylog.metadata.session import ActorIdentity, Assignment, Hello
-from raylog.metadata.session_frames import ControllerEpochGuard
 from raylog.placement.planner import plan_replicas
-from raylog.types import Endpoint
+from raylog.raft.messages import HardState, bootstrap_snapshot
+from raylog.raft.quorum import Quorum, QuorumConfig
+from raylog.types import ActorIdentity, Endpoint
 
 VOTERS = [uuid.UUID(int=number) for number in (1, 2, 3)]
 DISK = uuid.UUID(int=0xD0)

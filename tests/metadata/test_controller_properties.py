@@ -16,11 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from raylog.control.high_watermarks import HighWatermark
 from raylog.metadata import effective_configs, elections
 from raylog.metadata.events import ActorStarted
-from raylog.metadata.high_watermarks import HighWatermark
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.quorum_messages import EntryKind
 from raylog.metadata.records import decode_batch, encode_batch
 from raylog.metadata.requests import (
     AlterConfigs,
@@ -39,7 +38,8 @@ from raylog.metadata.requests import (
     ResourceType,
     UnregisterBroker,
 )
-from raylog.metadata.session import Condition
+from raylog.raft.messages import EntryKind
+from raylog.types import Condition
 
 STEPS = (
     "kill", "kill", "restart", "restart", "suspect", "missing", "drop session", "come back", "come back", "time", "time",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raylog.control.session import Assignment, CopyRates, CopyRatesChanged, Welcome
 from raylog.metadata.requests import (
     AlterConfigs,
     AlterReassignments,
@@ -13,7 +14,6 @@ from raylog.metadata.requests import (
     ResourceChanges,
     ResourceType,
 )
-from raylog.metadata.session import Assignment, CopyRates, CopyRatesChanged, Welcome
 from raylog.metadata.throttled_replicas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
 from raylog.types import TopicIdPartition
 

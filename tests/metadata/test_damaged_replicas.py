@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import ReplicaDamaged, ReplicaMended
 from raylog.metadata.requests import AlterReassignments, ClusterStatus, PartitionTarget
-from raylog.metadata.session import ReplicaDamaged, ReplicaMended
 from raylog.types import TopicIdPartition
 
 WORDS = "/disks/0/t-0/00000000000000000000.log at byte 99, offset 4: a CRC does not fit"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from raylog.control.session import Assignment, Removal, TopicsNamed
 from raylog.metadata.requests import ClusterStatus, CreateTopics, DeleteTopics, NewTopic
-from raylog.metadata.session import Assignment, Removal, TopicsNamed
 from raylog.types import TopicIdPartition
 
 

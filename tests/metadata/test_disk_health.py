@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from raylog.control.session import BrokerDisks, DisksChecked, FailedDisk
 from raylog.metadata.events import ActorStartFailed
 from raylog.metadata.requests import (
     AlterReassignments,
@@ -15,7 +16,6 @@ from raylog.metadata.requests import (
     PartitionTarget,
     RegisterDisk,
 )
-from raylog.metadata.session import BrokerDisks, DisksChecked, FailedDisk
 from raylog.types import BROKER_SLOT, TopicIdPartition, node_id
 
 SECOND = {broker: uuid.UUID(int=0xE000 + broker) for broker in range(3)}

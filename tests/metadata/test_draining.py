@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import AlterPartitionAnswer
 from raylog.metadata.requests import CreateTopics, DrainBroker, ElectionType, ElectLeaders, NewTopic
-from raylog.metadata.session import AlterPartitionAnswer
 from raylog.types import TopicIdPartition, broker_of
 
 

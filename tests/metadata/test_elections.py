@@ -6,10 +6,11 @@ import uuid
 
 import pytest
 
+from raylog.control.session import ReplicaStatus
 from raylog.metadata import elections
 from raylog.metadata.elections import Candidate, Standing
 from raylog.metadata.records import PartitionState, ReplicaSlot
-from raylog.metadata.session import Condition, ReplicaStatus
+from raylog.types import Condition
 
 LIVE, ABSENT, DEAD = Standing.LIVE, Standing.ABSENT, Standing.DEAD
 T = uuid.UUID(int=1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.metadata.high_watermarks import HighWatermark
+from raylog.control.high_watermarks import HighWatermark
+from raylog.control.session import ImageChanged
 from raylog.metadata.records import HighWatermarksNoted, PartitionChanged, decode_batch
 from raylog.metadata.requests import DeleteTopics
-from raylog.metadata.session import Condition, ImageChanged
-from raylog.types import BROKER_SLOT, TopicIdPartition, node_id
+from raylog.types import BROKER_SLOT, Condition, TopicIdPartition, node_id
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import Heartbeat
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import HostKind
 from raylog.metadata.requests import (
@@ -15,8 +16,7 @@ from raylog.metadata.requests import (
     PlanHost,
     RetireHost,
 )
-from raylog.metadata.session import Condition, Heartbeat
-from raylog.types import ReplicaMove, TopicIdPartition, node_id
+from raylog.types import Condition, ReplicaMove, TopicIdPartition, node_id
 
 
 @pytest.fixture

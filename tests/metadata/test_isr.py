@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import AlterPartition, AlterPartitionAnswer, Assignment
 from raylog.metadata.requests import AlterReassignments, PartitionTarget
-from raylog.metadata.session import AlterPartition, AlterPartitionAnswer, Assignment
 from raylog.types import TopicIdPartition
 
 

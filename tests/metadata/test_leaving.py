@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from raylog.control.session import NodeLeaving
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.requests import CreateTopics, DescribeCluster, DrainBroker, NewTopic
-from raylog.metadata.session import NodeLeaving
 from raylog.types import TopicIdPartition, broker_of
 
 

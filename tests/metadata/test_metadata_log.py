@@ -14,8 +14,7 @@ import pytest
 from raylog.errors import DiskError
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files
-from raylog.metadata.metadata_log import END_NAME, LOCK_NAME, LOG_NAME, STATE_NAME, MetadataLog
-from raylog.metadata.quorum_messages import (
+from raylog.raft.messages import (
     BLANK,
     Entry,
     EntryKind,
@@ -25,7 +24,8 @@ from raylog.metadata.quorum_messages import (
     bootstrap_snapshot,
     encode_voters,
 )
-from raylog.metadata.state_files import COPY_SUFFIX, INCARNATION_NAME
+from raylog.raft.metadata_log import END_NAME, LOCK_NAME, LOG_NAME, STATE_NAME, MetadataLog
+from raylog.raft.state_files import COPY_SUFFIX, INCARNATION_NAME
 from raylog.testing.simulated_files import SimulatedDisk, TornWrite, WorstLuck
 
 A, B = uuid.UUID(int=0xA), uuid.UUID(int=0xB)

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from raylog.control.session import ReplicaStatus
 from raylog.metadata import elections
 from raylog.metadata.elections import Candidate, Standing
 from raylog.metadata.records import PartitionState, ReplicaSlot
-from raylog.metadata.session import Condition, ReplicaStatus
+from raylog.types import Condition
 
 TOPIC = uuid.UUID(int=1)
 BROKERS = (0, 1, 2)

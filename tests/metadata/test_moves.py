@@ -7,6 +7,7 @@ import uuid
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import Release, Removal, ReplicaOpened
 from raylog.metadata import moves
 from raylog.metadata.elections import Candidate, Standing
 from raylog.metadata.records import ADMITTED_ELSEWHERE, PartitionState, ReplicaSlot
@@ -17,8 +18,7 @@ from raylog.metadata.requests import (
     PartitionTarget,
     RegisterDisk,
 )
-from raylog.metadata.session import Condition, Release, Removal, ReplicaOpened
-from raylog.types import ReplicaMove, TopicIdPartition, node_id
+from raylog.types import Condition, ReplicaMove, TopicIdPartition, node_id
 
 LIVE, ABSENT = Standing.LIVE, Standing.ABSENT
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from raylog.control.session import ReplicaOpened
 from raylog.metadata.opened_logs import CutLog, OpenedLogs
 from raylog.metadata.requests import ClusterStatus
-from raylog.metadata.session import Condition, ReplicaOpened
-from raylog.types import TopicIdPartition
+from raylog.types import Condition, TopicIdPartition
 
 
 def logs(world) -> OpenedLogs:

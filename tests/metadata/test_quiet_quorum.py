@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import HardState, QuorumConfig, bootstrap_snapshot
+from raylog.raft.messages import HardState, QuorumConfig, bootstrap_snapshot
+from raylog.raft.quorum import Quorum
 
 ONE, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
 

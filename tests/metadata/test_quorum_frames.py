@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylog.errors import ProtocolError
-from raylog.metadata.quorum_frames import from_frame, to_frame
-from raylog.metadata.quorum_messages import (
+from raylog.raft.frames import from_frame, to_frame
+from raylog.raft.messages import (
     AppendReply,
     AppendRequest,
     Entry,

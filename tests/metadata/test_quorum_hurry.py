@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import AppendRequest, HardState, QuorumConfig, VoteRequest, bootstrap_snapshot
+from raylog.raft.messages import AppendRequest, HardState, QuorumConfig, VoteRequest, bootstrap_snapshot
+from raylog.raft.quorum import Quorum
 
 VOTERS = [uuid.UUID(int=number) for number in (1, 2, 3)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.metadata.quorum_progress import Progress, ProgressState
+from raylog.raft.progress import Progress, ProgressState
 
 
 def test_a_follower_that_refuses_what_it_had_is_not_asked_again_at_once() -> None:

@@ -10,9 +10,7 @@ import pytest
 
 from raylog.errors import DiskError
 from raylog.log.disk_files import DiskFiles
-from raylog.metadata.metadata_log import DAMAGED_SUFFIX, END_NAME, LOG_NAME, STATE_NAME, MetadataLog
-from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import (
+from raylog.raft.messages import (
     BLANK,
     AppendRequest,
     Entry,
@@ -24,7 +22,9 @@ from raylog.metadata.quorum_messages import (
     VoterChangeRefused,
     bootstrap_snapshot,
 )
-from raylog.metadata.state_files import COPY_SUFFIX, INCARNATION_NAME, StateFiles
+from raylog.raft.metadata_log import DAMAGED_SUFFIX, END_NAME, LOG_NAME, STATE_NAME, MetadataLog
+from raylog.raft.quorum import Quorum
+from raylog.raft.state_files import COPY_SUFFIX, INCARNATION_NAME, StateFiles
 from raylog.testing.quorum_network import QuorumNetwork
 from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles, TornWrite
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.metadata.quorum_messages import NotLeader, QuorumConfig, VoterChangeRefused
+from raylog.raft.messages import NotLeader, QuorumConfig, VoterChangeRefused
 from raylog.testing.quorum_network import QuorumNetwork
 
 SCENARIOS = Path(__file__).parent / "quorum_scenarios"

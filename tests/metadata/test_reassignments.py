@@ -7,6 +7,7 @@ import uuid
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import Removal
 from raylog.metadata import reassignments
 from raylog.metadata.elections import Candidate, Standing
 from raylog.metadata.records import PartitionState, ReplicaSlot
@@ -20,7 +21,6 @@ from raylog.metadata.requests import (
     PartitionGrowth,
     PartitionTarget,
 )
-from raylog.metadata.session import Removal
 from raylog.types import TopicIdPartition, node_id
 
 LIVE, ABSENT, DEAD = Standing.LIVE, Standing.ABSENT, Standing.DEAD

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.control.high_watermarks import PartitionHighWatermark, TopicHighWatermarks
 from raylog.errors import ProtocolError
-from raylog.metadata.high_watermarks import PartitionHighWatermark, TopicHighWatermarks
 from raylog.metadata.records import (
     ActorDied,
     ActorRegistered,

@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
+from raylog.control.session import ReplicaStatus
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.requests import DeleteTopics, RegisterDisk
-from raylog.metadata.session import ReplicaStatus
 from raylog.types import TopicIdPartition, broker_of
 
 

@@ -7,6 +7,7 @@ import uuid
 import msgpack
 import pytest
 
+from raylog.control.session import Heartbeat, ReplicaLoad
 from raylog.errors import ConfigError
 from raylog.metadata.broker_configs import for_all_brokers
 from raylog.metadata.host_loads import Bounds, HostLoad, worth_moving
@@ -22,8 +23,7 @@ from raylog.metadata.requests import (
     ResourceChanges,
     ResourceType,
 )
-from raylog.metadata.session import Condition, Heartbeat, ReplicaLoad
-from raylog.types import TopicIdPartition
+from raylog.types import Condition, TopicIdPartition
 
 BEAT_MS = 2_000
 LONG_MS = 420_000

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.errors import ProtocolError
-from raylog.metadata.session import (
-    ActorIdentity,
+from raylog.control import session_stream as session
+from raylog.control.session import (
     Assignment,
-    Condition,
     Exit,
     FromActor,
     FromController,
@@ -22,9 +20,9 @@ from raylog.metadata.session import (
     ReplicaStatus,
     Welcome,
 )
-from raylog.metadata.session_frames import ControllerEpochGuard, from_actor, from_controller, from_frame, to_frame
-from raylog.types import Endpoint
-from raylog.wire import session
+from raylog.control.session_frames import ControllerEpochGuard, from_actor, from_controller, from_frame, to_frame
+from raylog.errors import ProtocolError
+from raylog.types import ActorIdentity, Condition, Endpoint
 
 T = uuid.UUID(int=7)
 HELLO = Hello(

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import Exit, Heartbeat, Hello
 from raylog.metadata.events import SessionClosed, SessionFrame, SessionHello
-from raylog.metadata.session import ActorIdentity, Exit, Heartbeat, Hello
-from raylog.types import Endpoint, TopicIdPartition, node_id
+from raylog.types import ActorIdentity, Endpoint, TopicIdPartition, node_id
 
 
 @pytest.fixture
@@ -162,9 +162,9 @@ def test_the_last_replica_that_fails_leaves_the_partition_without_a_leader(world
 def test_a_standby_turns_everybody_away(led):
     from raylog.metadata.controller import Controller
     from raylog.metadata.events import CloseSession, Reply, RequestReceived
-    from raylog.metadata.quorum import Quorum, QuorumConfig
-    from raylog.metadata.quorum_messages import HardState, bootstrap_snapshot
     from raylog.metadata.requests import DescribeCluster
+    from raylog.raft.messages import HardState, bootstrap_snapshot
+    from raylog.raft.quorum import Quorum, QuorumConfig
 
     me, other = uuid.UUID(int=1), uuid.UUID(int=2)
     quorum = Quorum(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylog.metadata.requests import ClusterStatus, ElectionType, ElectLeaders
-from raylog.metadata.session import Condition
-from raylog.types import TopicIdPartition
+from raylog.types import Condition, TopicIdPartition
 
 
 @pytest.fixture

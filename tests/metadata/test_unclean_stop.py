@@ -13,8 +13,7 @@ from raylog.metadata.requests import (
     ResourceChanges,
     ResourceType,
 )
-from raylog.metadata.session import Condition
-from raylog.types import TopicIdPartition
+from raylog.types import Condition, TopicIdPartition
 
 WHOLE = Condition.WHOLE
 WAIT = "unclean.shutdown.election.wait.ms"

@@ -15,8 +15,7 @@ from raylog.actors.outside.controller_link import ControllerLink
 from raylog.kafka import table
 from raylog.kafka.refusal import refusal
 from raylog.kafka.spec import ApiSpec
-from raylog.metadata.session import ActorIdentity
-from raylog.types import Endpoint
+from raylog.types import ActorIdentity, Endpoint
 from raylog.wire.handshake import Peer
 from raylog.wire.request import Request
 from raylog.wire.server import Server

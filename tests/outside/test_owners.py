@@ -15,8 +15,7 @@ from outside import fetch, metadata, produce
 from raylog.actors.outside.owners import Owner, Owners
 from raylog.errors import DisconnectedError, RaylogError
 from raylog.kafka.context import ANONYMOUS, EXTERNAL, RequestContext
-from raylog.metadata.session import ActorIdentity
-from raylog.types import Endpoint
+from raylog.types import ActorIdentity, Endpoint
 from raylog.wire.handshake import Peer
 from raylog.wire.request import Request
 from raylog.wire.server import Server

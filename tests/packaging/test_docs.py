@@ -139,7 +139,7 @@ def test_the_first_line_of_the_readme_says_what_it_is() -> None:
 
 
 def test_every_frame_of_a_control_session_is_named() -> None:
-    from raylog.metadata.session import FromActor, FromController
+    from raylog.control.session import FromActor, FromController
 
     page = (ROOT / "docs" / "wire.md").read_text()
     assert [kind.__name__ for kind in get_args(FromActor | FromController) if f"`{kind.__name__}`" not in page] == []

@@ -21,7 +21,7 @@ LONG_FILES = {
     "actors/replica_server.py",
     "raylog/log/log.py",
     "raylog/metadata/active.py",
-    "raylog/metadata/quorum.py",
+    "raylog/raft/quorum.py",
     "raylog/metadata/requests.py",
     "raylog/replication/replica.py",
 }

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.session import Assignment, Release, Removal
+from raylog.control.session import Assignment, Release, Removal
 from raylog.replication.awaited import stand_in_id
 from raylog.replication.context import HostConfig
 from raylog.replication.events import (

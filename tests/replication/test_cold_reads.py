@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.session import Removal
+from raylog.control.session import Removal
 from raylog.replication.events import (
     Cancelled,
     FetchPartition,

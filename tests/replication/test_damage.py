@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.control.session import ReplicaDamaged, ReplicaMended
 from raylog.errors import KafkaError
 from raylog.log.cleanable import Cleanable
-from raylog.metadata.session import ReplicaDamaged, ReplicaMended
 from raylog.replication.context import HostConfig
 from raylog.replication.events import CleaningEnded, DamageReported, ScrubEnded, Ticked
 from raylog.replication.replica import Role

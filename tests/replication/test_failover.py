@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.session import Condition
 from raylog.replication.context import HostConfig
 from raylog.testing.replica_hosts import P0, Hosts, contents
+from raylog.types import Condition
 
 
 def test_a_new_leader_knows_the_producers_and_acknowledges_a_duplicate_with_its_first_offset() -> None:

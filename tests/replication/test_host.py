@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.high_watermarks import by_partition
-from raylog.metadata.session import Condition, HighWatermarks, Removal, ReplicaFailed
+from raylog.control.high_watermarks import by_partition
+from raylog.control.session import HighWatermarks, Removal, ReplicaFailed
 from raylog.replication.context import HostConfig
 from raylog.replication.events import (
     Assigned,
@@ -33,7 +33,7 @@ from raylog.replication.events import (
 )
 from raylog.replication.replica import Role
 from raylog.testing.replica_hosts import P0, WALL_MS, Hosts, batch, contents
-from raylog.types import TopicIdPartition
+from raylog.types import Condition, TopicIdPartition
 
 
 def test_tv_25_a_frame_of_a_deposed_controller_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.session import AlterPartition, AlterPartitionAnswer
+from raylog.control.session import AlterPartition, AlterPartitionAnswer
 from raylog.replication.context import HostConfig
 from raylog.replication.events import AlterPartitionAnswered, ControlSessionChanged
 from raylog.testing.replica_hosts import P0, Hosts

@@ -6,7 +6,7 @@ import gc
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.session import Removal
+from raylog.control.session import Removal
 from raylog.replication.context import HostConfig
 from raylog.replication.events import (
     Cancelled,

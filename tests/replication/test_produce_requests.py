@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.session import Removal
+from raylog.control.session import Removal
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode
 from raylog.replication.context import HostConfig

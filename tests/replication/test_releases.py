@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.session import Condition, Release, Removal, ReplicaReleased, ReplicaRemoved
+from raylog.control.session import Release, Removal, ReplicaReleased, ReplicaRemoved
 from raylog.replication.events import Assigned, LogClosed, LogOpened, OpenLog, Released, Removed, Tell
 from raylog.replication.replica import Role
 from raylog.testing.replica_hosts import P0, Hosts
-from raylog.types import Endpoint
+from raylog.types import Condition, Endpoint
 
 NOT_LEADER = ErrorCode.not_leader_or_follower.value
 FOLDER = f"/data/topic{P0.topic_id.int}-0"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.metadata.session import CopyRates
+from raylog.control.session import CopyRates
 from raylog.metadata.throttled_replicas import FOLLOWERS, LEADERS
 from raylog.replication.events import CopyRatesGiven
 from raylog.replication.throttle import UNLIMITED, Throttle

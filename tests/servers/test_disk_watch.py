@@ -149,7 +149,7 @@ def test_a_trial_leaves_one_small_file(tmp_path):
 def _named(folders):
     import uuid
 
-    from raylog.metadata.session import BrokerDisk
+    from raylog.control.session import BrokerDisk
 
     return tuple(BrokerDisk(uuid.UUID(int=number), str(path)) for number, path in enumerate(folders))
 

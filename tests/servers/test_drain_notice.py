@@ -12,7 +12,7 @@ import pytest
 from raylog.actors import broker_server
 from raylog.actors.broker_server import BrokerServer
 from raylog.actors.spec import ServerSpec
-from raylog.metadata.session import FromActor, NodeLeaving
+from raylog.control.session import FromActor, NodeLeaving
 from raylog.placement.disks import encode_id, format_disk
 
 

@@ -10,10 +10,10 @@ import pytest
 from wire_ends import CLUSTER, IDENTITY, SECRET, server_of, until
 
 from raylog.actors.leader_links import LeaderLinks
+from raylog.control.session import AssignedReplica, Assignment
 from raylog.kafka.table import FETCH
-from raylog.metadata.session import ActorIdentity, AssignedReplica, Assignment
 from raylog.replication.events import FetchAnswered, FetchFailed, FetchPartition, SendFetch
-from raylog.types import Endpoint, TopicIdPartition, broker_of
+from raylog.types import ActorIdentity, Endpoint, TopicIdPartition, broker_of
 from raylog.wire.handshake import Peer
 from raylog.wire.request import Request
 

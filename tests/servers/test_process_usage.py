@@ -10,7 +10,7 @@ import pytest
 
 from raylog.actors import process_usage
 from raylog.actors.process_usage import ProcessUsage
-from raylog.metadata.session import ReplicaLoad
+from raylog.control.session import ReplicaLoad
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from raylog.actors.quorum_disks import METADATA_FOLDER, quorum_disks
 from raylog.actors.spec import ServerSpec
 from raylog.errors import ClusterError, DiskError
 from raylog.log.disk_files import DiskFiles
-from raylog.metadata.metadata_log import MetadataLog
-from raylog.metadata.quorum_messages import BLANK, Snapshot
 from raylog.placement.disks import Disk, controller_moved, format_disk, with_controllers
+from raylog.raft.messages import BLANK, Snapshot
+from raylog.raft.metadata_log import MetadataLog
 from raylog.types import Endpoint
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from raylog.actors import session_client
 from raylog.actors.session_client import SessionClient
+from raylog.control.session import FromActor, Hello, ReplicaFailed, Welcome
 from raylog.errors import DisconnectedError
-from raylog.metadata.session import ActorIdentity, FromActor, Hello, ReplicaFailed, Welcome
 from raylog.placement.disks import format_disk, open_disk, with_controllers
-from raylog.types import Endpoint
+from raylog.types import ActorIdentity, Endpoint
 
 HERE = Endpoint("127.0.0.1", 1)
 

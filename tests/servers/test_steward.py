@@ -18,7 +18,6 @@ from raylog.actors.steward import LOOK_AGAIN_ROUNDS, FormatOrder, Steward
 from raylog.client.address import ClusterAddress
 from raylog.errors import ClusterError, DiskError, RaylogError
 from raylog.log.disk_files import DiskFiles
-from raylog.metadata.metadata_log import MetadataLog
 from raylog.placement.disks import (
     FOUNDING_FOLDER,
     METADATA_FOLDER,
@@ -29,6 +28,7 @@ from raylog.placement.disks import (
     with_configs,
 )
 from raylog.placement.founding import JoinedDisk, KnownBroker
+from raylog.raft.metadata_log import MetadataLog
 from raylog.types import Endpoint
 
 

@@ -14,8 +14,8 @@ from raw_requests import eventually, part, status
 
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer, call
+from raylog.control.session import SHUT_DOWN
 from raylog.errors import RaylogError
-from raylog.metadata.session import SHUT_DOWN
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.wire.connection import Connection
 from raylog.wire.private import ClusterStatus, Shutdown

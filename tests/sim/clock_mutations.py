@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from raylog.metadata.metadata_log import MetadataLog
+from raylog.raft.metadata_log import MetadataLog
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 

@@ -11,8 +11,8 @@ import pytest
 from raylog.log import segment
 from raylog.log.scrubbing import Damage, Scrubbing, drop
 from raylog.metadata import elections
-from raylog.metadata.metadata_log import MetadataLog
-from raylog.metadata.quorum import Quorum
+from raylog.raft.metadata_log import MetadataLog
+from raylog.raft.quorum import Quorum
 from raylog.replication.replica import Replica
 
 Mutation = Callable[[pytest.MonkeyPatch], None]

@@ -10,10 +10,10 @@ import pytest
 
 from raylog.metadata import elections, partition_decisions, reassignments
 from raylog.metadata.elections import Candidates, Standing
-from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import Role, VoteReply
-from raylog.metadata.quorum_outbox import Outbox
 from raylog.metadata.records import PartitionState
+from raylog.raft.messages import Role, VoteReply
+from raylog.raft.outbox import Outbox
+from raylog.raft.quorum import Quorum
 from raylog.replication import isr
 from raylog.replication.flushing import Flushing
 from raylog.replication.follower import Follower

@@ -11,24 +11,24 @@ from typing import Any
 
 import pytest
 
+from raylog.control.session_frames import ControllerEpochGuard
 from raylog.log import opening, record_validation, recovery
 from raylog.log.log import Log
 from raylog.log.producers import ProducerStates
 from raylog.log.segment import Segment
 from raylog.metadata import elections, partition_decisions
 from raylog.metadata.elections import Standing
-from raylog.metadata.quorum import Quorum
-from raylog.metadata.quorum_messages import AppendReply, VoteReply
-from raylog.metadata.quorum_outbox import Outbox
-from raylog.metadata.session import Condition
-from raylog.metadata.session_frames import ControllerEpochGuard
-from raylog.metadata.state_files import StateFiles
+from raylog.raft.messages import AppendReply, VoteReply
+from raylog.raft.outbox import Outbox
+from raylog.raft.quorum import Quorum
+from raylog.raft.state_files import StateFiles
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.follower import Follower
 from raylog.replication.host import ReplicaHost
 from raylog.replication.leader import Leader
 from raylog.replication.produce_requests import ProduceRequests
 from raylog.replication.replica import Replica
+from raylog.types import Condition
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 

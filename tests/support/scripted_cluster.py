@@ -19,12 +19,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.client.address import ClusterAddress
-from raylog.metadata.session import ActorIdentity
 from raylog.records.batch import SEQUENCE_MASK, BatchView, batches, stamp
 from raylog.records.codec import decode, encode
 from raylog.records.control import Marker, control_batch
 from raylog.records.record import Record
-from raylog.types import Endpoint, TopicPartition
+from raylog.types import ActorIdentity, Endpoint, TopicPartition
 from raylog.wire.private import AWAIT_LEADER, FIND_CONTROLLER, ControllerFound, LeaderFound
 from raylog.wire.server import Server
 

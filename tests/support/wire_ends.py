@@ -11,8 +11,7 @@ from typing import Any
 from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, TopicProduceData
 from kio.schema.produce.v9.response import ProduceResponse
 
-from raylog.metadata.session import ActorIdentity
-from raylog.types import Endpoint
+from raylog.types import ActorIdentity, Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.server import Server
 

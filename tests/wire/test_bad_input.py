@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, TopicProduceData
 from kio.schema.produce.v9.response import ProduceResponse
 
-from raylog.metadata.session import ActorIdentity
-from raylog.types import Endpoint
+from raylog.types import ActorIdentity, Endpoint
 from raylog.wire.connection import Connection
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.limits import Limits

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from raylog.metadata.session import ActorIdentity
-from raylog.types import Endpoint
+from raylog.types import ActorIdentity, Endpoint
 from raylog.wire import dial as dial_module
 from raylog.wire.connection import Connection
 from raylog.wire.dial import DIAL_TIMEOUT_MS, dial
@@ -170,7 +169,7 @@ def test_a_stopped_process_is_mute_and_a_killed_one_refuses(run: Run, monkeypatc
     program = textwrap.dedent(
         """
         import asyncio, uuid
-        from raylog.metadata.session import ActorIdentity
+        from raylog.types import ActorIdentity
         from raylog.wire.server import Server
 
         async def main():

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from raylog.control import quorum_stream
+from raylog.control.quorum_stream import QuorumStream, accept_quorum, open_quorum
 from raylog.errors import RaylogError
-from raylog.metadata.quorum_messages import AppendReply, Snapshot, SnapshotRequest, VoteRequest
-from raylog.metadata.session import ActorIdentity
-from raylog.types import Endpoint
-from raylog.wire import private, quorum_stream
+from raylog.raft.messages import AppendReply, Snapshot, SnapshotRequest, VoteRequest
+from raylog.types import ActorIdentity, Endpoint
+from raylog.wire import private
 from raylog.wire.handshake import HandshakeError, Peer
-from raylog.wire.quorum_stream import QuorumStream, accept_quorum, open_quorum
 from raylog.wire.request import Request
 from raylog.wire.server import Server
 

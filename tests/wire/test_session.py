@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
+from raylog.control import session_stream as session_module
+from raylog.control.session import Exit, Heartbeat, Hello, Welcome
+from raylog.control.session_frames import to_frame
+from raylog.control.session_stream import Session, accept_session, open_session
 from raylog.errors import RaylogError, error_for
-from raylog.metadata.session import ActorIdentity, Exit, Heartbeat, Hello, Welcome
-from raylog.metadata.session_frames import to_frame
-from raylog.types import Endpoint
+from raylog.types import ActorIdentity, Endpoint
 from raylog.wire import private
-from raylog.wire import session as session_module
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
 from raylog.wire.request import Request
 from raylog.wire.server import Server
-from raylog.wire.session import Session, accept_session, open_session
 
 pytestmark = pytest.mark.core
 
@@ -187,7 +187,7 @@ def test_an_order_that_cannot_be_handled_closes_the_session(run: Run, caplog: py
 
 
 def test_a_peer_that_never_reads_loses_the_session(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raylog.wire.session.BACKLOG_BYTES_MAX", 100_000)
+    monkeypatch.setattr("raylog.control.session_stream.BACKLOG_BYTES_MAX", 100_000)
 
     async def work() -> None:
         controller, actor = End(), End()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raylog.metadata.quorum_messages import QuorumConfig
+from raylog.raft.messages import QuorumConfig
 
 
 class ElectionTimer:

@@ -27,7 +27,7 @@ it. The rule for the end is another one, as it needs no word of what was lost.
 
 from __future__ import annotations
 
-from raylog.metadata.quorum_log import QuorumLog
+from raylog.raft.log import QuorumLog
 
 
 def ends_recovery(log: QuorumLog, recovering_term: int) -> bool:

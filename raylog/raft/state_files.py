@@ -37,7 +37,7 @@ from crc32c import crc32c
 
 from raylog.errors import DiskError
 from raylog.log.files import File, Files
-from raylog.metadata.quorum_messages import HardState
+from raylog.raft.messages import HardState
 
 STATE_NAME = "quorum-state"
 END_NAME = "log-end"

@@ -1,4 +1,4 @@
-"""The control session's stream: session frames both ways (``raylog.metadata.session_frames``), opened by ``OpenSession``.
+"""The control session's stream: session frames both ways (``raylog.control.session_frames``), opened by ``OpenSession``.
 
 What holds for every stream is in ``raylog.wire.stream``. A peer that leaves too much unread loses the session.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from raylog.control.session import FromActor, FromController
+from raylog.control.session_frames import from_frame, to_frame
 from raylog.errors import ProtocolError
-from raylog.metadata.session import FromActor, FromController
-from raylog.metadata.session_frames import from_frame, to_frame
 from raylog.types import Endpoint
 from raylog.wire.connection import OPEN_TIMEOUT_MS
 from raylog.wire.handshake import Peer, Secret

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import uuid
 
-from raylog.metadata.quorum_log import QuorumLog
-from raylog.metadata.quorum_messages import HardState, Message, QuorumWrite, Snapshot
+from raylog.raft.log import QuorumLog
+from raylog.raft.messages import HardState, Message, QuorumWrite, Snapshot
 
 Addressed = tuple[uuid.UUID, Message]
 

@@ -29,7 +29,7 @@ Roles: what each answers, and where it can go::
   Tickets of a leader that steps down are never settled.
 - A voter whose disk has lost entries (``HardState.recovering_term``) *recovers*: it follows, and acknowledges what it has on its
   disk, but grants no vote, no pre-vote, and does not stand. It begins in a new term, so the next answer deposes a leader that
-  counts on what it had. ``quorum_recovery`` says why that is safe.
+  counts on what it had. ``recovery`` says why that is safe.
 - Voters change one at a time by an entry that counts from its append. Observers are sent everything and count for nothing. A machine
   without voters (``BLANK``) follows and does not vote.
 
@@ -44,9 +44,9 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
-from raylog.metadata.election_timer import ElectionTimer
-from raylog.metadata.quorum_log import QuorumLog
-from raylog.metadata.quorum_messages import (
+from raylog.raft.election_timer import ElectionTimer
+from raylog.raft.log import QuorumLog
+from raylog.raft.messages import (
     AppendReply,
     AppendRequest,
     Entry,
@@ -66,9 +66,9 @@ from raylog.metadata.quorum_messages import (
     Voters,
     encode_voters,
 )
-from raylog.metadata.quorum_outbox import Outbox
-from raylog.metadata.quorum_progress import Progress, ProgressState
-from raylog.metadata.quorum_recovery import ends_recovery
+from raylog.raft.outbox import Outbox
+from raylog.raft.progress import Progress, ProgressState
+from raylog.raft.recovery import ends_recovery
 
 
 class Quorum:

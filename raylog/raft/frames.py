@@ -14,8 +14,8 @@ from typing import cast, get_args
 
 import msgpack
 
-from raylog.metadata.packing import Packing
-from raylog.metadata.quorum_messages import Message
+from raylog.packing import Packing
+from raylog.raft.messages import Message
 
 _PACKING = Packing("quorum message", get_args(Message))
 

@@ -34,7 +34,7 @@ What the disk has lost is refused by name, unless there are other voters to copy
 2. The damaged files are kept as ``*.damaged``. The log is cut in front of the first damage, or
    begins anew behind the snapshot, or is blank where the snapshot is lost.
 3. ``Quorum`` takes no part in elections until an entry of a later term than ``recovering_term`` is
-   on its disk. ``quorum_recovery`` proves that this is enough, however far ``log-end`` lagged.
+   on its disk. ``recovery`` proves that this is enough, however far ``log-end`` lagged.
 
 A snapshot is written before the log is cut behind it, so a crash in between leaves entries that the
 snapshot holds already: they are dropped. ``quorum-state`` exists before the log does; a log without
@@ -56,7 +56,7 @@ from crc32c import crc32c
 
 from raylog.errors import DiskError
 from raylog.log.files import File, Files, Lock
-from raylog.metadata.quorum_messages import (
+from raylog.raft.messages import (
     BLANK,
     Entry,
     EntryKind,
@@ -66,10 +66,10 @@ from raylog.metadata.quorum_messages import (
     Voters,
     decode_voters,
 )
-from raylog.metadata.state_files import END_NAME as END_NAME
-from raylog.metadata.state_files import STATE_NAME as STATE_NAME
-from raylog.metadata.state_files import StateFiles, refuse_newer
-from raylog.metadata.state_files import read_state as read_state
+from raylog.raft.state_files import END_NAME as END_NAME
+from raylog.raft.state_files import STATE_NAME as STATE_NAME
+from raylog.raft.state_files import StateFiles, refuse_newer
+from raylog.raft.state_files import read_state as read_state
 
 LOG_NAME = "metadata.log"
 LOCK_NAME = ".lock"

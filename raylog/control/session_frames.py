@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Any, cast, get_args
 
+from raylog.control.session import FromActor, FromController, Heartbeat
 from raylog.errors import ProtocolError
-from raylog.metadata.packing import Packing
-from raylog.metadata.session import FromActor, FromController, Heartbeat
+from raylog.packing import Packing
 
 _PACKING = Packing("session frame", get_args(FromActor) + get_args(FromController), {Heartbeat: 2})
 

@@ -2,7 +2,7 @@
 
 Voters and observers are named by directory ids. An *index* counts entries from 1, so the index of the last entry is also the number
 of entries, and the exclusive end offset in the name of a snapshot file. A *term* is a controller epoch. Every message carries
-the term of its sender; what a term means to the receiver is in ``raylog.metadata.quorum``.
+the term of its sender; what a term means to the receiver is in ``raylog.raft.quorum``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raylog.metadata.quorum_messages import Entry, EntryKind, Snapshot, Voters, decode_voters
+from raylog.raft.messages import Entry, EntryKind, Snapshot, Voters, decode_voters
 
 
 class QuorumLog:

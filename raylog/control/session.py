@@ -13,29 +13,9 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from enum import Enum
 
-from raylog.metadata.high_watermarks import TopicHighWatermarks
-from raylog.types import NO_LEADER, Endpoint, TopicIdPartition
-
-
-class Condition(Enum):
-    """What an actor found when it opened a replica's log (DESIGN §6, "Who may lead")."""
-
-    CLEAN = "clean"  # closed by a clean stop
-    WHOLE = "whole"  # same boot, or flushed on every append; at most one torn batch at the tail was cut
-    SUSPECT = "suspect"  # acknowledged bytes may be gone
-    MISSING = "missing"  # no log was there
-
-
-@dataclass(frozen=True, slots=True)
-class ActorIdentity:
-    """One process of one server actor. ``incarnation`` is drawn at each process start, positive, below 2**63."""
-
-    cluster_id: str
-    node_id: int
-    directory_id: uuid.UUID
-    incarnation: int
+from raylog.control.high_watermarks import TopicHighWatermarks
+from raylog.types import NO_LEADER, ActorIdentity, Condition, Endpoint, TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True)

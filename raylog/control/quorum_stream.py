@@ -2,7 +2,7 @@
 
 ::
 
-    frame = more: u8 | piece of a message (raylog.metadata.quorum_frames)
+    frame = more: u8 | piece of a message (raylog.raft.frames)
 
 A message longer than ``PIECE_BYTES`` (a snapshot) goes in several frames, all but the last with ``more`` 1. Messages may be lost: Raft
 sends again what matters, so a message to a peer that left too much unread is dropped. What holds for every stream is in
@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Final
 
 from raylog.errors import ProtocolError
-from raylog.metadata.quorum_frames import from_frame, to_frame
-from raylog.metadata.quorum_messages import Message
+from raylog.raft.frames import from_frame, to_frame
+from raylog.raft.messages import Message
 from raylog.types import Endpoint
 from raylog.wire.framing import FramedProtocol
 from raylog.wire.handshake import Peer, Secret
