@@ -63,11 +63,11 @@ spark: $(SPARK_INSTALLED)
 
 sim: $(INSTALLED)
 ifdef SEED
-	@$(BIN)/python -m raylog.testing.replay --seed $(SEED) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) --trace
+	@$(BIN)/python -m raylog.simulator --seed $(SEED) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) --trace
 else ifdef SEEDS
-	@$(BIN)/python -m raylog.testing.replay --seeds $(SEEDS) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) --keep-going
+	@$(BIN)/python -m raylog.simulator --seeds $(SEEDS) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) --keep-going
 else ifdef HOURS
-	@$(BIN)/python -m raylog.testing.replay --hours $(HOURS)
+	@$(BIN)/python -m raylog.simulator --hours $(HOURS)
 else
 	@$(BIN)/python .ci/lanes.py sim
 endif

@@ -15,7 +15,7 @@ from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue
 from raylog.groups.requests import FetchedOffset, OffsetFetch, OffsetsFetched
 from raylog.log.log import Log
 from raylog.replication.events import DamageSuspected, Effect, Event, OwnAppend, ProducePartition, Removed
-from raylog.testing.replica_hosts import P0, WALL_MS, Hosts
+from raylog.simulator.replica_hosts import P0, WALL_MS, Hosts
 from raylog.types import TopicPartition
 
 PARTITIONS = tuple(TopicPartition("t", number) for number in range(4))

@@ -24,7 +24,7 @@ from raylog.groups.requests import (
     SyncGroup,
 )
 from raylog.replication.events import Effect, Event, Released
-from raylog.testing.replica_hosts import P0, WALL_MS, Hosts
+from raylog.simulator.replica_hosts import P0, WALL_MS, Hosts
 
 NOT_COORDINATOR = ErrorCode.not_coordinator.value
 NEW_MEMBER = JoinGroup(

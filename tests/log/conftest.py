@@ -13,7 +13,7 @@ from raylog.log.config import LogConfig
 from raylog.log.log import Log
 from raylog.records.batch import STAMP_SIZE, BatchView, stamped_header
 from raylog.records.codec import encode_values
-from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles
+from raylog.simulator.simulated_files import SimulatedDisk, SimulatedFiles
 
 TOPIC_ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 

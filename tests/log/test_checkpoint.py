@@ -12,7 +12,7 @@ from raylog.errors import DiskError
 from raylog.log import checkpoint as checkpoints
 from raylog.log.checkpoint import ReplicaCheckpoint
 from raylog.log.partition_metadata import read_topic_id, write_topic_id
-from raylog.testing.simulated_files import SimulatedFiles, WorstLuck
+from raylog.simulator.simulated_files import SimulatedFiles, WorstLuck
 
 CHECKPOINT = ReplicaCheckpoint(
     recovery_point=5,

@@ -18,7 +18,7 @@ from raylog.records.codec import encode, light_records
 from raylog.records.compression import Compression
 from raylog.records.control import Marker, control_batch
 from raylog.records.corrupt import CorruptBatch
-from raylog.testing.simulated_files import WorstLuck
+from raylog.simulator.simulated_files import WorstLuck
 from raylog.types import Condition
 
 Row = tuple[int, bytes | None, bytes | None]  # offset, key, value

@@ -12,7 +12,7 @@ import pytest
 from raylog.log import checkpoint as checkpoints
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode
-from raylog.testing.simulated_files import WorstLuck
+from raylog.simulator.simulated_files import WorstLuck
 from raylog.types import Condition
 
 

@@ -21,8 +21,8 @@ from raylog.log.partition_metadata import read_topic_id
 from raylog.log.removal import remove_folder
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode, encode_values
-from raylog.testing.simulated_files import SimulatedDisk, WorstLuck
-from raylog.testing.stepping import Stepper
+from raylog.simulator.simulated_files import SimulatedDisk, WorstLuck
+from raylog.simulator.stepping import Stepper
 from raylog.types import Condition
 
 OLD, NEW = uuid.UUID(int=1), uuid.UUID(int=2)

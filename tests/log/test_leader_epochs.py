@@ -8,7 +8,7 @@ import pytest
 
 from raylog.errors import DiskError
 from raylog.log.leader_epochs import EpochEntry, LeaderEpochs
-from raylog.testing.simulated_files import SimulatedFiles, TornWrite
+from raylog.simulator.simulated_files import SimulatedFiles, TornWrite
 
 
 @pytest.fixture

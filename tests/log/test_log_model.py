@@ -28,7 +28,7 @@ from raylog.log.config import NEVER, LogConfig
 from raylog.log.log import Log
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode
-from raylog.testing.simulated_files import SimulatedDisk
+from raylog.simulator.simulated_files import SimulatedDisk
 from raylog.types import Condition
 
 

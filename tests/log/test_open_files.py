@@ -17,7 +17,7 @@ from raylog.log.log import Log
 from raylog.log.open_files import FILES_PER_SEGMENT, OpenFiles, TooManyLogs, descriptors_for, logs_max_of
 from raylog.records.batch import batches
 from raylog.records.codec import decode, encode_values
-from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles, WorstLuck
+from raylog.simulator.simulated_files import SimulatedDisk, SimulatedFiles, WorstLuck
 from raylog.types import Condition
 
 TOPIC_ID = uuid.UUID(int=7)

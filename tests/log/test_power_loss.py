@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raylog.testing.simulated_files import WorstLuck
+from raylog.simulator.simulated_files import WorstLuck
 from raylog.types import Condition
 
 

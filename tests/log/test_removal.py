@@ -15,7 +15,7 @@ from raylog.log.disk_files import DiskFiles
 from raylog.log.log import Log
 from raylog.log.partition_metadata import LOCK_NAME, read_topic_id, write_topic_id
 from raylog.log.removal import doomed_directory, remove_folder
-from raylog.testing.simulated_files import SimulatedDisk, WorstLuck
+from raylog.simulator.simulated_files import SimulatedDisk, WorstLuck
 
 T, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
 

@@ -26,7 +26,7 @@ from raylog.raft.messages import (
 )
 from raylog.raft.metadata_log import END_NAME, LOCK_NAME, LOG_NAME, STATE_NAME, MetadataLog
 from raylog.raft.state_files import COPY_SUFFIX, INCARNATION_NAME
-from raylog.testing.simulated_files import SimulatedDisk, TornWrite, WorstLuck
+from raylog.simulator.simulated_files import SimulatedDisk, TornWrite, WorstLuck
 
 A, B = uuid.UUID(int=0xA), uuid.UUID(int=0xB)
 FOLDER = "/disk/metadata"

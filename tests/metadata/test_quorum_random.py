@@ -7,7 +7,7 @@ import random
 import pytest
 
 from raylog.raft.messages import EntryKind, QuorumConfig, VoterChangeRefused
-from raylog.testing.quorum_network import QuorumNetwork
+from raylog.simulator.quorum_network import QuorumNetwork
 
 CONFIG = QuorumConfig(election_timeout_ms=1000, heartbeat_interval_ms=200, append_bytes_max=60, in_flight_entries_max=8)
 

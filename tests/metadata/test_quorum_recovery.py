@@ -25,8 +25,8 @@ from raylog.raft.messages import (
 from raylog.raft.metadata_log import DAMAGED_SUFFIX, END_NAME, LOG_NAME, STATE_NAME, MetadataLog
 from raylog.raft.quorum import Quorum
 from raylog.raft.state_files import COPY_SUFFIX, INCARNATION_NAME, StateFiles
-from raylog.testing.quorum_network import QuorumNetwork
-from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles, TornWrite
+from raylog.simulator.quorum_network import QuorumNetwork
+from raylog.simulator.simulated_files import SimulatedDisk, SimulatedFiles, TornWrite
 
 A, B = uuid.UUID(int=0xA), uuid.UUID(int=0xB)
 FOLDER = "/disk/metadata"

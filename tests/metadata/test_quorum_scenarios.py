@@ -28,7 +28,7 @@ from pathlib import Path
 import pytest
 
 from raylog.raft.messages import NotLeader, QuorumConfig, VoterChangeRefused
-from raylog.testing.quorum_network import QuorumNetwork
+from raylog.simulator.quorum_network import QuorumNetwork
 
 SCENARIOS = Path(__file__).parent / "quorum_scenarios"
 REWRITE = bool(os.environ.get("RAYLOG_REWRITE_SCENARIOS"))

@@ -49,9 +49,9 @@ LONG_FUNCTIONS = {
     "raylog/replication/fetch_requests.py _read",
     "raylog/replication/host.py handle",
     "raylog/spark/session.py init",
-    "raylog/testing/checkers.py replica",
-    "raylog/testing/faults.py __init__",
-    "raylog/testing/simulation.py __init__",
+    "raylog/simulator/checkers.py replica",
+    "raylog/simulator/faults.py __init__",
+    "raylog/simulator/simulation.py __init__",
     "raylog/wire/server.py __init__",
 }
 SHARED = """
@@ -69,8 +69,8 @@ OPEN_MATCHES = {
     "raylog/groups/coordinator.py",  # which requests have to wait for a leader: most need no more than the default
     "raylog/metadata/controller.py",  # all other events are the active controller's
     "raylog/replication/parked.py",
-    "raylog/testing/simulated_servers.py",
-    "raylog/testing/simulated_sessions.py",
+    "raylog/simulator/simulated_servers.py",
+    "raylog/simulator/simulated_sessions.py",
 }
 
 

@@ -23,7 +23,7 @@ from raylog.replication.events import (
     ProduceReceived,
     ProduceReply,
 )
-from raylog.testing.replica_hosts import P0, WALL_MS, Hosts, batch
+from raylog.simulator.replica_hosts import P0, WALL_MS, Hosts, batch
 from raylog.types import TopicIdPartition
 
 TOKEN = 4_711

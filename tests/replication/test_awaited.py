@@ -32,7 +32,7 @@ from raylog.replication.events import (
     Released,
     Removed,
 )
-from raylog.testing.replica_hosts import P0, TOPIC_ID, Hosts, batch
+from raylog.simulator.replica_hosts import P0, TOPIC_ID, Hosts, batch
 from raylog.types import TopicIdPartition
 
 P1 = TopicIdPartition(TOPIC_ID, 1)

@@ -12,7 +12,7 @@ from raylog.records.codec import encode
 from raylog.replication.context import HostConfig
 from raylog.replication.events import ProducePartition, ProduceReceived
 from raylog.replication.replica import Role
-from raylog.testing.replica_hosts import P0, TOPIC_ID, WALL_MS, Hosts
+from raylog.simulator.replica_hosts import P0, TOPIC_ID, WALL_MS, Hosts
 from raylog.types import TopicIdPartition
 
 P1 = TopicIdPartition(TOPIC_ID, 1)

@@ -17,7 +17,7 @@ from raylog.replication.events import (
     Removed,
 )
 from raylog.replication.loads import LOADS_PER_FETCH, LOADS_PER_LIST_OFFSETS
-from raylog.testing.replica_hosts import P0, WALL_MS, Hosts
+from raylog.simulator.replica_hosts import P0, WALL_MS, Hosts
 from raylog.types import TopicIdPartition
 
 P1 = TopicIdPartition(P0.topic_id, 1)

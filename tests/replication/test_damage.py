@@ -11,7 +11,7 @@ from raylog.log.cleanable import Cleanable
 from raylog.replication.context import HostConfig
 from raylog.replication.events import CleaningEnded, DamageReported, ScrubEnded, Ticked
 from raylog.replication.replica import Role
-from raylog.testing.replica_hosts import P0, Hosts, contents
+from raylog.simulator.replica_hosts import P0, Hosts, contents
 
 STORAGE, CORRUPT = ErrorCode.kafka_storage_error.value, ErrorCode.corrupt_message.value
 MAX_TIMESTAMP_BYTE = 35  # of a batch

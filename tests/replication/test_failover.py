@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.replication.context import HostConfig
-from raylog.testing.replica_hosts import P0, Hosts, contents
+from raylog.simulator.replica_hosts import P0, Hosts, contents
 from raylog.types import Condition
 
 

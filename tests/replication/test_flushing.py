@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.replication.events import Flush, FlushCompleted
 from raylog.replication.replica import Role
-from raylog.testing.replica_hosts import P0, Hosts, contents
+from raylog.simulator.replica_hosts import P0, Hosts, contents
 
 EACH = {"flush.messages": "1"}
 

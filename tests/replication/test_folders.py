@@ -13,7 +13,7 @@ from raylog.control.session import Removal, ReplicaFailed, ReplicaRemoved
 from raylog.replication.context import HostConfig
 from raylog.replication.events import Assigned, FlushCompleted, LogOpened, Removed
 from raylog.replication.replica import Role
-from raylog.testing.replica_hosts import P0, Hosts, contents
+from raylog.simulator.replica_hosts import P0, Hosts, contents
 from raylog.types import Condition
 
 FOLDER = f"/data/topic{P0.topic_id.int}-0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from raylog.replication.events import FetchReply, Reply
-from raylog.testing.replica_hosts import P0, Hosts
+from raylog.simulator.replica_hosts import P0, Hosts
 
 LATEST = -1
 

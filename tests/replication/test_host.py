@@ -32,7 +32,7 @@ from raylog.replication.events import (
     Ticked,
 )
 from raylog.replication.replica import Role
-from raylog.testing.replica_hosts import P0, WALL_MS, Hosts, batch, contents
+from raylog.simulator.replica_hosts import P0, WALL_MS, Hosts, batch, contents
 from raylog.types import Condition, TopicIdPartition
 
 

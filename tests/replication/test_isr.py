@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from raylog.control.session import AlterPartition, AlterPartitionAnswer
 from raylog.replication.context import HostConfig
 from raylog.replication.events import AlterPartitionAnswered, ControlSessionChanged
-from raylog.testing.replica_hosts import P0, Hosts
+from raylog.simulator.replica_hosts import P0, Hosts
 
 LAG_MS = 10_000
 

@@ -18,7 +18,7 @@ from raylog.replication.events import (
     ProduceReply,
     Removed,
 )
-from raylog.testing.replica_hosts import P0, Hosts, batch
+from raylog.simulator.replica_hosts import P0, Hosts, batch
 from raylog.types import TopicIdPartition
 
 P1 = TopicIdPartition(P0.topic_id, 1)

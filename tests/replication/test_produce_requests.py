@@ -13,7 +13,7 @@ from raylog.records.batch import batches
 from raylog.records.codec import decode, encode
 from raylog.replication.context import HostConfig
 from raylog.replication.events import Cancelled, ProducePartition, ProduceReceived, ProduceReply, Removed
-from raylog.testing.replica_hosts import P0, WALL_MS, Hosts, batch
+from raylog.simulator.replica_hosts import P0, WALL_MS, Hosts, batch
 from raylog.types import TopicIdPartition
 
 P1 = TopicIdPartition(P0.topic_id, 1)

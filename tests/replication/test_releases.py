@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from raylog.control.session import Release, Removal, ReplicaReleased, ReplicaRemoved
 from raylog.replication.events import Assigned, LogClosed, LogOpened, OpenLog, Released, Removed, Tell
 from raylog.replication.replica import Role
-from raylog.testing.replica_hosts import P0, Hosts
+from raylog.simulator.replica_hosts import P0, Hosts
 from raylog.types import Condition, Endpoint
 
 NOT_LEADER = ErrorCode.not_leader_or_follower.value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from raylog.replication.replica_traffic import REPORTED_MAX, ReplicaTraffic
-from raylog.testing.replica_hosts import P0, Hosts
+from raylog.simulator.replica_hosts import P0, Hosts
 from raylog.types import TopicIdPartition
 
 TOPIC = uuid.UUID(int=7)

@@ -10,7 +10,7 @@ from raylog.control.session import CopyRates
 from raylog.metadata.throttled_replicas import FOLLOWERS, LEADERS
 from raylog.replication.events import CopyRatesGiven
 from raylog.replication.throttle import UNLIMITED, Throttle
-from raylog.testing.replica_hosts import P0, Hosts, contents
+from raylog.simulator.replica_hosts import P0, Hosts, contents
 from raylog.types import TopicIdPartition
 
 BATCH = 10_000

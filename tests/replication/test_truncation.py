@@ -18,7 +18,7 @@ from raylog.replication.events import (
     OffsetForLeaderEpochReply,
 )
 from raylog.replication.replica import Role
-from raylog.testing.replica_hosts import P0, WALL_MS, Hosts, batch, contents
+from raylog.simulator.replica_hosts import P0, WALL_MS, Hosts, batch, contents
 
 
 def epoch_end(hosts: Hosts, broker: int, epoch: int, *, current: int = -1) -> tuple[int, int, int]:

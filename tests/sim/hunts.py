@@ -37,8 +37,8 @@ from queue_mutations import QUEUE_MUTATIONS
 from scaling_mutations import SCALING_MUTATIONS
 from unit_tests import UNIT_TESTS
 
-from raylog.testing.replay import Outcome, pool, run_seed
-from raylog.testing.simulation import EVENTS
+from raylog.simulator.replay import Outcome, pool, run_seed
+from raylog.simulator.simulation import EVENTS
 
 FIRST_SEED = 10_001
 SEEDS_MAX = 200

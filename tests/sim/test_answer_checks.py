@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from raylog.testing.answer_checks import Asked, out_of_range, searched
-from raylog.testing.checkers import History, Violation
+from raylog.simulator.answer_checks import Asked, out_of_range, searched
+from raylog.simulator.checkers import History, Violation
 from raylog.types import TopicIdPartition
 
 ID = TopicIdPartition(uuid.UUID(int=1), 0)

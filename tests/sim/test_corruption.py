@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylog.replication.replica import Replica
-from raylog.testing.simulation import Simulation
+from raylog.simulator.simulation import Simulation
 from raylog.types import TopicIdPartition
 
 pytestmark = pytest.mark.sim

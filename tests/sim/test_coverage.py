@@ -20,7 +20,7 @@ PACKAGES = ("raylog/replication", "raylog/metadata")
 def test_the_simulator_alone_covers_the_machines(tmp_path: Path) -> None:
     coverage = [sys.executable, "-m", "coverage"]
     source = ",".join(package.replace("/", ".") for package in PACKAGES)
-    replay = ["-m", "raylog.testing.replay", "--seed", "1", "--seeds", str(SEEDS), "--processes", "1", "--keep-going"]
+    replay = ["-m", "raylog.simulator.replay", "--seed", "1", "--seeds", str(SEEDS), "--processes", "1", "--keep-going"]
     # Seeds that fail are another test's business.
     subprocess.run([*coverage, "run", f"--source={source}", *replay], cwd=tmp_path, check=False, capture_output=True)
     subprocess.run([*coverage, "json", "-q", "-o", "report.json"], cwd=tmp_path, check=True)

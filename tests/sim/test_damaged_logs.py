@@ -10,8 +10,8 @@ from raylog.log.config import LogConfig
 from raylog.log.log import Log
 from raylog.records.batch import BatchView, batches
 from raylog.records.codec import encode_values
-from raylog.testing.checkers import Checkers, ReplicaMemory, Violation
-from raylog.testing.simulated_files import DamagedBytes, SimulatedDisk
+from raylog.simulator.checkers import Checkers, ReplicaMemory, Violation
+from raylog.simulator.simulated_files import DamagedBytes, SimulatedDisk
 from raylog.types import TopicIdPartition
 
 ID = TopicIdPartition(uuid.UUID(int=1), 0)

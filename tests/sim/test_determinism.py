@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from raylog.testing.simulation import Simulation
+from raylog.simulator.simulation import Simulation
 
 pytestmark = pytest.mark.sim
 
@@ -17,8 +17,8 @@ SEEDS = (11, 12, 13)
 EVENTS = 800
 PROGRAM = """
 import hashlib, sys
-from raylog.testing.simulated_groups import GroupSimulation
-from raylog.testing.simulation import Simulation
+from raylog.simulator.simulated_groups import GroupSimulation
+from raylog.simulator.simulation import Simulation
 for seed in map(int, sys.argv[2:]):
     for kind in (Simulation, GroupSimulation):
         lines = []

@@ -23,10 +23,10 @@ from raylog.groups.requests import (
 from raylog.log.config import LogConfig
 from raylog.log.log import Log
 from raylog.records.codec import encode
-from raylog.testing.answer_checks import has_missed_deletion, searched
-from raylog.testing.checkers import Checkers, Copied, History, ReplicaMemory, Seen, Stamp, Violation
-from raylog.testing.group_checker import GroupChecker
-from raylog.testing.simulated_files import SimulatedDisk
+from raylog.simulator.answer_checks import has_missed_deletion, searched
+from raylog.simulator.checkers import Checkers, Copied, History, ReplicaMemory, Seen, Stamp, Violation
+from raylog.simulator.group_checker import GroupChecker
+from raylog.simulator.simulated_files import SimulatedDisk
 from raylog.types import TopicIdPartition, TopicPartition
 
 ID = TopicIdPartition(uuid.UUID(int=1), 0)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from raylog.testing.replay import run_seed
-from raylog.testing.rhythm import SLOWNESS, Rhythm
-from raylog.testing.scheduler import Scheduler
-from raylog.testing.simulation import Simulation
+from raylog.simulator.replay import run_seed
+from raylog.simulator.rhythm import SLOWNESS, Rhythm
+from raylog.simulator.scheduler import Scheduler
+from raylog.simulator.simulation import Simulation
 
 pytestmark = pytest.mark.sim
 
@@ -51,7 +51,7 @@ def test_who_sleeps_acts_rarely_and_is_woken_when_the_day_breaks() -> None:
 def test_a_hunt_of_hours_goes_on_from_its_tally(tmp_path: Path) -> None:
     tally = tmp_path / "tally.json"
     options = ["--processes", "1", "--night-minutes", "3", "--tally", str(tally), "--hours"]
-    command = [sys.executable, "-m", "raylog.testing.replay", *options]
+    command = [sys.executable, "-m", "raylog.simulator.replay", *options]
     first = subprocess.run([*command, "0.04"], capture_output=True, text=True, check=True)
     known = json.loads(tally.read_text())
     assert known["hours"] >= 0.05 and known["failed"] == 0 and known["counts"]["nights"] > 0, first.stdout

@@ -18,7 +18,7 @@ import summary
 from hunts import HUNTED, PROCESSES, hunt, seeds_it_took
 from unit_tests import UNIT_TESTS
 
-from raylog.testing.replay import pool
+from raylog.simulator.replay import pool
 
 pytestmark = pytest.mark.sim
 

@@ -1,4 +1,4 @@
-"""The simulator over many seeds: production replicas, logs and controllers under faults keep every promise (raylog.testing.checkers).
+"""The simulator over many seeds: production replicas, logs and controllers under faults keep every promise (raylog.simulator.checkers).
 
 A failing seed says how to see it again: ``make sim SEED=N`` (with ``GROUPS=1`` those with consumer groups). It joins ``failed_seeds.txt``
 or ``failed_group_seeds.txt`` then.
@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import summary
 
-from raylog.testing.replay import Outcome, command, pool, run_seeds
-from raylog.testing.simulation import EVENTS
+from raylog.simulator.replay import Outcome, command, pool, run_seeds
+from raylog.simulator.simulation import EVENTS
 
 pytestmark = pytest.mark.sim
 

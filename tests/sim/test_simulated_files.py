@@ -8,7 +8,7 @@ import random
 import pytest
 
 from raylog.errors import DiskError
-from raylog.testing.simulated_files import SimulatedDisk, SimulatedFiles, TornWrite
+from raylog.simulator.simulated_files import SimulatedDisk, SimulatedFiles, TornWrite
 
 
 def disk_with_folder() -> SimulatedDisk:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raylog.testing.processes import Machine, Process
-from raylog.testing.scheduler import Scheduler
-from raylog.testing.simulated_network import End, Link, Network
+from raylog.simulator.processes import Machine, Process
+from raylog.simulator.scheduler import Scheduler
+from raylog.simulator.simulated_network import End, Link, Network
 from raylog.types import Endpoint
 
 

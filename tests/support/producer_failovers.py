@@ -22,7 +22,7 @@ from raylog.errors import KafkaError
 from raylog.log.producers import ProducerStates
 from raylog.records.batch import BatchView
 from raylog.records.codec import decode_values, encode_values
-from raylog.testing.queue_client import QueueClient
+from raylog.simulator.queue_client import QueueClient
 
 STEPS_MAX = 20_000
 MIN_ISR = 2
