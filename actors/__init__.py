@@ -2,11 +2,3 @@
 
 if __name__ != "raylog.actors":
     raise ImportError("import raylog.actors, not actors: the bare name is not part of raylog's public surface")
-
-if not __debug__:
-    from raylog.errors import ConfigError
-
-    raise ConfigError(
-        "raylog's servers check their invariants with assert statements, which this Python leaves out: run it without -O, and "
-        "unset PYTHONOPTIMIZE"
-    )

@@ -21,7 +21,7 @@ import gc
 
 if __name__ == "__main__":
     gc.disable()
-    from raylog.actors.spared_imports import spare_imports_in_servers
+    from raylog.actors.import_trimming import spare_imports_in_servers
 
     spare_imports_in_servers()
 
@@ -42,12 +42,12 @@ IDLE_MS = 60_000
 PRELOADED = (
     "ray",
     "raylog.actors.ray_actors",
-    "raylog.actors.freed_memory",
-    "raylog.actors.controller_server",
+    "raylog.actors.malloc_settings",
+    "raylog.server.controller_server",
     "raylog.actors.ray_launcher",
-    "raylog.actors.broker_server",
+    "raylog.server.broker_server",
     "raylog.actors.ray_notices",
-    "raylog.actors.replica_server",
+    "raylog.server.replica_server",
 )
 """What the servers of all roles need."""
 

@@ -8,8 +8,8 @@ creates the controllers that are not there, each pinned to its disk, waits until
 that listen, how far the processes are], "words": …}`` whenever one of these numbers rises.
 
 Input: ``{"ray_address", "offers_token", "disks": [folder, …], "controller_disks": [folder, …], "host", "timeout_s"}``. Or, for
-a cluster whose brokers are Ray nodes, ``{"ray_address", "offers_token", "steward": {"expected": disks, "controllers": 1, 3 or
-null, "configs": {…}}, "timeout_s"}``: then it starts the steward, which does all that, and prints ``{"steward": …}``, how
+a cluster whose brokers are Ray nodes, ``{"ray_address", "offers_token", "provisioner": {"expected": disks, "controllers": 1, 3 or
+null, "configs": {…}}, "timeout_s"}``: then it starts the provisioner, which does all that, and prints ``{"provisioner": …}``, how
 things stand. ``offers_token``: the Ray takes the token that this machine has. It is an error if nothing has moved for
 ``timeout_s`` seconds.
 """
@@ -17,7 +17,7 @@ things stand. ``offers_token``: the Ray takes the token that this machine has. I
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from raylog.actors.spared_imports import spare_imports
+    from raylog.actors.import_trimming import spare_imports
 
     spare_imports()
 
@@ -33,13 +33,13 @@ import ray
 
 from raylog.actors.ray_classes import RAY_CLASSES
 from raylog.actors.ray_launcher import CONTROLLER_PREFIX, pinned
-from raylog.actors.spec import ServerSpec
 from raylog.errors import ClusterError, RaylogError
 from raylog.placement.disks import Disk, encode_id, open_disk
 from raylog.placement.groups import advertised_disks, ensure_group
 from raylog.placement.local_ray import coming_up
 from raylog.placement.ray_connection import offer_token
 from raylog.placement.resources import NAMESPACE
+from raylog.server.spec import ServerSpec
 from raylog.starting import Effort, Patience
 from raylog.types import CONTROLLER_SLOT, Endpoint, node_id
 
@@ -63,10 +63,10 @@ def launch(order: dict[str, Any]) -> dict[str, Any]:
         logging_level=logging.ERROR,
         configure_logging=False,
     )
-    if "steward" in order:
-        from raylog.actors.steward_on_ray import ensure_steward
+    if "provisioner" in order:
+        from raylog.actors.provisioner import ensure_provisioner
 
-        return {"steward": ensure_steward(**order["steward"], timeout_s=order["timeout_s"])}
+        return {"provisioner": ensure_provisioner(**order["provisioner"], timeout_s=order["timeout_s"])}
     return {"controllers": [[each.host, each.port] for each in _launch_controllers(order)]}
 
 

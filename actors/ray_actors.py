@@ -13,7 +13,7 @@ Signals interrupt it there, and what ends a process from outside (``ray.kill``, 
 
 from __future__ import annotations
 
-from raylog.actors.spared_imports import spare_imports_in_servers
+from raylog.actors.import_trimming import spare_imports_in_servers
 
 spare_imports_in_servers()
 
@@ -27,9 +27,9 @@ from typing import Any, Protocol
 
 import ray
 
-from raylog.actors.spec import OWN_ADDRESS, ServerSpec, new_incarnation
 from raylog.actors.survivors import Survivors
 from raylog.background_loop import BackgroundLoop
+from raylog.server.spec import OWN_ADDRESS, ServerSpec, new_incarnation
 from raylog.types import Endpoint
 
 ABANDONED_AFTER_S = 60.0
@@ -158,8 +158,8 @@ class PartitionReplicaActor(MemberActor):
     """A host: holds the replicas that the controller assigns to one node id."""
 
     def _build(self, spec: ServerSpec) -> Server:
-        from raylog.actors.freed_memory import keep_freed_memory
-        from raylog.actors.replica_server import ReplicaServer
+        from raylog.actors.malloc_settings import keep_freed_memory
+        from raylog.server.replica_server import ReplicaServer
 
         keep_freed_memory()
         return ReplicaServer(spec)
@@ -173,9 +173,9 @@ class BrokerActor(MemberActor):
     """Holds a broker's disk lock, speaks for the broker, and has the listener for Kafka clients."""
 
     def _build(self, spec: ServerSpec) -> Server:
-        from raylog.actors.broker_server import BrokerServer
-        from raylog.actors.freed_memory import keep_freed_memory
+        from raylog.actors.malloc_settings import keep_freed_memory
         from raylog.actors.ray_notices import node_is_leaving
+        from raylog.server.broker_server import BrokerServer
 
         keep_freed_memory()
         return BrokerServer(spec, node_is_leaving=node_is_leaving)
@@ -217,8 +217,8 @@ class ControllerActor(ServerActor):
         return disk.cluster_id, [own, *(each for each in disk.controllers if each != own)], disk.secret.encode()
 
     def _build(self, spec: ServerSpec) -> Server:
-        from raylog.actors.controller_server import ControllerServer
         from raylog.actors.ray_launcher import RayLauncher
+        from raylog.server.controller_server import ControllerServer
 
         self._launcher = RayLauncher(self._spec.host)
         return ControllerServer(spec, launcher=self._launcher)

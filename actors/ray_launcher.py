@@ -15,15 +15,15 @@ from typing import Any
 
 import ray
 
-from raylog.actors.spec import ServerSpec
 from raylog.placement.disks import encode_id
 from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group, remove_group
 from raylog.placement.resources import NAMESPACE
+from raylog.server.spec import ServerSpec
 from raylog.types import Endpoint
 
-STEWARD_NAME = "raylog:steward"
+PROVISIONER_NAME = "raylog:provisioner"
 CONTROLLER_PREFIX = "raylog:controller:"
-STEWARD_PATIENCE_S = 20.0
+PROVISIONER_PATIENCE_S = 20.0
 JOIN_PATIENCE_S = 30.0
 
 
@@ -40,7 +40,7 @@ def pinned(directory_id: uuid.UUID, *, name: str) -> dict[str, Any]:
 def retire(directory_ids: Sequence[uuid.UUID], waiting: Sequence[Any] = ()) -> None:
     """Called by a controller's own actor, last of all: give these disks' reservations back but for the own, which is the last of them, and
     end without being restarted. So do the actors in ``waiting``, and controllers whose nodes are away."""
-    _stop_steward(directory_ids)
+    _stop_provisioner(directory_ids)
     me = ray.get_runtime_context().current_actor
     for actor in waiting:
         ray.kill(actor, no_restart=True)
@@ -59,16 +59,16 @@ def _end_waiting_controller(directory_id: uuid.UUID) -> None:
                 ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
 
 
-def _stop_steward(directory_ids: Sequence[uuid.UUID]) -> None:
-    """End the steward of the cluster with these disks, if there is one: else it would start again what is being shut down."""
+def _stop_provisioner(directory_ids: Sequence[uuid.UUID]) -> None:
+    """End the provisioner of the cluster with these disks, if there is one: else it would start again what is being shut down."""
     try:
-        steward: Any = ray.get_actor(STEWARD_NAME, namespace=NAMESPACE)
-        if ray.get(steward.stop.remote(directory_ids), timeout=STEWARD_PATIENCE_S):
-            ray.kill(steward, no_restart=True)
+        provisioner: Any = ray.get_actor(PROVISIONER_NAME, namespace=NAMESPACE)
+        if ray.get(provisioner.stop.remote(directory_ids), timeout=PROVISIONER_PATIENCE_S):
+            ray.kill(provisioner, no_restart=True)
     except (ValueError, ray.exceptions.RayActorError):
         return  # there is none, or it has just ended
     except ray.exceptions.GetTimeoutError:
-        ray.kill(steward, no_restart=True)
+        ray.kill(provisioner, no_restart=True)
 
 
 class RayLauncher:

@@ -20,10 +20,10 @@ from harness import Benchmark, arguments, cpu_ns
 from producers import SETTINGS, RaylogProducer, megabytes_per_second, random_values
 from replica_processes import ReplicaProcesses, replica_processes
 
-from raylog.actors.replica_server import ReplicaServer
 from raylog.client.sync import Consumer
 from raylog.log import segment
 from raylog.records.batch import LOG_OVERHEAD
+from raylog.server.replica_server import ReplicaServer
 
 RECORDS = {100: 2_000_000, 1000: 400_000}
 ADDED_MAX = 0.1  # CPU s/GB: CRC-32C at 10 GB/s

@@ -14,8 +14,8 @@ from harness import Benchmark, arguments, cpu_ns
 from producers import SETTINGS, RaylogProducer, random_values, written_bytes
 from replica_processes import ReplicaProcesses, replica_processes
 
-from raylog.actors.replica_server import ReplicaServer
 from raylog.log import record_validation
+from raylog.server.replica_server import ReplicaServer
 
 RECORDS = {10: 4_000_000, 100: 2_000_000, 1000: 400_000}
 JUDGED = (100, 1000)  # records of 10 B are there to show what the worst is like

@@ -21,7 +21,7 @@ from producers import SETTINGS, ConfluentKafka, megabytes_per_second, random_val
 from replica_processes import replica_processes
 from second_door import ReplicaServerWithSecondDoor
 
-from raylog.actors.freed_memory import keep_freed_memory
+from raylog.actors.malloc_settings import keep_freed_memory
 
 STRAIGHT, THROUGH = "straight at the replica", "through the Broker"
 TOPICS = {100: "hundred-bytes", 1000: "kilobyte"}

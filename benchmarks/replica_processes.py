@@ -21,14 +21,14 @@ from typing import Any
 
 import uvloop
 
-from raylog.actors.freed_memory import keep_freed_memory
-from raylog.actors.replica_server import ReplicaServer
-from raylog.actors.spec import ServerSpec
+from raylog.actors.malloc_settings import keep_freed_memory
 from raylog.actors.survivors import Survivors
 from raylog.client.address import ClusterAddress
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.records import codec
+from raylog.server.replica_server import ReplicaServer
+from raylog.server.spec import ServerSpec
 from raylog.testing.in_process import InProcessCluster, InProcessLauncher
 from raylog.types import Endpoint
 

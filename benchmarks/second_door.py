@@ -12,8 +12,8 @@ import datetime
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9 import response as metadata
 
-from raylog.actors.replica_server import ReplicaServer
 from raylog.kafka.table import FETCH, METADATA, PRODUCE
+from raylog.server.replica_server import ReplicaServer
 from raylog.types import Endpoint
 from raylog.wire.request import Request
 from raylog.wire.server import Server

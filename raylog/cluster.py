@@ -24,8 +24,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from raylog.actors.quorum_disks import CONTROLLER_COUNTS, quorum_disks
-from raylog.actors.start_configs import set_for_all
 from raylog.client.address import ClusterAddress
 from raylog.client.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
@@ -64,6 +62,8 @@ from raylog.placement.ray_connection import (
     is_connected,
 )
 from raylog.readiness import await_brokers, await_voters
+from raylog.server.quorum_disks import CONTROLLER_COUNTS, quorum_disks
+from raylog.server.start_configs import set_for_all
 from raylog.starting import Start
 from raylog.types import Endpoint
 from raylog.wire.private import LOG_CLOSING_S, ClusterStatus, DescribeQuorum, RegisterDisks, Shutdown
@@ -367,11 +367,11 @@ def arrange(
 
     order = {
         "ray_address": str(ray.get_runtime_context().gcs_address),
-        "steward": {"expected": disks, "controllers": controllers, "configs": brokers_configs},
+        "provisioner": {"expected": disks, "controllers": controllers, "configs": brokers_configs},
         "timeout_s": timeout_s,
     }
     with Launcher(is_loopback=str(order["ray_address"]).startswith("127.")) as launcher:
-        status: dict[str, Any] = launcher.carry_out(order, Start(timeout_s))["steward"]
+        status: dict[str, Any] = launcher.carry_out(order, Start(timeout_s))["provisioner"]
     return status
 
 
@@ -379,12 +379,12 @@ def arrangement(timeout_s: float = 10) -> dict[str, Any] | None:
     """How things stand with what ``arrange`` began on the Ray that this process is connected to; None if nothing was."""
     import ray
 
-    from raylog.actors.ray_launcher import STEWARD_NAME
+    from raylog.actors.ray_launcher import PROVISIONER_NAME
     from raylog.placement.resources import NAMESPACE
 
     try:
-        steward: Any = ray.get_actor(STEWARD_NAME, namespace=NAMESPACE)
-        status: dict[str, Any] = ray.get(steward.status.remote(), timeout=timeout_s)
+        provisioner: Any = ray.get_actor(PROVISIONER_NAME, namespace=NAMESPACE)
+        status: dict[str, Any] = ray.get(provisioner.status.remote(), timeout=timeout_s)
     except (ValueError, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
         return None
     return status

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Final
 
-from raylog.actors.outside.owners import Owner, Owners
+from raylog.listener.owners import Owner, Owners
 from raylog.wire.moved_connections import Channel, Message, Moved, connect
 from raylog.wire.private import DoorOpened, OpenDoor
 from raylog.wire.request import Request

@@ -22,12 +22,12 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import fetch
-from raylog.actors.apis.fetch import FOLLOWER_VERSION, WANTS_ALL
-from raylog.actors.outside.one_partition import NO_SESSION, SESSIONLESS
 from raylog.errors import ProtocolError
 from raylog.kafka.table import FETCH
+from raylog.listener.raw_forward import NO_SESSION, SESSIONLESS
 from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReceived, FetchReply, SendFetch, Token
+from raylog.server.apis import fetch
+from raylog.server.apis.fetch import FOLLOWER_VERSION, WANTS_ALL
 from raylog.types import TopicIdPartition
 from raylog.wire.bounds import read_varint
 from raylog.wire.encoding import varint

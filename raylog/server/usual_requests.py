@@ -19,9 +19,9 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
-from raylog.actors.outside import one_partition
-from raylog.actors.outside.one_partition import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE, SESSIONS_FROM, OnePartition
 from raylog.kafka.table import FETCH, PRODUCE
+from raylog.listener import raw_forward as one_partition
+from raylog.listener.raw_forward import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE, SESSIONS_FROM, OnePartition
 from raylog.replication.events import (
     FetchPartition,
     FetchPartitionResult,

@@ -1,7 +1,7 @@
 """Consumer groups in the simulated cluster: coordinators that are leaders of ``__consumer_offsets``, and members that come and go.
 
 ``GroupSimulation`` is the simulation (``simulation``) with another topic and other clients. Its replica processes run the production
-group machines in the production shell (``raylog.actors.coordinated_partitions``) upon the replicated log, so a coordinator dies, is
+group machines in the production shell (``raylog.server.coordinated_partitions``) upon the replicated log, so a coordinator dies, is
 deposed, is cut off and loses its page cache like any leader, by the same faults. Members (``group_members``) crash, leave, get stuck,
 pause, and come back under the instance id of somebody who may still be there. ``group_checker`` sees all that reaches a coordinator and
 all that leaves one.
@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from raylog.actors.coordinated_partitions import CoordinatedPartitions
 from raylog.groups.context import GroupConfig
 from raylog.groups.coordinator import Coordinator, Role
 from raylog.groups.group import State
@@ -46,6 +45,7 @@ from raylog.replication.events import (
     ProducePartitionResult,
 )
 from raylog.replication.replica import Replica
+from raylog.server.coordinated_partitions import CoordinatedPartitions
 from raylog.simulator import answer_checks
 from raylog.simulator.administration import Administration
 from raylog.simulator.checkers import Violation

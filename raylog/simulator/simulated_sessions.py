@@ -1,4 +1,4 @@
-"""The process of a simulated server: its control session, as ``raylog.actors.session_client`` keeps it, and its accepted connections."""
+"""The process of a simulated server: its control session, as ``raylog.server.session_client`` keeps it, and its accepted connections."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ import sys
 from typing import Final
 from zipimport import zipimporter
 
-from raylog.actors.freed_memory import keep_freed_memory
+from raylog.actors.malloc_settings import keep_freed_memory
 
 _SPARKS_OWN = re.compile(r"pyspark\.zip|py4j-.*\.zip|spark-core_.*\.jar")
 KEPT_BYTES: Final = 32 << 20  # what a producer has in flight, and as much as the C library takes

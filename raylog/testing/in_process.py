@@ -25,15 +25,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raylog.actors.broker_server import BrokerServer
-from raylog.actors.controller_server import ControllerServer
-from raylog.actors.quorum_disks import quorum_disks
-from raylog.actors.replica_server import ReplicaServer
-from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.client.address import ClusterAddress
 from raylog.errors import ClusterError
 from raylog.placement.disks import Disk, disk_path, encode_id, format_disk, new_id, read_disk, with_controllers
 from raylog.placement.listeners import Listeners
+from raylog.server.broker_server import BrokerServer
+from raylog.server.controller_server import ControllerServer
+from raylog.server.quorum_disks import quorum_disks
+from raylog.server.replica_server import ReplicaServer
+from raylog.server.spec import ServerSpec, new_incarnation
 from raylog.types import BROKER_SLOT, CONTROLLER_SLOT, Endpoint, node_id
 from raylog.wire.private import RegisterDisks
 

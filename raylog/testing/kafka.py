@@ -26,8 +26,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from raylog.actors.replica_server import ReplicaServer
-from raylog.actors.spec import ServerSpec
 from raylog.client.address import ClusterAddress
 from raylog.errors import ClientTimeoutError, ClosedError, ClusterError, ConfigError, RaylogError
 from raylog.groups.context import GroupConfig
@@ -38,6 +36,8 @@ from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import PartitionState
 from raylog.records.codec import encode
 from raylog.records.record import Record
+from raylog.server.replica_server import ReplicaServer
+from raylog.server.spec import ServerSpec
 from raylog.testing.full_disk import FillableDisk, FillableFiles
 from raylog.testing.in_process import InProcessCluster
 from raylog.testing.inside_requests import InsideRequests

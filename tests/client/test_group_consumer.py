@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from raw_requests import eventually
 
-from raylog.actors.replica_server import ReplicaServer
 from raylog.client import group_requests
 from raylog.client.admin import NewTopic
 from raylog.client.consumer import AsyncConsumer
@@ -28,6 +27,7 @@ from raylog.errors import ConfigError, RaylogError
 from raylog.groups.context import GroupConfig
 from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.records.record import Record
+from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import TopicPartition
 
@@ -78,7 +78,7 @@ def test_a_member_always_has_a_heartbeat_at_its_coordinator_whatever_its_interva
     topic: str, member: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that it hears of a rebalance at once."""
-    monkeypatch.setattr("raylog.actors.apis.groups.NATIVE_HEARTBEAT_PARK_MS", 50)
+    monkeypatch.setattr("raylog.server.apis.groups.NATIVE_HEARTBEAT_PARK_MS", 50)
     monkeypatch.setattr("raylog.client.group_membership.HELD_BACK_MS", 50)
     sent: list[int] = []
 

@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka.admin import AdminClient
 from raw_requests import eventually, part
 
-from raylog.actors.replica_server import ReplicaServer
 from raylog.groups.context import GroupConfig
 from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster
 
 pytestmark = pytest.mark.conformance

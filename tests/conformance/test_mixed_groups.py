@@ -11,9 +11,9 @@ import confluent_kafka
 import pytest
 from raw_requests import eventually
 
-from raylog.actors.replica_server import ReplicaServer
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.groups.context import GroupConfig
+from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import TopicPartition
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from raylog.actors.coordinated_partitions import CoordinatedPartitions, batch_of
 from raylog.control.session import Assignment, Removal, ReplicaDamaged
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue
 from raylog.groups.requests import FetchedOffset, OffsetFetch, OffsetsFetched
 from raylog.log.log import Log
 from raylog.replication.events import DamageSuspected, Effect, Event, OwnAppend, ProducePartition, Removed
+from raylog.server.coordinated_partitions import CoordinatedPartitions, batch_of
 from raylog.simulator.replica_hosts import P0, WALL_MS, Hosts
 from raylog.types import TopicPartition
 

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.actors import early_group_requests
-from raylog.actors.coordinated_partitions import CoordinatedPartitions
 from raylog.control.session import Assignment, Release
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.groups.requests import (
@@ -24,6 +22,8 @@ from raylog.groups.requests import (
     SyncGroup,
 )
 from raylog.replication.events import Effect, Event, Released
+from raylog.server import early_group_requests
+from raylog.server.coordinated_partitions import CoordinatedPartitions
 from raylog.simulator.replica_hosts import P0, WALL_MS, Hosts
 
 NOT_COORDINATOR = ErrorCode.not_coordinator.value

@@ -10,9 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outside import fetch, produce
 
-from raylog.actors.apis import fetch as fetch_api
-from raylog.actors.apis import produce as produce_api
-from raylog.actors.apis.entities import TopicNames
 from raylog.kafka import table
 from raylog.replication.events import (
     FetchPartitionResult,
@@ -21,6 +18,9 @@ from raylog.replication.events import (
     ProducePartitionResult,
     ProduceReply,
 )
+from raylog.server.apis import fetch as fetch_api
+from raylog.server.apis import produce as produce_api
+from raylog.server.apis.entities import TopicNames
 from raylog.server.door import without_hints
 from raylog.server.usual_requests import UsualFetch, UsualProduce, usual_fetch, usual_produce
 from raylog.types import Endpoint, TopicIdPartition

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from raylog.actors.replica_server import ReplicaServer
 from raylog.client.admin import AsyncAdminClient
 from raylog.client.offset_commits import OffsetAndMetadata
 from raylog.client.sync import Consumer, Producer
 from raylog.errors import ConfigError, RaylogError
 from raylog.groups.context import GroupConfig
+from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import TopicPartition
 

@@ -6,12 +6,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import NOW_MS, batch, nodes_of
 
-from raylog.actors.apis.entities import module_of, request_class
 from raylog.client import requests
 from raylog.client.admin import NewTopic
 from raylog.client.sync import call
 from raylog.errors import kafka_error
 from raylog.kafka import table
+from raylog.server.apis.entities import module_of, request_class
 from raylog.types import TopicPartition
 from raylog.wire.connection import Connection
 
@@ -153,8 +153,8 @@ def test_a_dead_broker_is_named_only_to_who_asks(world_with_a_dead_broker):
 
 @pytest.fixture
 def world_with_a_dead_broker():
-    from raylog.actors.apis.admin import APIS
     from raylog.metadata.requests import BrokerView, ClusterDescribed
+    from raylog.server.apis.admin import APIS
     from raylog.types import Endpoint
 
     api = next(each for each in APIS if each.spec is table.DESCRIBE_CLUSTER)

@@ -9,10 +9,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 from outside import request
 
-from raylog.actors.outside import acls
 from raylog.kafka import table
 from raylog.kafka.refusal import refused_with
 from raylog.kafka.spec import ApiSpec
+from raylog.listener import acls
 
 FILTER = {
     "resource_type_filter": 1,

@@ -8,8 +8,8 @@ import pytest
 from outside import Client, listener, metadata
 from raw_requests import eventually, status
 
-from raylog.actors.broker_server import BrokerServer
 from raylog.placement.listeners import Listeners
+from raylog.server.broker_server import BrokerServer
 from raylog.testing.in_process import InProcessCluster
 from raylog.types import BROKER_SLOT, Endpoint, node_id
 

@@ -11,8 +11,6 @@ from kio.schema.errors import ErrorCode
 from outside import Client, fetch, metadata, milliseconds, produce, request
 from raw_requests import batch, eventually
 
-from raylog.actors.outside.controller_link import ControllerLink
-from raylog.actors.outside.owners import Owners
 from raylog.kafka.chain import Verdict
 from raylog.kafka.context import (
     ANONYMOUS,
@@ -22,6 +20,8 @@ from raylog.kafka.context import (
     SECRET_HOLDER,
     RequestContext,
 )
+from raylog.listener.controller_link import ControllerLink
+from raylog.listener.owners import Owners
 from raylog.testing.in_process import InProcessCluster
 from raylog.types import BROKER_SLOT, node_id
 from raylog.wire.request import Request

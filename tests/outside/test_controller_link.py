@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis.entities import build, module_of, request_class, response_class
-from raylog.actors.outside.controller_link import ControllerLink
 from raylog.kafka import table
 from raylog.kafka.refusal import refusal
 from raylog.kafka.spec import ApiSpec
+from raylog.listener.controller_link import ControllerLink
+from raylog.server.apis.entities import build, module_of, request_class, response_class
 from raylog.types import ActorIdentity, Endpoint
 from raylog.wire.handshake import Peer
 from raylog.wire.request import Request

@@ -9,9 +9,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 from outside import metadata
 
-from raylog.actors.outside import cluster_view
-from raylog.actors.outside.owners import Owner
-from raylog.actors.outside.places import Elsewhere, Places
+from raylog.listener import cluster_view
+from raylog.listener.owners import Owner
+from raylog.listener.routes import Elsewhere, Places
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import (
     ActorDied,

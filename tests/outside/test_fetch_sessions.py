@@ -9,7 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.outside.fetch_sessions import EPOCH_MAX, EVICTION_MS, Fetching, FetchSessions, Key
+from raylog.listener.fetch_sessions import EPOCH_MAX, EVICTION_MS, Fetching, FetchSessions, Key
 
 V = 12
 

@@ -13,17 +13,16 @@ import pytest
 from kio.schema.errors import ErrorCode
 from outside import fetch, produce
 
-from raylog.actors.apis.entities import module_of, response_class
-from raylog.actors.outside.answer_room import AnswerRoom
-from raylog.actors.outside.arrivals import Arrivals
-from raylog.actors.outside.fetch import Fetches
-from raylog.actors.outside.fetch_sessions import FetchSessions
-from raylog.actors.outside.owners import Owner
-from raylog.actors.outside.places import Places
-from raylog.actors.outside.scattered import Scattered
 from raylog.errors import ClientTimeoutError, DisconnectedError
 from raylog.kafka.context import ANONYMOUS, EXTERNAL, RequestContext
 from raylog.kafka.table import FETCH, PRODUCE
+from raylog.listener.arrivals import Arrivals
+from raylog.listener.fan_out import Scattered
+from raylog.listener.fetch import Fetches
+from raylog.listener.fetch_sessions import FetchSessions
+from raylog.listener.owners import Owner
+from raylog.listener.response_budget import AnswerRoom
+from raylog.listener.routes import Places
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import (
     ActorRegistered,
@@ -35,6 +34,7 @@ from raylog.metadata.records import (
     ReplicaSlot,
     TopicCreated,
 )
+from raylog.server.apis.entities import module_of, response_class
 from raylog.types import Endpoint, node_id
 from raylog.wire.frames import client_id_field, encode_request, encode_response
 from raylog.wire.limits import Limits

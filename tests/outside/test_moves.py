@@ -12,16 +12,16 @@ from kio.schema.errors import ErrorCode
 from outside import Client, fetch, listener, metadata, parts, produce
 from raw_requests import batch, eventually, nodes_of
 
-from raylog.actors.broker_server import BrokerServer
-from raylog.actors.outside.router import Router
-from raylog.actors.replica_server import ReplicaServer
 from raylog.client.sync import AdminClient
 from raylog.errors import DisconnectedError, RaylogError
 from raylog.kafka.chain import Refuse, Verdict
 from raylog.kafka.context import RequestContext
 from raylog.listener.moves import PATIENCE
+from raylog.listener.router import Router
 from raylog.records.codec import encode_values
+from raylog.server.broker_server import BrokerServer
 from raylog.server.door import LONG_STAY
+from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, TopicPartition, node_id
 from raylog.wire.connection import Connection

@@ -14,9 +14,9 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from outside import fetch, produce
 
-from raylog.actors.apis.entities import build, milliseconds
-from raylog.actors.outside.one_partition import OnePartition, fetched, is_good_news, produced
 from raylog.kafka import table
+from raylog.listener.raw_forward import OnePartition, fetched, is_good_news, produced
+from raylog.server.apis.entities import build, milliseconds
 from raylog.wire.frames import (
     client_id_field,
     decode_request_body,

@@ -12,9 +12,9 @@ import pytest
 from kio.schema.metadata.v12.response import MetadataResponse
 from outside import fetch, metadata, produce
 
-from raylog.actors.outside.owners import Owner, Owners
 from raylog.errors import DisconnectedError, RaylogError
 from raylog.kafka.context import ANONYMOUS, EXTERNAL, RequestContext
+from raylog.listener.owners import Owner, Owners
 from raylog.types import ActorIdentity, Endpoint
 from raylog.wire.handshake import Peer
 from raylog.wire.request import Request

@@ -12,8 +12,8 @@ import pytest
 from outside import Client, fetch, parts, produce
 from raw_requests import batch
 
-from raylog.actors.apis import fetch as fetching
-from raylog.actors.apis import produce as producing
+from raylog.server.apis import fetch as fetching
+from raylog.server.apis import produce as producing
 
 pytestmark = pytest.mark.core
 

@@ -11,9 +11,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 from outside import Client, metadata, request
 
-from raylog.actors.outside import cluster_view
-from raylog.actors.outside.places import Places
 from raylog.kafka import table
+from raylog.listener import cluster_view
+from raylog.listener.routes import Places
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import (
     ActorRegistered,

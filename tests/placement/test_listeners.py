@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors.disk_work import format_folder, promise
 from raylog.errors import ConfigError, DiskError
 from raylog.placement.disks import (
     Reservation,
@@ -21,6 +20,7 @@ from raylog.placement.disks import (
 )
 from raylog.placement.listeners import Listeners, default_listeners, listeners_of, listeners_of_brokers
 from raylog.placement.resources import advertisement
+from raylog.server.disk_work import format_folder, promise
 from raylog.types import Endpoint
 
 

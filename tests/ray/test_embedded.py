@@ -15,14 +15,14 @@ from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kill, partition_o
 
 import raylog
 from raylog import NewTopic, TopicPartition
-from raylog.actors.quorum_disks import quorum_disks
 from raylog.actors.ray_launcher import RayLauncher
-from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.cluster import _launch
 from raylog.errors import ClusterError, ConfigError
 from raylog.launcher import Launcher
 from raylog.placement.disks import Disk, format_disk, with_controllers
 from raylog.placement.embedded_disks import prepare_disks
+from raylog.server.quorum_disks import quorum_disks
+from raylog.server.spec import ServerSpec, new_incarnation
 from raylog.starting import Start
 from raylog.types import Endpoint, node_id
 

@@ -13,10 +13,10 @@ import pytest
 from faulty_files import FaultyFiles
 from raw_requests import eventually, isr_is_whole, part
 
-from raylog.actors.replica_server import ReplicaServer
-from raylog.actors.spec import ServerSpec
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient, Consumer, Producer
+from raylog.server.replica_server import ReplicaServer
+from raylog.server.spec import ServerSpec
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import TopicPartition, broker_of
 

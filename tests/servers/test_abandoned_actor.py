@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from raylog.actors import ray_actors
-from raylog.actors.spec import ServerSpec
+from raylog.server.spec import ServerSpec
 from raylog.types import Endpoint
 
 pytestmark = pytest.mark.core

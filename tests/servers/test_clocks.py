@@ -35,7 +35,7 @@ def test_a_process_started_by_a_clock_that_was_set_back_takes_its_place(
     if kind == "broker":
         node = node_id(broker_of(node), BROKER_SLOT)
     before = actor(running, node)["incarnation"]
-    monkeypatch.setattr("raylog.actors.controller_server.new_incarnation", lambda: time.time_ns() - HOUR_NS)
+    monkeypatch.setattr("raylog.server.controller_server.new_incarnation", lambda: time.time_ns() - HOUR_NS)
     running.crash(node)
 
     def is_back() -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import configs
-from raylog.actors.apis.entities import module_of, request_class
 from raylog.errors import kafka_error
 from raylog.kafka import table
 from raylog.kafka.refusal import refusal
@@ -25,6 +23,8 @@ from raylog.metadata.requests import (
     ResourceOutcome,
     ResourceType,
 )
+from raylog.server.apis import configs
+from raylog.server.apis.entities import module_of, request_class
 
 BY_SPEC = {api.spec: api for api in configs.APIS}
 ENTRY = ConfigEntry(

@@ -15,7 +15,6 @@ import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import actor, batch, end_of, eventually, fetch, part, produce, status
 
-from raylog.actors.replica_server import ReplicaServer
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer
 from raylog.errors import DiskError, RaylogError
@@ -23,6 +22,7 @@ from raylog.log import checkpoint
 from raylog.log.disk_files import DiskFiles
 from raylog.records.batch import batches
 from raylog.replication.context import HostConfig
+from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import cluster
 from raylog.types import broker_of
 

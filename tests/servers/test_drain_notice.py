@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors import broker_server
-from raylog.actors.broker_server import BrokerServer
-from raylog.actors.spec import ServerSpec
 from raylog.control.session import FromActor, NodeLeaving
 from raylog.placement.disks import encode_id, format_disk
+from raylog.server import broker_server
+from raylog.server.broker_server import BrokerServer
+from raylog.server.spec import ServerSpec
 
 
 def test_a_notice_is_asked_for_until_it_comes_and_told_to_every_controller(

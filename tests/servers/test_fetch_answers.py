@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema
 
-from raylog.actors.apis import fetch
-from raylog.actors.apis.entities import TopicNames
 from raylog.client import requests
 from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReply, SendFetch
 from raylog.server import follower_fetches
+from raylog.server.apis import fetch
+from raylog.server.apis.entities import TopicNames
 from raylog.types import Endpoint, TopicIdPartition, TopicPartition
 from raylog.wire.frames import client_id_field, decode_request
 

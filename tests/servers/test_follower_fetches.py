@@ -14,11 +14,11 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from raw_requests import batch, produce
 
-from raylog.actors.apis import fetch
-from raylog.actors.apis.entities import TopicNames, module_of
 from raylog.errors import ProtocolError
 from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReply, LeaderHint, SendFetch
 from raylog.server import follower_fetches
+from raylog.server.apis import fetch
+from raylog.server.apis.entities import TopicNames, module_of
 from raylog.types import Endpoint, TopicIdPartition
 from raylog.wire.frames import (
     client_id_field,

@@ -43,7 +43,7 @@ import json, os, pathlib, signal, sys
 from ray import ObjectRef
 report = {
     "pid": os.getpid(), "group": os.getpgid(0), "parent": os.getppid(), "arguments": sys.argv, "mark": os.environ.get("MARK"),
-    "drawn": ObjectRef.from_random().hex(), "has_servers": "raylog.actors.replica_server" in sys.modules,
+    "drawn": ObjectRef.from_random().hex(), "has_servers": "raylog.server.replica_server" in sys.modules,
     "descriptors": len(os.listdir("/proc/self/fd")), "child_signal": str(signal.getsignal(signal.SIGCHLD)),
 }
 folder = pathlib.Path(__file__).parent
@@ -323,7 +323,7 @@ def test_a_process_with_threads_may_not_be_forked() -> None:
 def test_what_servers_import_stays_within_its_budget() -> None:
     program = """\
 import json, sys
-from raylog.actors.spared_imports import spare_imports_in_servers
+from raylog.actors.import_trimming import spare_imports_in_servers
 spare_imports_in_servers()
 from raylog.actors.fork_server import preload
 preload()

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.core
 
 PROGRAM = """
 import resource, sys
-from raylog.actors.freed_memory import keep_freed_memory
+from raylog.actors.malloc_settings import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 def work():

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import groups as apis
-from raylog.actors.apis.entities import build, module_of, request_class
-from raylog.actors.apis.groups import Caller, GroupApi
 from raylog.groups import requests
 from raylog.groups.requests import GroupReply
 from raylog.kafka import table
 from raylog.kafka.spec import ApiSpec
+from raylog.server.apis import groups as apis
+from raylog.server.apis.entities import build, module_of, request_class
+from raylog.server.apis.groups import Caller, GroupApi
 from raylog.types import TopicPartition
 from raylog.wire.frames import encode_response
 

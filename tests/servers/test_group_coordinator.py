@@ -12,9 +12,6 @@ import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import ask, endpoint_of, eventually, part
 
-from raylog.actors.apis.entities import build, module_of, request_class
-from raylog.actors.replica_server import ReplicaServer
-from raylog.actors.spec import ServerSpec
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.errors import kafka_error
@@ -22,6 +19,9 @@ from raylog.groups.consumer_protocol import Subscription, encode_subscription
 from raylog.groups.context import GroupConfig
 from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.kafka import table
+from raylog.server.apis.entities import build, module_of, request_class
+from raylog.server.replica_server import ReplicaServer
+from raylog.server.spec import ServerSpec
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.wire.connection import Connection
 
@@ -177,7 +177,7 @@ def test_the_death_of_a_native_member_is_heard_of_at_once_by_the_others(
     running: InProcessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A parked heartbeat would wait for longer than this test does."""
-    monkeypatch.setattr("raylog.actors.apis.groups.NATIVE_HEARTBEAT_PARK_MS", 120_000)
+    monkeypatch.setattr("raylog.server.apis.groups.NATIVE_HEARTBEAT_PARK_MS", 120_000)
     endpoint = endpoint_of(running, leader(running))
 
     async def work() -> None:

@@ -8,10 +8,10 @@ import pytest
 from first_leaders import preferred_leaders_are_awaited
 from raw_requests import eventually, isr_is_whole
 
-from raylog.actors.replica_server import ReplicaServer
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer
 from raylog.control.session import Assignment, Assignments, FromController
+from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import cluster
 from raylog.types import FIRST_REPLICA_SLOT, node_id
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from wire_ends import CLUSTER, IDENTITY, SECRET, server_of, until
 
-from raylog.actors.leader_links import LeaderLinks
 from raylog.control.session import AssignedReplica, Assignment
 from raylog.kafka.table import FETCH
 from raylog.replication.events import FetchAnswered, FetchFailed, FetchPartition, SendFetch
+from raylog.server.leader_links import LeaderLinks
 from raylog.types import ActorIdentity, Endpoint, TopicIdPartition, broker_of
 from raylog.wire.handshake import Peer
 from raylog.wire.request import Request

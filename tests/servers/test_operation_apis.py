@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import operations
-from raylog.actors.apis.entities import module_of, request_class
 from raylog.errors import kafka_error
 from raylog.kafka import table
 from raylog.kafka.refusal import refusal, refused_with
 from raylog.metadata import requests
 from raylog.metadata.requests import PartitionOutcome
+from raylog.server.apis import operations
+from raylog.server.apis.entities import module_of, request_class
 
 BY_SPEC = {api.spec: api for api in operations.APIS}
 WHY = "another one decides"

@@ -8,9 +8,9 @@ from weakref import WeakSet
 
 import pytest
 
-from raylog.actors import process_usage
-from raylog.actors.process_usage import ProcessUsage
 from raylog.control.session import ReplicaLoad
+from raylog.server import process_usage
+from raylog.server.process_usage import ProcessUsage
 
 
 @pytest.fixture(autouse=True)

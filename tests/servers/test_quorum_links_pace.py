@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from raylog.actors import quorum_links
-from raylog.actors.quorum_links import ADDRESSES_INTERVAL_S, SETTLED_AFTER_S, SETTLED_INTERVAL_S, Pace, QuorumLinks
 from raylog.placement.disks import encode_id, format_disk
+from raylog.server import quorum_links
+from raylog.server.quorum_links import ADDRESSES_INTERVAL_S, SETTLED_AFTER_S, SETTLED_INTERVAL_S, Pace, QuorumLinks
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
 

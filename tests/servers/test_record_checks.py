@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from raw_requests import endpoint_of, eventually, part, status
 
-from raylog.actors import log_work
 from raylog.client import requests
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient
@@ -16,6 +15,7 @@ from raylog.records import pure
 from raylog.records.batch import assemble
 from raylog.records.codec import encode
 from raylog.records.compression import Compression, compress
+from raylog.server import log_work
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import TopicPartition
 from raylog.wire.connection import Connection

@@ -11,11 +11,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import actor, batch, endpoint_of, eventually, nodes_of, part, produce, status
 
-from raylog.actors.replica_server import ReplicaServer
-from raylog.actors.spec import ServerSpec, new_incarnation
 from raylog.client.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer
 from raylog.errors import ClusterError, RaylogError, kafka_error
+from raylog.server.replica_server import ReplicaServer
+from raylog.server.spec import ServerSpec, new_incarnation
 from raylog.testing.in_process import cluster
 from raylog.types import broker_of
 

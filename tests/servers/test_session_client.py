@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from raylog.actors import session_client
-from raylog.actors.session_client import SessionClient
 from raylog.control.session import FromActor, Hello, ReplicaFailed, Welcome
 from raylog.errors import DisconnectedError
 from raylog.placement.disks import format_disk, open_disk, with_controllers
+from raylog.server import session_client
+from raylog.server.session_client import SessionClient
 from raylog.types import ActorIdentity, Endpoint
 
 HERE = Endpoint("127.0.0.1", 1)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from raylog.actors import controller_server, log_work
-from raylog.actors.replica_server import ReplicaServer
 from raylog.client.sync import call
 from raylog.control.session import SHUT_DOWN
 from raylog.log.log import Log
+from raylog.server import controller_server, log_work
+from raylog.server.replica_server import ReplicaServer
 from raylog.wire import private
 from raylog.wire.private import Shutdown
 

@@ -115,7 +115,7 @@ def test_a_started_server_watches_over_its_process() -> None:
     _run("""
 import asyncio, uuid
 from raylog.actors.ray_actors import ServerActor
-from raylog.actors.spec import ServerSpec
+from raylog.server.spec import ServerSpec
 
 class StandInServer:
     async def start(self):

@@ -8,12 +8,12 @@ import uuid
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.actors.apis import admin
-from raylog.actors.apis.entities import NO_DELAY, module_of, request_class
 from raylog.errors import kafka_error
 from raylog.kafka import table
 from raylog.kafka.refusal import refusal
 from raylog.metadata import requests
+from raylog.server.apis import admin
+from raylog.server.apis.entities import NO_DELAY, module_of, request_class
 
 BY_SPEC = {api.spec: api for api in admin.APIS}
 ID = uuid.UUID(int=7)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from raylog.actors.coordinated_partitions import CoordinatedPartitions
 from raylog.groups.context import REBALANCE_IN_PROGRESS, CoordinatorContext
 from raylog.groups.coordinator import Coordinator, Role
 from raylog.groups.events import Elected
@@ -17,6 +16,7 @@ from raylog.groups.offsets import Offsets
 from raylog.groups.rebalances import Rebalances
 from raylog.groups.records import OffsetKey
 from raylog.groups.requests import OffsetCommit
+from raylog.server.coordinated_partitions import CoordinatedPartitions
 from raylog.types import TopicPartition
 
 Mutation = Callable[[pytest.MonkeyPatch], None]

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from raylog.actors import controller_server
 from raylog.metadata.controller_config import ControllerConfig
+from raylog.server import controller_server
 
 
 @contextmanager

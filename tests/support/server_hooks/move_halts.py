@@ -41,7 +41,7 @@ class Halts:
     def is_at(self, actor):
         """Whether this process is the order's ``source`` or ``to``."""
         halt = self.order()
-        return halt is not None and getattr(sys.modules.get("raylog.actors.spec"), "test_node", None) == halt[actor]
+        return halt is not None and getattr(sys.modules.get("raylog.server.spec"), "test_node", None) == halt[actor]
 
 
 def patches(orders):
@@ -138,5 +138,5 @@ def patches(orders):
         "raylog.metadata.partition_decisions": patch_decisions,
         "raylog.metadata.announcements": patch_announcements,
         "raylog.replication.host": patch_host,
-        "raylog.actors.log_work": patch_log_work,
+        "raylog.server.log_work": patch_log_work,
     }

@@ -111,7 +111,7 @@ if FAULTS:
         made, alive, state = framed.connection_made, weakref.WeakSet(), {"looking": False, "cut": False}
 
         def own_broker():
-            servers = sys.modules.get("raylog.actors.spec")
+            servers = sys.modules.get("raylog.server.spec")
             return getattr(servers, "test_broker", None)
 
         def other_broker(protocol):
@@ -167,7 +167,7 @@ if FAULTS:
         async def start_and_tell(self):
             endpoint = await start(self)
             listening.add(endpoint.port)
-            broker = getattr(sys.modules.get("raylog.actors.spec"), "test_broker", None)
+            broker = getattr(sys.modules.get("raylog.server.spec"), "test_broker", None)
             if broker is not None:
                 path = f"{FAULTS}.port-{endpoint.port}"
                 with open(path + ".new", "w") as file:
@@ -191,7 +191,7 @@ if FAULTS:
         "raylog.log.disk_files": patch_disks,
         "raylog.wire.framing": patch_wire,
         "raylog.wire.server": patch_server,
-        "raylog.actors.spec": patch_spec,
+        "raylog.server.spec": patch_spec,
         **move_halts.patches(orders),
     }
 

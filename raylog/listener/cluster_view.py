@@ -1,0 +1,251 @@
+"""What Metadata, DescribeTopicPartitions, DescribeCluster and ListConfigResources say outside.
+
+Brokers instead of processes, and each one's listener alone.
+
+Pure functions of the Broker's copy of the image. What a broker leads whose own listener is away has another broker for its leader
+outside, which forwards (``places``): so the leader of a partition need not be one of its replicas. The lists of replicas say what is.
+A partition that nobody has led yet is shown with the leader that it will get: clients wait for seconds where they are told of none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from raylog.errors import KafkaError
+from raylog.kafka.refusal import refusal
+from raylog.kafka.table import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, LIST_CONFIG_RESOURCES, METADATA
+from raylog.listener.routes import Places
+from raylog.metadata import new_partitions
+from raylog.metadata.image import Topic
+from raylog.metadata.records import PartitionState
+from raylog.metadata.requests import ResourceType
+from raylog.metadata.topic_configs import validate_topic_name
+from raylog.metadata.topic_decisions import INTERNAL_TOPICS
+from raylog.server.apis.api import answer
+from raylog.server.apis.entities import NO_DELAY, build
+from raylog.types import NO_LEADER
+
+NOT_ASKED = -(1 << 31)  # operations that are authorised, of who did not ask for them
+TOPIC_OPERATIONS = sum(
+    1 << each for each in (3, 4, 5, 6, 7, 8, 10, 11)
+)  # all that Kafka has: nobody is refused any here
+CLUSTER_OPERATIONS = sum(1 << each for each in (5, 7, 8, 9, 10, 11, 12))
+PARTITIONS_MAX = 2_000  # in one page of DescribeTopicPartitions (Kafka's max.request.partition.size.limit)
+BROKERS = 1  # the kind of endpoints that there are outside
+
+
+def asks_for_all(body: Any, version: int) -> bool:
+    return body.topics is None or (version == 0 and not body.topics)
+
+
+def metadata(places: Places, body: Any, version: int, *, controller: int, refused: Mapping[str, int]) -> Any:
+    """The answer to a Metadata request. ``refused``: errors of topics that could not be created."""
+    cls, module = answer(METADATA, version)
+    image = places.image
+    operations = TOPIC_OPERATIONS if getattr(body, "include_topic_authorized_operations", False) else NOT_ASKED
+    if asks_for_all(body, version):
+        topics = [
+            _topic(places, module, topic.name, topic.topic_id, topic, operations=operations)
+            for _, topic in sorted((each.name, each) for each in image.topics.values())
+        ]
+    else:
+        topics = []
+        for asked in body.topics:
+            if asked.name is not None:
+                error = refused.get(asked.name, ErrorCode.unknown_topic_or_partition)
+                known = image.topic_named(asked.name)
+                topics.append(_topic(places, module, asked.name, None, known, error, operations=operations))
+            else:
+                found = image.topics.get(asked.topic_id)
+                unnamed = None if version >= 12 else ""
+                unknown = ErrorCode.unknown_topic_id
+                topics.append(_topic(places, module, unnamed, asked.topic_id, found, unknown, operations=operations))
+    return build(
+        cls,
+        throttle_time=NO_DELAY,
+        brokers=tuple(
+            build(
+                module.MetadataResponseBroker,
+                node_id=each.broker_id,
+                host=each.endpoint.host,
+                port=each.endpoint.port,
+                rack=each.rack,
+            )
+            for each in places.listeners()
+        ),
+        cluster_id=image.cluster_id,
+        controller_id=controller,
+        topics=tuple(topics),
+        cluster_authorized_operations=_of_cluster(body),
+        error_code=ErrorCode.none,
+    )
+
+
+def _of_cluster(body: Any) -> int:
+    return CLUSTER_OPERATIONS if getattr(body, "include_cluster_authorized_operations", False) else NOT_ASKED
+
+
+def _topic(
+    places: Places,
+    module: Any,
+    name: str | None,
+    topic_id: uuid.UUID | None,
+    topic: Topic | None,
+    error: int = 0,
+    *,
+    operations: int,
+) -> Any:
+    values: dict[str, Any] = {"error_code": ErrorCode(error), "name": name, "topic_id": topic_id}
+    if topic is not None:
+        values = {"error_code": ErrorCode.none, "name": topic.name, "topic_id": topic.topic_id}
+    return build(
+        module.MetadataResponseTopic,
+        **values,
+        is_internal=values["name"] in INTERNAL_TOPICS,
+        partitions=tuple(
+            _partition(places, module.MetadataResponsePartition, number, state)
+            for number, state in sorted(topic.partitions.items())
+        )
+        if topic is not None
+        else (),
+        topic_authorized_operations=operations if topic is not None else NOT_ASKED,
+    )
+
+
+def _partition(places: Places, cls: Any, number: int, state: PartitionState) -> Any:
+    def is_alive(node: int) -> bool:
+        actor = places.image.actors.get(node)
+        return actor is not None and actor.alive
+
+    leader = new_partitions.leader_or_next(places.image, state)
+    serves = new_partitions.is_new(state) or is_alive(state.node_of(leader))
+    leader = places.door_of(leader) if serves else NO_LEADER
+    no_elr = state.isr or state.last_known_leader == NO_LEADER
+    return build(
+        cls,
+        error_code=ErrorCode.none if leader != NO_LEADER else ErrorCode.leader_not_available,
+        partition_index=number,
+        leader_id=leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=state.brokers,
+        isr_nodes=state.isr,
+        offline_replicas=tuple(slot.broker_id for slot in state.replicas if not is_alive(slot.node_id)),
+        eligible_leader_replicas=state.elr,
+        last_known_elr=() if no_elr else (state.last_known_leader,),
+    )
+
+
+def describe_topic_partitions(places: Places, body: Any, version: int) -> Any:
+    """The answer to a DescribeTopicPartitions request (KIP-966): topics by name, page by page; without names, of all topics.
+
+    A page that is full says where the next one begins. It begins at the cursor's topic, which has to be asked for, and partition.
+    """
+    cls, module = answer(DESCRIBE_TOPIC_PARTITIONS, version)
+    first, start = ("", 0) if body.cursor is None else (body.cursor.topic_name, body.cursor.partition_index)
+    asks_for_some = {topic.name for topic in body.topics}
+    if start < 0 or (asks_for_some and first and first not in asks_for_some):
+        wrong = f"the cursor {first!r}, {start} is none of the topics that are asked for, or of no partition"
+        return refusal(DESCRIBE_TOPIC_PARTITIONS, version, body, ErrorCode.invalid_request, wrong)
+    left = max(1, min(body.response_partition_limit, PARTITIONS_MAX))
+    topics: list[Any] = []
+    following: tuple[str, int] | None = None
+    for name in sorted(each for each in asks_for_some or places.image.topic_ids if each >= first):
+        if not left:
+            following = (name, 0)
+            break
+        topic = places.image.topic_named(name)
+        begin = start if name == first else 0
+        numbers = [number for number in sorted(topic.partitions) if number >= begin] if topic is not None else []
+        topics.append(_described(places, module, name, topic, numbers[:left]))
+        if len(numbers) > left:
+            following = (name, numbers[left])
+            break
+        left -= len(numbers)
+    cursor = None if following is None else module.Cursor(topic_name=following[0], partition_index=following[1])
+    return cls(throttle_time=NO_DELAY, topics=tuple(topics), next_cursor=cursor)
+
+
+def _described(places: Places, module: Any, name: str, topic: Topic | None, numbers: list[int]) -> Any:
+    kind = module.DescribeTopicPartitionsResponsePartition
+    parts = [_partition(places, kind, number, topic.partitions[number]) for number in numbers] if topic else []
+    return module.DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.none if topic is not None else _error_of_missing(name),
+        name=name,
+        topic_id=topic.topic_id if topic is not None else None,
+        is_internal=name in INTERNAL_TOPICS,
+        # As in Apache Kafka a leader that is away is no error here.
+        partitions=tuple(dataclasses.replace(each, error_code=ErrorCode.none) for each in parts),
+        topic_authorized_operations=TOPIC_OPERATIONS if topic is not None else NOT_ASKED,
+    )
+
+
+def _error_of_missing(name: str) -> ErrorCode:
+    try:
+        validate_topic_name(name)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.unknown_topic_or_partition
+
+
+def list_config_resources(places: Places, body: Any, version: int) -> Any:
+    """The answer to a ListConfigResources request (KIP-1142): what has configs, by kind; without kinds, of all kinds.
+
+    In version 0 it asks for subscriptions to clients' metrics, of which there are none, as there are no configs of groups.
+    """
+    cls, module = answer(LIST_CONFIG_RESOURCES, version)
+    if version == 0:
+        return cls(throttle_time=NO_DELAY, error_code=ErrorCode.none, config_resources=())
+    known = {each.value: each for each in ResourceType}
+    kinds = [known.get(number) for number in dict.fromkeys(body.resource_types or known)]
+    if None in kinds:
+        return refusal(LIST_CONFIG_RESOURCES, version, body, ErrorCode.unsupported_version)
+    brokers = [str(broker) for broker in sorted(places.image.brokers)]
+    named = {
+        ResourceType.TOPIC: sorted(places.image.topic_ids),
+        ResourceType.BROKER: brokers,
+        ResourceType.BROKER_LOGGER: brokers,
+    }
+    resources = tuple(
+        module.ConfigResource(resource_name=name, resource_type=kind.value)
+        for kind in kinds
+        if kind is not None
+        for name in named.get(kind, ())
+    )
+    return cls(throttle_time=NO_DELAY, error_code=ErrorCode.none, config_resources=resources)
+
+
+def describe_cluster(places: Places, body: Any, version: int, *, controller: int) -> Any:
+    """The answer to a DescribeCluster request."""
+    cls, module = answer(DESCRIBE_CLUSTER, version)
+    asks_for = getattr(body, "endpoint_type", BROKERS)
+    error, message = ErrorCode.none, None
+    if asks_for != BROKERS:
+        error, message = ErrorCode.mismatched_endpoint_type, "the controllers have no listener for clients"
+    live = {each.broker_id for each in places.listeners()}
+    found = places.listeners(dead_too=getattr(body, "include_fenced_brokers", False)) if asks_for == BROKERS else ()
+    return build(
+        cls,
+        throttle_time=NO_DELAY,
+        error_code=error,
+        error_message=message,
+        endpoint_type=asks_for,
+        cluster_id=places.image.cluster_id,
+        controller_id=controller,
+        brokers=tuple(
+            build(
+                module.DescribeClusterBroker,
+                broker_id=each.broker_id,
+                host=each.endpoint.host,
+                port=each.endpoint.port,
+                rack=each.rack,
+                is_fenced=each.broker_id not in live,
+            )
+            for each in found
+        ),
+        cluster_authorized_operations=_of_cluster(body),
+    )

@@ -1,0 +1,105 @@
+"""Requests that change the cluster, forwarded to the active controller, wherever it is at the moment.
+
+The Broker's control session knows where the active controller listens (``find``). A request waits while there is none, and is sent again
+where the connection broke or the controller was none any more, as Kafka's brokers do, until ``TIMEOUT_MS`` have passed, or a little more
+than the request's own timeout if that is longer: then it is answered by REQUEST_TIMED_OUT. A client that is gone is not
+forwarded for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from raylog.errors import RaylogError
+from raylog.kafka.context import RequestContext
+from raylog.kafka.refusal import is_not_controller, refusal
+from raylog.kafka.spec import ApiSpec
+from raylog.server.apis.entities import NO_DELAY, milliseconds
+from raylog.types import Endpoint
+from raylog.wire.connection import Connection
+from raylog.wire.handshake import Peer
+from raylog.wire.request import Request
+
+logger = logging.getLogger("raylog.broker")
+
+TIMEOUT_MS = 30_000
+SLACK_MS = 2_000  # the controller answers by the request's own timeout; this is how much later it may arrive
+RETRY_S = 0.05
+OPEN_TIMEOUT_MS = 2_000
+NO_ANSWER = "no controller has answered: it may have been done"
+
+
+class ControllerLink:
+    """``find`` gives the active controller's address, None while there is none."""
+
+    def __init__(
+        self, find: Callable[[], Endpoint | None], *, secret: bytes, cluster_id: str, caller: Peer, timeout_ms: int
+    ) -> None:
+        self._find = find
+        self._secret = secret
+        self._cluster_id = cluster_id
+        self._caller = caller
+        self._timeout_s = timeout_ms / 1_000
+        self._connection: Connection | None = None
+        self._opening = asyncio.Lock()
+
+    def forward(self, spec: ApiSpec) -> Callable[[Request], Any]:
+        """The handler of an API that the controller answers."""
+
+        async def handle(request: Request) -> Any:
+            reply = await self.ask(request.body, context=request.context, is_wanted=lambda: request.is_open)
+            if reply is not None:
+                return reply
+            return refusal(spec, request.version, request.body, ErrorCode.request_timed_out, NO_ANSWER)
+
+        return handle
+
+    async def ask(
+        self, entity: Any, *, context: RequestContext | None = None, is_wanted: Callable[[], bool] = lambda: True
+    ) -> Any | None:
+        """The active controller's reply, None if there was none in time or it is not wanted any more.
+
+        ``context`` says for whom; without one the Broker asks for itself.
+        """
+        loop = asyncio.get_running_loop()
+        own = getattr(entity, "timeout", NO_DELAY)
+        deadline = loop.time() + max(self._timeout_s, (milliseconds(own) + SLACK_MS) / 1_000)
+        while is_wanted() and (left_s := deadline - loop.time()) > 0:
+            try:
+                connection = await self._connected()
+                if connection is not None:
+                    reply = await connection.request(entity, timeout_ms=left_s * 1_000, context=context)
+                    if not is_not_controller(reply):
+                        return reply
+                    connection.close()
+            except RaylogError as error:
+                logger.debug("the controller does not answer: %s", error)
+            await asyncio.sleep(min(RETRY_S, max(0.0, deadline - loop.time())))
+        return None
+
+    async def _connected(self) -> Connection | None:
+        async with self._opening:
+            endpoint = self._find()
+            known = self._connection
+            if known is not None and (not known.is_open or (endpoint is not None and known.endpoint != endpoint)):
+                known.close()
+                self._connection = None
+            if self._connection is None and endpoint is not None:
+                self._connection = await Connection.open(
+                    endpoint,
+                    secret=self._secret,
+                    cluster_id=self._cluster_id,
+                    caller=self._caller,
+                    client_id=f"broker-{self._caller.node_id >> 16}",
+                    timeout_ms=OPEN_TIMEOUT_MS,
+                )
+            return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()

@@ -1,0 +1,413 @@
+"""Fetch: asks all owning processes, without waiting if there are several, and parks one read at each while there is too little to answer.
+
+One owner and nothing to refuse: its own waiting does it all, the request is forwarded with the client's ``max_wait`` and ``min_bytes``. If
+it is about one partition, outside of any session, it is not even decoded for that (``one_partition``).
+
+Several owners: the first round asks for what is there now. If that is less than ``min_bytes``, each owner is asked to wait until it has
+its share of what is missing: ``(missing / owners)``, rounded up, more than it had. As long as no owner has that, the sum is short, too,
+so nobody is woken in vain, and whoever has it wakes the request: its answer replaces the earlier one, and the sum is judged anew. At the
+deadline the answer is what was gathered. What is still parked when the answer leaves, or when the client hangs up, is cancelled at its
+owner.
+
+A client that names its rack is sent to an in-sync replica there, if the leader is not (KIP-392): the leader's answer then says where, and
+holds no records.
+
+A partition that cannot be read here (another broker's, unknown, its process gone) makes the answer leave at once. One whose first process
+is still being started is an empty one. No more than
+``max_bytes`` leave in one answer, but for its first batch; each owner is asked for its share of them. While the Broker holds too much that
+clients do not read, it asks for less, and later (``answer_room``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from raylog.kafka.chain import Refuse
+from raylog.kafka.refusal import refusal, refused_item
+from raylog.kafka.table import FETCH
+from raylog.listener import raw_forward as one_partition
+from raylog.listener.arrivals import Arrivals
+from raylog.listener.fetch_sessions import NO_SESSION, Fetching, FetchSessions, Key
+from raylog.listener.owners import Owner, Owners, Routed, unmoved
+from raylog.listener.response_budget import AnswerRoom
+from raylog.listener.routes import NO_EPOCH, Coming, Elsewhere, Places
+from raylog.server.apis.entities import (
+    NO_DELAY,
+    build,
+    fields_of,
+    milliseconds,
+    module_of,
+    request_class,
+    response_class,
+)
+from raylog.types import NO_LEADER, broker_of
+from raylog.wire.frames import decode_response
+from raylog.wire.request import Request
+
+logger = logging.getLogger("raylog.broker")
+
+ALONE = -1  # the session epoch of a request that is part of no session
+SLACK_MS = (
+    5_000  # how much later than its deadline an owner's answer is waited for: it may have to read from a slow disk
+)
+PATIENCE_MS = 2_000  # the same, while others have answered
+
+
+class Fetches:
+    """The handler of Fetch."""
+
+    def __init__(
+        self,
+        places: Places,
+        owners: Owners,
+        sessions: FetchSessions,
+        now_ms: Callable[[], int],
+        room: AnswerRoom,
+        arrivals: Arrivals,
+        routed: Routed = unmoved,
+    ) -> None:
+        self._routed = routed
+        self.arrivals = arrivals
+        self.places = places
+        self.owners = owners
+        self.sessions = sessions
+        self.now_ms = now_ms
+        self.room = room
+
+    def handle(self, request: Request) -> None:
+        """Begin it: the reply follows."""
+        if self._pass_on(request):
+            return
+        fetch_ = self._begun(request)
+        if fetch_ is not None:
+            self.room.when_there_is_room(request, milliseconds(request.body.max_wait), fetch_.begin)
+
+    def refuse(self, request: Request, refuse: Refuse) -> None:
+        """Answer it by that error for every partition of its session; the session goes on."""
+        fetch_ = self._begun(request)
+        if fetch_ is not None:
+            fetch_.refuse(refuse.code)
+
+    def _begun(self, request: Request) -> _Fetch | None:
+        """The request within its session; None if that is not to be had, which is answered."""
+        body, version = request.body, request.version
+        asked = _asked(body)
+        if version < 7:
+            fetching: Fetching | ErrorCode = Fetching(asked, None, is_full=True)
+        else:
+            forgotten = ((_named(topic), each) for topic in body.forgotten_topics_data for each in topic.partitions)
+            fetching = self.sessions.begin(
+                version, body.session_id, body.session_epoch, asked, forgotten, self.now_ms()
+            )
+        if isinstance(fetching, ErrorCode):
+            request.reply(refusal(FETCH, version, body, fetching))
+            return None
+        return _Fetch(self, request, fetching)
+
+    def _pass_on(self, request: Request) -> bool:
+        """Whether it is about one partition that is led here: its bytes go to the leader, and those of the answer come back."""
+        version = request.version
+        asked = one_partition.fetched(request.frame, version, request.position) if request.frame is not None else None
+        owner = self.places.leader_of(asked.topic, asked.number) if asked is not None else None
+        if asked is None or not isinstance(owner, Owner) or not self.room.has(asked.bytes_max):
+            return False
+
+        def heard(answer: Any, error: Exception | None) -> None:
+            if error is None and one_partition.is_good_news(answer, asked):
+                request.pass_on(answer)
+                return
+            reply = decode_response(FETCH.key, version, answer) if error is None else None
+            _Fetch(self, request, Fetching(_asked(request.body), None, is_full=True)).end_with(owner, reply, error)
+
+        timeout_ms = asked.waits_ms + SLACK_MS
+        heard = request.guarded(heard)
+        self._routed(request, owner)
+        cancel = self.owners.pass_on(owner, request, asked.end, heard, timeout_ms=timeout_ms, is_produce=False)
+        request.on_close(lambda _: cancel())
+        return True
+
+
+def _asked(body: Any) -> list[tuple[Key, Any]]:
+    """The partitions that a request names."""
+    return [((_named(topic), each.partition), each) for topic in body.topics for each in topic.partitions]
+
+
+def _named(topic: Any) -> Any:
+    """A topic as this version names it."""
+    return topic.topic_id if hasattr(topic, "topic_id") else topic.topic
+
+
+@dataclasses.dataclass(slots=True)
+class _Share:
+    """The partitions of one owner, and what it has told."""
+
+    keys: list[Key]
+    results: dict[Key, Any]
+    size: int = 0
+    is_heard: bool = False
+    cancel: Callable[[], None] | None = None  # what is in flight
+
+
+class _Fetch:
+    """One request until its answer."""
+
+    def __init__(self, fetches: Fetches, request: Request, fetching: Fetching) -> None:
+        self._fetches = fetches
+        self._request = request
+        self._body = request.body
+        self._fetching = fetching
+        self._asked = dict(fetching.partitions)
+        self._cls = response_class(FETCH, request.version)
+        self._module = module_of(self._cls)
+        self._asking = module_of(request_class(FETCH, request.version))
+        self._data_fields = fields_of(self._module.PartitionData)
+        self._shares: dict[Owner, _Share] = {}
+        self._refused: dict[Key, Any] = {}
+        self._coming: dict[Key, Any] = {}  # the empty results of partitions whose process is still being started
+        self._nearer: dict[Key, int] = {}  # brokers to which the client is sent
+        self._leaders: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
+        self._throttle_time = NO_DELAY  # the longest that an owner asks for
+        self._max_bytes = self._body.max_bytes if hasattr(self._body, "max_bytes") else (1 << 31) - 1
+        self._deadline_ms = fetches.now_ms() + milliseconds(self._body.max_wait)
+
+    def begin(self, most_bytes: int) -> None:
+        self._max_bytes = min(self._max_bytes, most_bytes)
+        places = self._fetches.places
+        rack = getattr(self._body, "rack_id", "")
+        find = places.reader if rack else places.leader  # who names no rack is better off with the leader
+        topics: dict[Any, Any] = {}
+        for key, _ in self._fetching.partitions:
+            topic = topics.get(key[0])
+            if topic is None:
+                topic = topics[key[0]] = self._topic(key[0], ())
+            place = find(topic, key[1])
+            if isinstance(place, Owner):
+                share = self._shares.get(place)
+                if share is None:
+                    share = self._shares[place] = _Share([], {})
+                share.keys.append(key)
+                if rack and (broker := places.nearer(topic, key[1], rack)) is not None:
+                    self._nearer[key] = broker
+            elif isinstance(place, Coming):
+                self._coming[key] = self._refusal(key, Elsewhere(ErrorCode.none))
+            else:
+                self._refused[key] = self._refusal(key, place)
+        if not self._shares:
+            self._end_empty()
+            return
+        self._request.on_close(lambda _: self._cancel())
+        if len(self._shares) > 1:
+            wait_s = (milliseconds(self._body.max_wait) + PATIENCE_MS) / 1_000
+            self._timer = self._request.connection.loop.call_later(wait_s, self._time_up)
+        waits = len(self._shares) == 1 and not self._refused and not self._nearer
+        for owner, share in self._shares.items():
+            self._ask(owner, share, min_bytes=self._body.min_bytes if waits else 0, waits=waits)
+
+    def refuse(self, error: ErrorCode) -> None:
+        """End at once, with that error for every partition."""
+        self._refused = {key: self._refusal(key, Elsewhere(error)) for key, _ in self._fetching.partitions}
+        self._finish()
+
+    def end_with(self, owner: Owner, reply: Any, error: Exception | None) -> None:
+        """What the only owner has to say is known already."""
+        share = self._shares[owner] = _Share([key for key, _ in self._fetching.partitions], {})
+        self._heard(owner, share, reply, error)
+
+    def _end_empty(self) -> None:
+        """Nothing to ask anybody: refusals leave at once, an empty request waits as it wants to, or for the first process."""
+        left_ms = self._deadline_ms - self._fetches.now_ms()
+        if self._refused or left_ms <= 0:
+            self._finish()
+            return
+        if self._coming:
+            coming = list(self._coming)
+            places, topics = self._fetches.places, {key[0]: self._topic(key[0], ()) for key in coming}
+            has_come = lambda: any(not isinstance(places.leader(topics[key[0]], key[1]), Coming) for key in coming)  # noqa: E731
+            give_up = self._fetches.arrivals.wait(has_come, left_ms, self._request.guarded(self._begin_again))
+            self._request.on_close(lambda _: give_up())
+            return
+        loop = self._request.connection.loop
+        timer = loop.call_later(milliseconds(self._body.max_wait) / 1_000, self._finish)
+        self._request.on_close(lambda _: timer.cancel())
+
+    def _begin_again(self) -> None:
+        self._coming.clear()
+        self.begin(self._max_bytes)
+
+    # ------------------------------------------------------------------ asking
+
+    def _ask(self, owner: Owner, share: _Share, *, min_bytes: int, waits: bool) -> None:
+        wait_ms = max(0, self._deadline_ms - self._fetches.now_ms()) if waits else 0
+        part = dataclasses.replace(
+            self._body,
+            topics=self._topics(share.keys),
+            max_wait=datetime.timedelta(milliseconds=wait_ms),
+            min_bytes=min_bytes,
+            **self._limits(),
+        )
+        heard = self._request.guarded(lambda reply, error: self._heard(owner, share, reply, error))
+        share.cancel = self._fetches.owners.call(
+            owner, part, heard, timeout_ms=wait_ms + SLACK_MS, context=self._request.context
+        )
+
+    def _limits(self) -> dict[str, Any]:
+        version = self._request.version
+        limits: dict[str, Any] = {"max_bytes": max(1, self._max_bytes // len(self._shares))}
+        if version >= 7:
+            limits |= {"session_id": NO_SESSION, "session_epoch": ALONE, "forgotten_topics_data": ()}
+        if version >= 15:  # nobody outside is a follower, whatever he says
+            limits["replica_state"] = self._asking.ReplicaState(replica_id=-1, replica_epoch=-1)
+        return limits
+
+    def _topics(self, keys: list[Key]) -> tuple[Any, ...]:
+        grouped: dict[Any, list[Any]] = {}
+        for key in keys:
+            grouped.setdefault(key[0], []).append(self._asked[key])
+        return tuple(self._topic(named, tuple(parts)) for named, parts in grouped.items())
+
+    def _topic(self, named: Any, partitions: tuple[Any, ...]) -> Any:
+        module = self._asking
+        if self._request.version >= 13:
+            return module.FetchTopic(topic_id=named, partitions=partitions)
+        return module.FetchTopic(topic=named, partitions=partitions)
+
+    # ------------------------------------------------------------------ hearing
+
+    def _heard(self, owner: Owner, share: _Share, reply: Any, error: Exception | None) -> None:
+        if self._is_over:
+            return
+        share.cancel = None
+        if error is not None or int(getattr(reply, "error_code", 0)) != 0:
+            logger.debug("a fetch from node %d failed: %s", owner.node_id, error or reply.error_code)
+            for key in share.keys:
+                self._refused[key] = self._refusal(key, self._now_elsewhere(key))
+            share.results.clear()
+            share.size = 0
+        else:
+            self._throttle_time = max(self._throttle_time, getattr(reply, "throttle_time", NO_DELAY))
+            share.results = {}
+            for topic in reply.responses:
+                for part in topic.partitions:
+                    key = (_named(topic), part.partition_index)
+                    share.results[key] = self._sent_nearer(key, self._translated(part))
+            share.size = sum(len(part.records or b"") for part in share.results.values())
+        share.is_heard = True
+        if all(each.is_heard for each in self._shares.values()):
+            self._judge()
+
+    def _time_up(self) -> None:
+        """An owner says nothing, not even that it has nothing: the others' answers do not wait for it."""
+        for share in self._shares.values():
+            if not share.is_heard:
+                self._refused |= {key: self._refusal(key, self._now_elsewhere(key)) for key in share.keys}
+        self._finish()
+
+    def _judge(self) -> None:
+        """Every owner has answered once: is it enough?"""
+        missing = self._body.min_bytes - sum(share.size for share in self._shares.values())
+        errors = self._refused or any(
+            part.error_code is not ErrorCode.none or _diverges(part)
+            for share in self._shares.values()
+            for part in share.results.values()
+        )
+        if missing <= 0 or errors or self._nearer or self._deadline_ms <= self._fetches.now_ms():
+            self._finish()
+            return
+        if len(self._shares) == 1:
+            self._finish()  # it has waited itself
+            return
+        step = -(-missing // len(self._shares))
+        for owner, share in self._shares.items():
+            if share.cancel is not None:
+                share.cancel()  # its threshold was of an earlier sum
+            self._ask(owner, share, min_bytes=share.size + step, waits=True)
+
+    def _now_elsewhere(self, key: Key) -> Elsewhere:
+        place = self._fetches.places.leader(self._topic(key[0], ()), key[1])
+        if isinstance(place, Elsewhere) and place.error is ErrorCode.not_leader_or_follower:
+            return place
+        return Elsewhere(ErrorCode.not_leader_or_follower)
+
+    def _sent_nearer(self, key: Key, part: Any) -> Any:
+        broker = self._nearer.get(key)
+        if broker is None or part.error_code is not ErrorCode.none:
+            return part
+        return dataclasses.replace(part, records=b"", preferred_read_replica=broker)
+
+    def _translated(self, part: Any) -> Any:
+        if "current_leader" not in self._data_fields or part.current_leader.leader_id < 0:
+            return part
+        door = self._fetches.places.door_of(broker_of(part.current_leader.leader_id))
+        self._leaders.add(door)
+        return dataclasses.replace(part, current_leader=dataclasses.replace(part.current_leader, leader_id=door))
+
+    def _refusal(self, key: Key, elsewhere: Elsewhere) -> Any:
+        module = self._module
+        stated: dict[str, Any] = {"partition_index": key[1], "aborted_transactions": None}
+        if elsewhere.leader != NO_LEADER and "current_leader" in self._data_fields:
+            epoch = max(elsewhere.leader_epoch, NO_EPOCH)
+            stated["current_leader"] = module.LeaderIdAndEpoch(leader_id=elsewhere.leader, leader_epoch=epoch)
+            self._leaders.add(elsewhere.leader)
+        return refused_item(module.PartitionData, None, elsewhere.error, **stated)
+
+    # ------------------------------------------------------------------ the end
+
+    def _cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for share in self._shares.values():
+            if share.cancel is not None:
+                share.cancel()
+
+    def _finish(self) -> None:
+        self._cancel()
+        results: dict[Key, Any] = {}
+        size = 0
+        gathered = self._coming | self._refused
+        for share in self._shares.values():
+            gathered |= share.results
+        for key, _ in self._fetching.partitions:
+            part = gathered.get(key)
+            if part is None:
+                continue
+            count = len(part.records or b"")
+            if size and size + count > self._max_bytes:
+                part = dataclasses.replace(part, records=b"")  # it is asked for again
+            else:
+                size += count
+            results[key] = part
+        sending = self._fetches.sessions.answered(self._fetching, results)
+        topics: dict[Any, list[Any]] = {}
+        for key, part in sending.items():
+            topics.setdefault(key[0], []).append(part)
+        naming = "topic_id" if self._request.version >= 13 else "topic"
+        session = self._fetching.session
+        self._request.reply(
+            build(
+                self._cls,
+                throttle_time=self._throttle_time,
+                error_code=ErrorCode.none,
+                session_id=session.session_id if session is not None else NO_SESSION,
+                responses=tuple(
+                    self._module.FetchableTopicResponse(**{naming: named}, partitions=tuple(parts))
+                    for named, parts in topics.items()
+                ),
+                node_endpoints=self._fetches.places.endpoints(self._module, self._leaders),
+            )
+        )
+
+
+def _diverges(part: Any) -> bool:
+    diverging = getattr(part, "diverging_epoch", None)
+    return diverging is not None and diverging.end_offset >= 0

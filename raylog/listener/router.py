@@ -1,0 +1,216 @@
+"""The listener of a Broker, and how each Kafka API is answered there.
+
+What a Broker does with an API follows from its owner (``raylog.kafka.table``). Metadata, DescribeCluster,
+FindCoordinator and the ACLs are answered from its copy of the image (``cluster_view``, ``coordinators``,
+``acls``). What partitions' leaders answer is split among them (``scattered``); a Fetch has ways of its own
+(``fetch``), and DescribeLogDirs is asked of all processes of this broker (``log_directories``). The APIs of
+groups go to the processes that coordinate them (``coordinators``), the controller's to the active one
+(``controller_link``). Metadata may create topics (``topic_creation``), and FindCoordinator has
+``__consumer_offsets`` created.
+
+An API or version that is not in the table ends the connection with a line in the log, as in Kafka; ApiVersions of an unknown version is
+answered in version 0 with the ranges, so that a newer client can step down.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from raylog.kafka import table
+from raylog.kafka.chain import Refuse, Stage
+from raylog.kafka.context import EXTERNAL
+from raylog.kafka.spec import ApiSpec, ServerKind
+from raylog.listener import acls, cluster_view, log_directories
+from raylog.listener.arrivals import Arrivals
+from raylog.listener.controller_link import TIMEOUT_MS, ControllerLink
+from raylog.listener.coordinators import Coordinators
+from raylog.listener.fan_out import Scattered
+from raylog.listener.fetch import Fetches
+from raylog.listener.fetch_sessions import SLOTS, FetchSessions
+from raylog.listener.moves import Moves
+from raylog.listener.owners import Owner, Owners
+from raylog.listener.response_budget import AnswerRoom
+from raylog.listener.routes import Places
+from raylog.listener.topic_creation import TopicCreation
+from raylog.metadata import broker_configs
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.topic_configs import INT_MAX
+from raylog.types import Endpoint
+from raylog.wire.handshake import Peer
+from raylog.wire.limits import LISTENER_LIMITS, Limits
+from raylog.wire.request import Handler, Request
+from raylog.wire.server import Server
+
+_chance = random.SystemRandom()
+
+
+class Router:
+    """The listener of one Broker. ``bind`` takes the port, ``start`` begins to answer, once there is an image."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        caller: Peer,
+        secret: bytes,
+        cluster_id: str,
+        listener: Endpoint,
+        image: Callable[[], MetadataImage],
+        controller: Callable[[], tuple[int, Endpoint] | None],
+        limits: Limits | None = None,
+        controller_timeout_ms: int = TIMEOUT_MS,
+        stages: Sequence[Stage] = (),
+    ) -> None:
+        """``listener`` is where to listen, ``controller`` says which broker has the active controller, and where that listens.
+
+        ``stages`` run before every handler of the listener.
+        """
+        self._controller = controller
+        self._limits = limits or LISTENER_LIMITS  # where nothing else is set
+        self._places = Places(broker_id, image)
+        self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
+        self._moves = Moves(self._owners)
+        self._link = ControllerLink(
+            self._controller_endpoint,
+            secret=secret,
+            cluster_id=cluster_id,
+            caller=caller,
+            timeout_ms=controller_timeout_ms,
+        )
+        self.sessions = FetchSessions(lambda: _chance.getrandbits(31))
+        self._arrivals = Arrivals()
+        self._creation = TopicCreation(self._places, self._link, self._arrivals)
+        room = AnswerRoom(lambda: self.server)
+        fetches = Fetches(self._places, self._owners, self.sessions, _now_ms, room, self._arrivals, self._moves.routed)
+        coordinators = Coordinators(self._places, self._owners, self._creation, self._arrivals)
+        apis = table.serving(
+            ServerKind.BROKER,
+            {
+                table.METADATA: self._metadata,
+                table.DESCRIBE_CLUSTER: self._describe_cluster,
+                table.DESCRIBE_TOPIC_PARTITIONS: self._describe_topic_partitions,
+                table.LIST_CONFIG_RESOURCES: self._list_config_resources,
+                table.FETCH: fetches.handle,
+                table.DESCRIBE_LOG_DIRS: log_directories.handler(self._places, self._owners),
+                **{spec: acls.handler(spec) for spec in (table.DESCRIBE_ACLS, table.CREATE_ACLS, table.DELETE_ACLS)},
+                **{spec: self._scattered(spec) for spec in table.OF_LEADERS},
+                **{spec: self._link.forward(spec) for spec in table.OF_CONTROLLER},
+                **coordinators.handlers(),
+            },
+        )
+        self.server = Server(
+            apis.handlers,
+            cluster_id=cluster_id,
+            host=listener.host,
+            port=listener.port,
+            ordered=True,
+            borrows_records=True,
+            undecoded=apis.undecoded,
+            ignores_trailing_bytes=True,
+            versions=apis.versions,
+            claimed_versions=apis.claimed_versions,
+            limits=self._limits,
+            listener=EXTERNAL,
+            stages=stages,
+            refusals={table.FETCH.key: fetches.refuse, table.METADATA.key: self._refuse_metadata},
+        )
+        self.server.on_read = room.answers_read
+        self._moves.server = self.server
+
+    def _scattered(self, spec: ApiSpec) -> Handler:
+        return Scattered(spec, self._places, self._owners, self._arrivals, self._moves.routed).handle
+
+    def bind(self) -> Endpoint:
+        """Take the port. Clients that connect wait until ``start``. Raises ClusterError if none can be had."""
+        return self.server.bind()
+
+    async def start(self) -> None:
+        """Begin to answer."""
+        await self.server.start()
+
+    def image_changed(self) -> None:
+        """The image has changed: processes that are gone are not waited for, and limits are as they are set now."""
+        self._take_limits()
+        living = {
+            Owner(node, actor.incarnation, actor.endpoint)
+            for node, actor in self._places.image.actors.items()
+            if actor.alive
+        }
+        self._owners.keep(living)
+        self._moves.keep(living)
+        self._arrivals.image_changed()
+
+    def _take_limits(self) -> None:
+        def value(name: str, default: int) -> int:
+            return broker_configs.number(
+                self._places.image.broker_configs, self._places.broker_id, name, default=default
+            )
+
+        limits = replace(
+            self._limits,
+            connections_max=value("max.connections", self._limits.connections_max or INT_MAX),
+            server_bytes_max=value("queued.max.request.bytes", self._limits.server_bytes_max),
+        )
+        if limits != self.server.limits:
+            self.server.limits = limits
+        self.sessions.slots = value("max.incremental.fetch.session.cache.slots", SLOTS)
+
+    async def stop(self, *, grace_s: float = 1.0) -> None:
+        """Close the listener and everything behind it."""
+        self._arrivals.close()
+        await self.server.stop(grace_s=grace_s)
+        self._moves.close()
+        self._owners.close()
+        self._link.close()
+
+    # ------------------------------------------------------------------ from the image
+
+    def _controller_endpoint(self) -> Endpoint | None:
+        found = self._controller()
+        return found[1] if found is not None else None
+
+    def _controller_broker(self) -> int:
+        """Whom clients shall take for the controller: any broker would do, since all of them forward."""
+        found = self._controller()
+        if found is not None and self._places.listener(found[0]) is not None:
+            return found[0]
+        return self._places.broker_id
+
+    def _metadata(self, request: Request) -> Any:
+        missing = self._creation.wanted(request.body, request.version)
+        if missing:
+            return self._create_first(request, missing)
+        request.reply(self._metadata_entity(request, {}))
+        return None
+
+    async def _create_first(self, request: Request, missing: list[str]) -> Any:
+        return self._metadata_entity(request, await self._creation.create(missing, request.context))
+
+    def _metadata_entity(self, request: Request, refused: dict[str, int]) -> Any:
+        return cluster_view.metadata(
+            self._places, request.body, request.version, controller=self._controller_broker(), refused=refused
+        )
+
+    def _refuse_metadata(self, request: Request, refuse: Refuse) -> None:
+        """The error stands at every topic. Brokers are named all the same: a client without any could not ask again."""
+        entity = self._metadata_entity(request, {})
+        topics = tuple(replace(each, error_code=refuse.code, partitions=()) for each in entity.topics)
+        request.reply(replace(entity, topics=topics))
+
+    def _describe_cluster(self, request: Request) -> None:
+        controller = self._controller_broker()
+        request.reply(cluster_view.describe_cluster(self._places, request.body, request.version, controller=controller))
+
+    def _describe_topic_partitions(self, request: Request) -> None:
+        request.reply(cluster_view.describe_topic_partitions(self._places, request.body, request.version))
+
+    def _list_config_resources(self, request: Request) -> None:
+        request.reply(cluster_view.list_config_resources(self._places, request.body, request.version))
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,199 @@
+"""Where a partition is served, as the Broker's copy of the image has it: by a process of this broker, or by whom else.
+
+A request for a partition that another broker leads is not forwarded there: the client is told who leads (KIP-951) and goes itself. So a
+broker that is cut off from another one hurts nobody who can reach both.
+
+But for one case. A broker whose own listener is away (its Broker has died and is not back yet, or it has none) still leads: replicas and
+groups live on without it. Meanwhile another broker's listener is its ``door``: clients are told that this one leads, and it forwards
+to the processes of the other. Which one it is follows from the image alone, so all Brokers name the same; while their copies differ, a
+client is sent on once more. Nothing else changes hands, and leader epochs stay as they are.
+
+A partition that nobody has led yet counts as led by the broker that will lead it (``new_partitions``). Its process holds what it is asked
+until it leads; where that process is only being started, the Broker holds it (``Coming``, ``arrivals``).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from raylog.listener.owners import Owner
+from raylog.metadata import new_partitions
+from raylog.metadata.image import MetadataImage, Topic
+from raylog.metadata.records import PartitionState
+from raylog.types import BROKER_SLOT, NO_LEADER, Endpoint, broker_of, node_id, slot_of
+
+NO_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Why this broker does not serve a partition, and who leads it as far as is known."""
+
+    error: ErrorCode
+    leader: int = NO_LEADER
+    leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class Coming(Elsewhere):
+    """This broker will lead the partition, which is new, and the process that is to hold it has not come yet."""
+
+
+UNKNOWN_NAME = Elsewhere(ErrorCode.unknown_topic_or_partition)
+UNKNOWN_ID = Elsewhere(ErrorCode.unknown_topic_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    broker_id: int
+    endpoint: Endpoint
+    rack: str | None
+
+
+class Places:
+    """``image`` gives the copy as it is now."""
+
+    def __init__(self, broker_id: int, image: Callable[[], MetadataImage]) -> None:
+        self.broker_id = broker_id
+        self._image = image
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._image()
+
+    # ------------------------------------------------------------------ partitions
+
+    def leader(self, topic: Any, number: int) -> Owner | Elsewhere:
+        """The process that leads a partition of a request's topic (an entity with a name or an id), where this broker is its door."""
+        return self.leader_of(_named(topic), number)
+
+    def leader_of(self, topic: str | uuid.UUID, number: int) -> Owner | Elsewhere:
+        """The same by the topic's name or id alone."""
+        found = self._state(topic, number)
+        if isinstance(found, Elsewhere):
+            return found
+        leader = new_partitions.leader_or_next(self.image, found)
+        door = leader if leader == self.broker_id else self.door_of(leader)
+        if door != self.broker_id:
+            return Elsewhere(ErrorCode.not_leader_or_follower, door, found.leader_epoch)
+        owner = self._owner(found.node_of(leader))
+        if owner is not None:
+            return owner
+        absent = Coming if new_partitions.is_new(found) else Elsewhere
+        return absent(ErrorCode.not_leader_or_follower, NO_LEADER, found.leader_epoch)
+
+    def reader(self, topic: Any, number: int) -> Owner | Elsewhere:
+        """The process of this broker that a consumer of its rack may read a partition from: the leader, or a follower (KIP-392)."""
+        found = self._find(topic, number)
+        if isinstance(found, Elsewhere):
+            return found
+        node = found.node_of(self.broker_id)
+        owner = self._owner(node) if node >= 0 else None
+        return owner or self.leader(topic, number)
+
+    def leading_broker(self, topic: str, number: int) -> int:
+        """The broker whose live process leads a partition; −1 for nobody."""
+        found = self.image.topic_named(topic)
+        state = found.partitions.get(number) if found is not None else None
+        if state is None or self._owner(state.node_of(state.leader)) is None:
+            return NO_LEADER
+        return state.leader
+
+    def is_new(self, topic: str, number: int) -> bool:
+        """Whether there is such a partition, and nobody has led it yet."""
+        found = self._state(topic, number)
+        return not isinstance(found, Elsewhere) and new_partitions.is_new(found)
+
+    def has_leaders(self, topic: str) -> bool:
+        """Whether there is such a topic, and each of its partitions has been led."""
+        found = self.image.topic_named(topic)
+        return found is not None and not any(map(new_partitions.is_new, found.partitions.values()))
+
+    def nearer(self, topic: Any, number: int, rack: str) -> int | None:
+        """Another broker of that rack that has a partition in sync, where this one leads it and is not in that rack."""
+        found = self._find(topic, number)
+        if isinstance(found, Elsewhere) or found.leader != self.broker_id or self._rack(self.broker_id) == rack:
+            return None
+        brokers = (each for each in found.brokers if each in found.isr and self._rack(each) == rack)
+        return next((each for each in brokers if self.listener(each) is not None), None)
+
+    def _rack(self, broker_id: int) -> str | None:
+        broker = self.image.brokers.get(broker_id)
+        return broker.rack if broker is not None else None
+
+    def replica_processes(self) -> list[Owner]:
+        """The live processes of this broker that hold replicas."""
+        nodes = sorted(node for node in self.image.actors if broker_of(node) == self.broker_id)
+        owners = (self._owner(node) for node in nodes if slot_of(node) != BROKER_SLOT)
+        return [owner for owner in owners if owner is not None]
+
+    def _find(self, topic: Any, number: int) -> PartitionState | Elsewhere:
+        return self._state(_named(topic), number)
+
+    def _state(self, topic: str | uuid.UUID, number: int) -> PartitionState | Elsewhere:
+        found: Topic | None
+        if isinstance(topic, str):
+            found = self.image.topic_named(topic)
+        else:
+            found = self.image.topics.get(topic)
+            if found is None:
+                return UNKNOWN_ID
+        state = found.partitions.get(number) if found is not None else None
+        return state if state is not None else UNKNOWN_NAME
+
+    def _owner(self, node: int) -> Owner | None:
+        actor = self.image.actors.get(node)
+        return Owner(node, actor.incarnation, actor.endpoint) if actor is not None and actor.alive else None
+
+    # ------------------------------------------------------------------ brokers
+
+    def listener(self, broker_id: int, *, dead_too: bool = False) -> Listener | None:
+        """Where clients reach a broker; None while its Broker is dead, unless that one is wanted, too, or has no outside listener."""
+        actor = self.image.actors.get(node_id(broker_id, BROKER_SLOT)) if broker_id >= 0 else None
+        if actor is None or not (actor.alive or dead_too) or actor.listener is None:
+            return None
+        broker = self.image.brokers.get(broker_id)
+        return Listener(broker_id, actor.listener, broker.rack if broker is not None else None)
+
+    def door(self, broker_id: int) -> Listener | None:
+        """Where clients reach what a broker leads: its own listener, and while there is none another broker's; None for nobody's."""
+        own = self.listener(broker_id)
+        if own is not None or broker_id < 0:
+            return own
+        others = self.listeners()
+        return others[broker_id % len(others)] if others else None
+
+    def door_of(self, broker_id: int) -> int:
+        """The broker whom clients are to take for the leader of what that one leads; −1 for nobody."""
+        door = self.door(broker_id)
+        return door.broker_id if door is not None else NO_LEADER
+
+    def listeners(self, *, dead_too: bool = False) -> list[Listener]:
+        """Of all brokers that clients can reach, by id."""
+        found = (self.listener(broker_id, dead_too=dead_too) for broker_id in sorted(self.image.brokers))
+        return [each for each in found if each is not None]
+
+    def endpoints(self, module: ModuleType, brokers: Iterable[int]) -> tuple[Any, ...]:
+        """The ``node_endpoints`` of an answer that names these leaders; older versions have none."""
+        if not hasattr(module, "NodeEndpoint"):
+            return ()
+        found = (self.listener(broker_id) for broker_id in sorted(set(brokers)))
+        return tuple(
+            module.NodeEndpoint(
+                node_id=each.broker_id, host=each.endpoint.host, port=each.endpoint.port, rack=each.rack
+            )
+            for each in found
+            if each is not None
+        )
+
+
+def _named(topic: Any) -> str | uuid.UUID:
+    """What an entity's topic is called, by its id where it has one."""
+    named: str | uuid.UUID | None = getattr(topic, "topic_id", None)
+    return named if named is not None else getattr(topic, "name", None) or getattr(topic, "topic", None) or ""

@@ -1,0 +1,212 @@
+"""A broker's own process: it holds the locks of the broker's disks, tries them out, and says by its session that the broker is there.
+
+It starts on one of the disks; the controller tells it of the others. A disk that fails later is reported and does not end it.
+
+It has two listeners. The inside one answers the handshake and the summons of a new active controller, which is how a controller sees
+whether the process lives, and tells clients that have lost the controller where it is. The outside one is for every Kafka client
+(``outside.router``): its port is taken at the start, so that the first hello can name it, and it begins to answer with the first whole
+image that the session brings. With the controller away it goes on answering from its copy. It also watches for the notice that its node
+is about to be taken away, and passes it on to the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from raylog.control.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
+from raylog.kafka.chain import Stage
+from raylog.listener.router import Router
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.image_copy import ImageCopy
+from raylog.placement.disks import DiskLock, boot_id, lock_disk
+from raylog.placement.listeners import Listeners, default_listeners
+from raylog.server.disk_watch import DiskWatch
+from raylog.server.lock_wait import once_unlocked
+from raylog.server.session_client import SessionClient
+from raylog.server.spec import ServerSpec
+from raylog.types import Endpoint, broker_of
+from raylog.wire.handshake import Peer
+from raylog.wire.limits import Limits
+from raylog.wire.server import Server
+
+logger = logging.getLogger("raylog.broker")
+
+NOTICE_POLL_S = 0.5  # leaders have left within a second of the notice
+
+
+class BrokerServer:
+    """One broker: ``start`` takes its disk and joins the cluster, ``ended`` returns why it is over."""
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        *,
+        node_is_leaving: Callable[[], bool] | None = None,
+        listeners: Listeners | None = None,
+        limits: Limits | None = None,
+        stages: Sequence[Stage] = (),
+    ) -> None:
+        """``node_is_leaving`` says whether this process's node is about to go; it may block, and is called in a thread.
+
+        ``listeners``: instead of those that the disk names. ``limits``: of the outside listener.
+        ``stages`` run before every handler of either listener.
+        """
+        self._spec = spec
+        self._ask_notice = node_is_leaving
+        self._is_leaving = False
+        self._watch: asyncio.Task[None] | None = None
+        self._disk = spec.open_disk()
+        self._identity = spec.identity(self._disk)
+        self._lock: DiskLock | None = None
+        self._disks = DiskWatch(Path(spec.disk), lambda failed: self._session.send(DisksChecked(failed)))
+        self._session = SessionClient(
+            Path(spec.disk),
+            self._identity,
+            hello=self._hello,
+            on_frame=self._controller_said,
+            on_change=self._session_changed,
+        )
+        self._server = Server(
+            self._session.handlers(),
+            identity=self._identity,
+            secret=self._disk.secret.encode(),
+            host=spec.host,
+            stages=stages,
+        )
+        self._copy = ImageCopy()
+        self._listeners = listeners or self._disk.listeners or default_listeners(spec.host)
+        self._advertised: Endpoint | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self.router: Router | None = None
+        if self._listeners.bind is not None:
+            self.router = Router(
+                broker_id=broker_of(spec.node_id),
+                caller=Peer(spec.node_id, spec.incarnation),
+                secret=self._disk.secret.encode(),
+                cluster_id=self._disk.cluster_id,
+                listener=self._listeners.bind,
+                image=self._image,
+                controller=self._session.controller,
+                limits=limits,
+                stages=stages,
+            )
+
+    async def start(self) -> Endpoint:
+        """Lock the disk, waiting for a predecessor that is still dying; listen; look for the controller.
+
+        Raises DiskError if another process keeps the disk.
+        """
+        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        path = Path(self._spec.disk)
+        self._lock = await asyncio.to_thread(once_unlocked, lambda: lock_disk(path))
+        self._endpoint = await self._server.start()
+        if self.router is not None:
+            self._advertised = self._listeners.advertised_for(self.router.bind())
+            logger.info("Kafka clients reach this broker at %s", self._advertised)
+        self._session.start()
+        if self._ask_notice is not None:
+            self._watch = asyncio.create_task(self._await_notice(self._ask_notice))
+        return self._endpoint
+
+    @property
+    def advertised(self) -> Endpoint | None:
+        """Where Kafka clients reach this broker; None without an outside listener."""
+        return self._advertised
+
+    @property
+    def image(self) -> MetadataImage | None:
+        """The copy that clients are answered from; None before the first whole one."""
+        return self._copy.image
+
+    async def joined(self) -> None:
+        """Wait until the active controller knows this process."""
+        await self._session.joined()
+
+    async def ended(self) -> str:
+        """Wait until this server is over of its own; the reason."""
+        return await self._over
+
+    async def stop(self, reason: str = "stopped") -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        await self._disks.stop()
+        await self._session.stop()
+        await self._close_router(grace_s=1.0)
+        await self._server.stop()
+        if self._lock is not None:
+            self._lock.release()
+        if not self._over.done():
+            self._over.set_result(reason)
+
+    async def crash(self) -> None:
+        """End as a SIGKILL would, for clusters in one process."""
+        await self._disks.stop()
+        await self._session.stop()
+        await self._close_router(grace_s=0)
+        await self._server.stop(grace_s=0)
+        if self._lock is not None:
+            self._lock.release()
+
+    async def _close_router(self, *, grace_s: float) -> None:
+        if self._answering is not None:
+            self._answering.cancel()
+        if self.router is not None:
+            await self.router.stop(grace_s=grace_s)
+
+    def _image(self) -> MetadataImage:
+        assert self._copy.image is not None, "the outside listener answers from the first image on"
+        return self._copy.image
+
+    def _fold(self, frame: ImageChanged) -> None:
+        if not self._copy.fold(frame) or self.router is None:
+            return
+        self.router.image_changed()
+        if self._answering is None:
+            self._answering = asyncio.get_running_loop().create_task(self._answer(self.router))
+
+    async def _answer(self, router: Router) -> None:
+        try:
+            await router.start()
+        except OSError as error:
+            logger.error("Kafka clients cannot be served: %s", error)
+            reason = f"cannot listen for Kafka clients: {error}"
+            self._exiting = asyncio.get_running_loop().create_task(self.stop(reason))
+
+    async def _await_notice(self, node_is_leaving: Callable[[], bool]) -> None:
+        """Ask until the answer is yes: there is no way back from it but a new process."""
+        while not self._is_leaving:
+            try:
+                self._is_leaving = await asyncio.to_thread(node_is_leaving)
+            except Exception as error:  # whatever Ray raises while its head comes and goes
+                logger.debug("cannot ask whether this node is about to go: %s", error)
+            await asyncio.sleep(0 if self._is_leaving else NOTICE_POLL_S)
+        logger.info("this node is about to be taken away: its leaders move")
+        self._session.send(NodeLeaving())
+
+    def _session_changed(self, connected: bool) -> None:
+        if connected and self._is_leaving:
+            self._session.send(NodeLeaving())
+
+    def _hello(self) -> Hello:
+        return Hello(
+            self._identity,
+            self._endpoint,
+            boot_id(),
+            rack=self._disk.rack,
+            pid=os.getpid(),
+            failed_disks=self._disks.failed,
+            listener=self._advertised,
+        )
+
+    def _controller_said(self, frame: FromController) -> None:
+        if isinstance(frame, BrokerDisks):
+            self._disks.assign(frame.disks)
+        elif isinstance(frame, ImageChanged):
+            self._fold(frame)
+        elif isinstance(frame, Exit):
+            logger.info("told to exit: %s", frame.reason)
+            self._exiting = asyncio.get_running_loop().create_task(self.stop(frame.reason))

@@ -1,0 +1,91 @@
+"""Group coordinators on the wire: Kafka's group APIs for the partitions of ``__consumer_offsets`` that this process holds.
+
+Takes a request apart by the groups that it names, asks the partition of each (``coordinated_partitions``) and puts the answers together;
+knows which connection a native member speaks on, and tells of its end.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+from raylog.groups.context import GroupConfig
+from raylog.groups.offsets_topic import partition_for
+from raylog.groups.requests import GroupReply, ListGroups
+from raylog.groups.requests import Request as GroupRequest
+from raylog.kafka.context import INTERNAL
+from raylog.kafka.spec import ApiSpec
+from raylog.server.apis import groups as apis
+from raylog.server.apis.groups import Caller, GroupApi
+from raylog.server.coordinated_partitions import CoordinatedPartitions, Replicas
+from raylog.wire.request import Request
+from raylog.wire.server_connection import ServerConnection
+
+
+class _Gathering:
+    """One request of the wire, whose parts several groups answer."""
+
+    __slots__ = ("_api", "_missing", "_replies", "_request")
+
+    def __init__(self, request: Request, api: GroupApi, parts: int) -> None:
+        self._request = request
+        self._api = api
+        self._replies: list[GroupReply | None] = [None] * parts
+        self._missing = parts
+
+    def reply(self, index: int, reply: GroupReply) -> None:
+        self._replies[index] = reply
+        self._missing -= 1
+        if not self._missing:
+            self.answer()
+
+    def answer(self) -> None:
+        replies = [reply for reply in self._replies if reply is not None]
+        if self._request.is_open:
+            self._request.reply(self._api.to_entity(self._request.body, replies, self._request.version))
+
+
+class GroupCoordinators(CoordinatedPartitions):
+    """``handlers`` go into the server's table."""
+
+    def __init__(self, replicas: Replicas, *, config: GroupConfig | None = None) -> None:
+        super().__init__(replicas, config=config)
+        self._connections: dict[ServerConnection, int] = {}
+        self._connection_numbers = itertools.count(1)
+
+    def handlers(self) -> dict[ApiSpec, Callable[[Request], None]]:
+        return {api.spec: self._handler(api) for api in apis.APIS}
+
+    def _handler(self, api: GroupApi) -> Callable[[Request], None]:
+        def handle(request: Request) -> None:
+            parts: list[tuple[int, GroupRequest]] = []
+            for each in api.to_requests(request.body, request.version, self._caller(request)):
+                if isinstance(each, ListGroups):
+                    parts += [(number, each) for number in self.numbers()]
+                else:
+                    parts.append((partition_for(each.group_id), each))
+            gathering = _Gathering(request, api, len(parts))
+            if not parts:
+                gathering.answer()
+            for index, (number, part) in enumerate(parts):
+                self.ask(number, part, partial(gathering.reply, index))
+
+        return handle
+
+    def _caller(self, request: Request) -> Caller:
+        context, connection = request.context, request.connection
+        # A native client speaks for itself, on a connection of its own.
+        is_native = context.listener == INTERNAL and connection.peer.node_id < 0
+        number = self._number_of(connection) if is_native else None
+        return Caller(context.client_id or "", f"/{context.client_host}", number)
+
+    def _number_of(self, connection: ServerConnection) -> int:
+        number = self._connections.get(connection)
+        if number is None:
+            number = self._connections[connection] = next(self._connection_numbers)
+            connection.on_lost(lambda: self._lost(connection))
+        return number
+
+    def _lost(self, connection: ServerConnection) -> None:
+        self.connection_closed(self._connections.pop(connection))

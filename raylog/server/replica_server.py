@@ -1,0 +1,622 @@
+"""The shell around one ReplicaHost: a listener, a control session, links to leaders (``leader_links``), a clock and threads.
+
+It owns every socket and every thread of a process that holds replicas, and decides nothing: requests, answers, assignments and
+deadlines become events, ``ReplicaHost.handle`` returns effects, and ``_run`` carries them out in order. All of that happens on the
+event loop's thread; opening, flushing, closing and compacting logs happen in threads (``log_work``) and come back as events. So do
+reads of what is not in the page cache, in two threads of their own: no flush waits for them. Produced records that take long to check
+are checked in two further threads. One does the housekeeping: checkpoints of many logs that several threads wrote at once would keep the
+interpreter's lock from the loop.
+
+All logs of the process share a bound of open files (``log.open_files``).
+
+What touches the disk on the loop is short, because it ends in the page cache: reads of what is there, appends, the opening of a
+segment's files, retention's renames, and those checkpoints (a small file and a rename, not flushed) that go before a cut or a removal of
+segments; those that are due with time are written in threads. It waits for the disk in three cases: where ``flush.messages=1`` promises
+it, such a checkpoint, which is to survive a loss of power, is flushed; a follower that cuts its log reads the place of the cut, unlinks the
+segments behind it and syncs the directory; and the first roll after such a cut flushes the segment. The last two guard the order of cut
+and append, and are left where nothing can come in between.
+
+Tokens name requests that wait for a reply. A reply without a token (acks 0) or for a connection that is gone is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, assert_never
+
+from raylog.actors.file_limit import raise_file_limit
+from raylog.control.session import (
+    SHUT_DOWN,
+    AlterPartitionAnswer,
+    Assignment,
+    Assignments,
+    BrokerDisks,
+    CopyRatesChanged,
+    Exit,
+    FromController,
+    Hello,
+    ImageChanged,
+    Release,
+    Removal,
+    TopicsNamed,
+    Welcome,
+)
+from raylog.groups.context import GroupConfig
+from raylog.kafka import table
+from raylog.kafka.chain import Stage
+from raylog.kafka.spec import ServerKind
+from raylog.log.disk_files import DiskFiles
+from raylog.log.files import Files, NotInMemory
+from raylog.log.open_files import OpenFiles
+from raylog.metadata.assignment_batches import apart
+from raylog.placement.disks import boot_id
+from raylog.replication.context import HostConfig
+from raylog.replication.events import (
+    AlterPartitionAnswered,
+    Assigned,
+    Cancelled,
+    CheckRecords,
+    Clean,
+    CloseLog,
+    ControlSessionChanged,
+    CopyRatesGiven,
+    DamageSuspected,
+    Effect,
+    Event,
+    FetchPartitionResult,
+    FetchReceived,
+    FetchReply,
+    Flush,
+    Load,
+    LogFailed,
+    LogOpened,
+    OpenLog,
+    OwnAppend,
+    ProducePartition,
+    ProducePartitionResult,
+    ProduceReply,
+    Released,
+    Removed,
+    RemoveFolder,
+    Reply,
+    RunHousekeeping,
+    Scrub,
+    SendFetch,
+    Tell,
+    Ticked,
+)
+from raylog.replication.host import ReplicaHost
+from raylog.replication.replica import Replica
+from raylog.server import follower_fetches, log_work
+from raylog.server.apis import fetch, log_dirs, offsets, produce, producers, repairs, whereabouts
+from raylog.server.apis.entities import TopicNames
+from raylog.server.door import Door, without_hints
+from raylog.server.group_coordinator import GroupCoordinators
+from raylog.server.leader_links import LeaderLinks
+from raylog.server.log_scrubber import LogScrubber
+from raylog.server.session_client import SessionClient
+from raylog.server.spec import ServerSpec
+from raylog.server.usual_requests import UsualFetch, UsualProduce
+from raylog.types import Endpoint, TopicIdPartition, broker_of
+from raylog.wire.framing import Buffer
+from raylog.wire.handshake import Peer
+from raylog.wire.request import Request
+from raylog.wire.server import Server
+
+logger = logging.getLogger("raylog.replica")
+
+THREADS = 4
+LOADING_THREADS = 2
+CHECKING_THREADS = 2
+ToEntity = Callable[[Any], Any]
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
+
+
+class _Inside:
+    """Somebody of this process who waits for a reply as the machine gives it, in the place of a request of the wire."""
+
+    __slots__ = ("reply",)
+
+    def __init__(self, reply: Callable[[Any], None]) -> None:
+        self.reply = reply
+
+
+class ReplicaServer:
+    """One process that holds replicas: ``start`` listens and joins the cluster, ``ended`` returns why it is over."""
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        *,
+        files: Files | None = None,
+        config: HostConfig | None = None,
+        groups: GroupConfig | None = None,
+        stages: Sequence[Stage] = (),
+    ) -> None:
+        """``stages`` run before every handler."""
+        self._spec = spec
+        self._disk = spec.open_disk()
+        self._identity = spec.identity(self._disk)
+        self._files = files if files is not None else DiskFiles()
+        self._open_files = OpenFiles.within(raise_file_limit())
+        self._host = ReplicaHost(self._identity, broker_of(spec.node_id), config or HostConfig())
+        self._names = TopicNames()
+        self._boot_id = boot_id()
+        self._waiting: dict[int, tuple[Request | _Inside, ToEntity]] = {}
+        self._next_token = 0
+        self._leaders = LeaderLinks(
+            Peer(self._identity.node_id, self._identity.incarnation),
+            secret=self._disk.secret.encode(),
+            cluster_id=self._disk.cluster_id,
+            on_event=self._handle,
+        )
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="raylog-log")
+        self._loading = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="raylog-load")
+        self._checking = ThreadPoolExecutor(CHECKING_THREADS, thread_name_prefix="raylog-check")
+        self._tidying = ThreadPoolExecutor(1, thread_name_prefix="raylog-tidy")
+        self._unanswered: dict[int, Request] = {}  # with acks 0, not appended yet
+        self._cleaner = log_work.LogCleaner(self._handle)
+        self._scrubber = LogScrubber(self._handle)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms: int | None = None
+        self._over: asyncio.Future[str] | None = None
+        self._stopping = False
+        self._groups = GroupCoordinators(self, config=groups)
+        self._session = SessionClient(
+            Path(spec.disk),
+            self._identity,
+            hello=self._hello,
+            on_frame=self._controller_said,
+            on_change=lambda connected: self._handle(ControlSessionChanged(connected)),
+            loads=self._host.take_loads,
+        )
+        self.door = Door(self, spec.node_id, stages)
+        secret = self._disk.secret.encode()
+        apis = table.serving(
+            ServerKind.REPLICAS,
+            {
+                table.PRODUCE: self._produce,
+                table.FETCH: self._fetch,
+                table.LIST_OFFSETS: self._list_offsets,
+                table.OFFSET_FOR_LEADER_EPOCH: self._offset_for_leader_epoch,
+                table.DELETE_RECORDS: self._delete_records,
+                table.DESCRIBE_LOG_DIRS: self._describe_log_dirs,
+                table.DESCRIBE_PRODUCERS: self._describe_producers,
+                **self._groups.handlers(),
+            },
+        )
+        self._server = Server(
+            {
+                **apis.handlers,
+                **whereabouts.handlers(self, self._names, self._boot_id),
+                **repairs.handlers(self, self._names, self._handle),
+                **self._session.handlers(),
+                **self.door.handlers(),
+            },
+            identity=self._identity,
+            secret=secret,
+            host=spec.host,
+            borrows_records=True,
+            undecoded=(table.FETCH.key,),
+            stages=stages,
+            versions=apis.versions,
+        )
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> Endpoint:
+        """Listen, and start looking for the controller. Raises ClusterError if no port can be had."""
+        self._loop = asyncio.get_running_loop()
+        self._over = self._loop.create_future()
+        self._endpoint = await self._server.start()
+        self._session.start()
+        return self._endpoint
+
+    async def joined(self) -> None:
+        """Wait until the active controller knows this process."""
+        await self._session.joined()
+
+    async def ended(self) -> str:
+        """Wait until this server is over of its own; the reason."""
+        assert self._over is not None, "ended() before start()"
+        return await self._over
+
+    async def stop(self, reason: str = "stopped") -> None:
+        """Close the session and the listener, then every log cleanly. ``reason`` is what ``ended`` returns.
+
+        When the whole cluster is shut down the session ends last. Its controller waits for that, and whoever asked
+        for the shutdown may end the processes then.
+        """
+        self._stopping = True
+        self._groups.stop()
+        if reason != SHUT_DOWN:
+            await self._session.stop()
+        await self.door.stop()
+        await self._server.stop()
+        self._leaders.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        closing = [self._loop.run_in_executor(self._threads, log_work.close_cleanly, log) for log in self._host.logs()]
+        await asyncio.gather(*closing)
+        self._cleaner.stop()
+        self._scrubber.stop()
+        self._threads.shutdown(wait=True)
+        self._loading.shutdown(wait=True, cancel_futures=True)
+        self._checking.shutdown(wait=True, cancel_futures=True)
+        self._tidying.shutdown(wait=True, cancel_futures=True)
+        if reason == SHUT_DOWN:
+            await self._session.stop()
+        if self._over is not None and not self._over.done():
+            self._over.set_result(reason)
+
+    async def crash(self) -> None:
+        """End as a SIGKILL would, for clusters in one process: sockets break, no log is closed cleanly."""
+        self._stopping = True
+        self._groups.stop()
+        await self._session.stop()
+        await self.door.stop(grace_s=0)
+        await self._server.stop(grace_s=0)
+        self._leaders.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._cleaner.stop()
+        self._scrubber.stop()
+        self._threads.shutdown(wait=True)
+        self._loading.shutdown(wait=True, cancel_futures=True)
+        self._checking.shutdown(wait=True, cancel_futures=True)
+        self._tidying.shutdown(wait=True, cancel_futures=True)
+        for log in self._host.logs():
+            log.close(clean=False)
+        self._host = ReplicaHost(self._identity, broker_of(self._spec.node_id), HostConfig())
+
+    def _hello(self) -> Hello:
+        return Hello(
+            self._identity,
+            self._endpoint,
+            self._boot_id,
+            self._host.status(),
+            self._disk.rack,
+            os.getpid(),
+            unopened=self._host.unopened(),
+        )
+
+    # ------------------------------------------------------------------ the machine
+
+    def _handle(self, *events: Event) -> None:
+        for event in events:
+            if self._stopping:  # a closed log takes no answer of a leader, a broken connection causes no other
+                if isinstance(event, LogOpened) and event.log is not None:
+                    log_work.close_log(event.log, clean=False)
+                return
+            self._run(self._host.handle(event, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))
+        self._handled()
+
+    def _handled(self) -> None:
+        """The machine has taken something in, and its effects are carried out."""
+        if self._unanswered:
+            for token in [token for token in self._unanswered if not self._host.holds(token)]:
+                self._unanswered.pop(token).done()
+        self._groups.look()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """A timer that is early is left: most deadlines are cancelled before they come, and it will look for the next one."""
+        due_ms = self._host.next_deadline_ms()
+        if due_ms is None or (self._timer_due_ms is not None and self._timer_due_ms <= due_ms):
+            return
+        self._timer_due_ms = due_ms
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_ms = due_ms - time.monotonic_ns() // 1_000_000
+        self._timer = self._loop.call_later(max(0, delay_ms) / 1_000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer_due_ms = None
+        self._timer = None
+        self._handle(Ticked())
+
+    def _run(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(token, reply):
+                    waiting = self._waiting.pop(token, None)
+                    if waiting is not None:
+                        request, to_entity = waiting
+                        request.reply(to_entity(reply))
+                case SendFetch():
+                    self._leaders.send(effect)
+                case Tell(frame):
+                    self._session.send(frame)
+                case OpenLog(assignment):
+                    self._in_thread(
+                        lambda a=assignment: log_work.open_log(  # type: ignore[misc]
+                            self._files, self._spec.disk, a, boot_id=self._boot_id, open_files=self._open_files
+                        ),
+                        lambda event: self._handle(event),
+                    )
+                case CloseLog():
+                    self._in_thread(
+                        lambda e=effect: log_work.close(e),  # type: ignore[misc]
+                        lambda event: self._handle(event) if event is not None else None,
+                    )
+                case RemoveFolder(removal):
+                    self._in_thread(
+                        lambda r=removal: log_work.remove(self._files, self._spec.disk, r),  # type: ignore[misc]
+                        lambda event: self._handle(event),
+                    )
+                case Flush():
+                    self._in_thread(lambda e=effect: log_work.flush(e), lambda event: self._handle(event))  # type: ignore[misc]
+                case CheckRecords():
+                    self._in_thread(
+                        lambda e=effect: log_work.check_records(e),  # type: ignore[misc]
+                        lambda event: self._handle(event),
+                        threads=self._checking,
+                    )
+                case Load():
+                    self._in_thread(
+                        lambda e=effect: log_work.load(self._files, e),  # type: ignore[misc]
+                        lambda event: self._handle(event),
+                        threads=self._loading,
+                    )
+                case RunHousekeeping():
+                    self._housekeeping(effect)
+                case Clean():
+                    self._cleaner.start(effect)
+                case Scrub():
+                    self._scrubber.start(effect)
+                case _:
+                    assert_never(effect)
+
+    def _in_thread(
+        self, work: Callable[[], Any], then: Callable[[Any], None], *, threads: ThreadPoolExecutor | None = None
+    ) -> None:
+        future = self._loop.run_in_executor(threads or self._threads, work)
+        future.add_done_callback(lambda done: None if done.cancelled() else then(done.result()))
+
+    # ------------------------------------------------------------------ requests
+
+    def _park(self, request: Request | _Inside, to_entity: ToEntity) -> int:
+        self._next_token += 1
+        self._waiting[self._next_token] = (request, to_entity)
+        return self._next_token
+
+    def _parked(self, request: Request, token: int) -> None:
+        """The machine kept the request: tell it if the client goes away."""
+        if token in self._waiting:
+            request.on_close(lambda _: self._abandon(token))
+
+    def _abandon(self, token: int) -> None:
+        if self._waiting.pop(token, None) is not None:
+            self._handle(Cancelled(token))
+
+    def _produce(self, request: Request) -> None:
+        body = request.body
+        token = self._park(request, lambda reply: produce.entity(body, reply, request.version))
+        if body.acks == 0:
+            del self._waiting[token]
+        self._handle(produce.event(body, token, self._names))
+        if body.acks:
+            self._parked(request, token)
+        elif self._host.holds(token):
+            self._unanswered[token] = request
+        else:
+            request.done()
+
+    def _fetch(self, request: Request) -> None:
+        if request.version == fetch.FOLLOWER_VERSION and request.frame is not None:
+            follower = follower_fetches.event(request.frame, request.position, self._next_token + 1)
+            if follower is not None:
+                self._fetch_for_follower(request, follower)
+                return
+        body = request.body
+        token = self._park(request, lambda reply: fetch.entity(body, reply, request.version))
+        self._handle(fetch.event(body, token, self._names, request.version))
+        self._parked(request, token)
+
+    def _fetch_for_follower(self, request: Request, event: FetchReceived) -> None:
+        def answer(reply: FetchReply) -> None:
+            frame = follower_fetches.answer(request.correlation_id, reply)
+            if frame is not None:
+                request.send(frame, now=True)
+            else:
+                request.reply(fetch.entity(request.body, reply, request.version))
+
+        self._next_token = event.token
+        self._waiting[event.token] = (_Inside(answer), _as_it_is)
+        self._handle(event)
+        self._parked(request, event.token)
+
+    # ------------------------------------------------------------------ requests of clients at the door
+
+    def led(self, topic: str | uuid.UUID, number: int) -> TopicIdPartition | None:
+        """The partition, if this process leads it now."""
+        id = TopicIdPartition(topic if isinstance(topic, uuid.UUID) else self._names.id_of_name(topic), number)
+        replica = self._host.replicas.get(id)
+        return replica.id if replica is not None and replica.leader is not None else None  # the table's own key
+
+    def leads(self, id: TopicIdPartition) -> bool:
+        """Whether this process leads it now."""
+        replica = self._host.replicas.get(id)
+        return replica is not None and replica.leader is not None
+
+    def append_at_once(self, usual: UsualProduce, records: Buffer) -> ProducePartitionResult | None:
+        """Append what a Produce of one partition brings, if that is its whole answer; None, and nothing is done, if not."""
+        if self._stopping:
+            return None
+        appended = self._host.append_at_once(
+            usual.id, usual.acks, records, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000
+        )
+        if appended is None:
+            return None
+        result, effects = appended
+        if effects:
+            self._run(effects)
+        self._handled()
+        return result
+
+    def read_at_once(self, usual: UsualFetch, offset: int) -> FetchPartitionResult | None:
+        """Read what a consumer's Fetch of one partition asks for, if it is there; None if not."""
+        if self._stopping:
+            return None
+        found = self._host.read_at_once(
+            usual.partition(offset), usual.terms, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000
+        )
+        if found is None:
+            return None
+        result, effects = found
+        if effects:
+            self._run(effects)
+        self._handled()
+        return result
+
+    def produce_usual(self, request: Request, usual: UsualProduce, records: Buffer) -> None:
+        """A Produce of one partition, read already (``raylog.server.door``)."""
+        answer = _Inside(lambda reply: self.answer_produce(request, usual, reply.partitions[0]))
+        self._next_token = token = self._next_token + 1
+        self._waiting[token] = (answer, _as_it_is)
+        self._handle(usual.event(token, records))
+        self._parked(request, token)
+
+    def fetch_usual(self, request: Request, usual: UsualFetch, offset: int) -> None:
+        """A consumer's Fetch of one partition, read already (``raylog.server.door``)."""
+        answer = _Inside(lambda reply: self.answer_fetch(request, usual, reply.partitions[0]))
+        self._next_token = token = self._next_token + 1
+        self._waiting[token] = (answer, _as_it_is)
+        self._handle(usual.event(token, offset))
+        self._parked(request, token)
+
+    def answer_produce(self, request: Request, usual: UsualProduce, result: ProducePartitionResult) -> None:
+        """Answer a Produce of one partition: without the codec, unless it is refused."""
+        frame = usual.answer(request.correlation_id, result)
+        if frame is not None:
+            request.send(frame)
+        else:
+            request.reply(produce.entity(request.body, without_hints(ProduceReply((result,))), request.version))
+
+    def answer_fetch(self, request: Request, usual: UsualFetch, result: FetchPartitionResult) -> None:
+        """The same of a Fetch."""
+        frame = usual.answer(request.correlation_id, result)
+        if frame is not None:
+            request.send(frame)
+        else:
+            request.reply(fetch.entity(request.body, without_hints(FetchReply((result,))), request.version))
+
+    # ------------------------------------------------------------------ other requests
+
+    def _list_offsets(self, request: Request) -> None:
+        body = request.body
+        token = self._park(request, lambda reply: offsets.list_offsets_entity(body, reply, request.version))
+        self._handle(offsets.list_offsets_event(body, token, self._names, request.version))
+        self._parked(request, token)
+
+    def _offset_for_leader_epoch(self, request: Request) -> None:
+        body = request.body
+        token = self._park(request, lambda reply: offsets.epoch_entity(body, reply, request.version))
+        self._handle(offsets.epoch_event(body, token, self._names, request.version))
+        self._parked(request, token)
+
+    def _delete_records(self, request: Request) -> None:
+        body = request.body
+        token = self._park(request, lambda reply: offsets.delete_records_entity(body, reply, request.version))
+        self._handle(offsets.delete_records_event(body, token, self._names))
+        self._parked(request, token)
+
+    def _describe_log_dirs(self, request: Request) -> None:
+        request.reply(log_dirs.entity(request.body, request.version, self._host.replicas, self._spec.disk))
+
+    def _describe_producers(self, request: Request) -> None:
+        request.reply(producers.entity(request.body, request.version, self._host.replicas, self._names))
+
+    # ------------------------------------------------------------------ group coordinators
+
+    def replica(self, id: TopicIdPartition) -> Replica | None:
+        return self._host.replicas.get(id)
+
+    def append(self, id: TopicIdPartition, batch: bytes, then: Callable[[ProducePartitionResult], None]) -> None:
+        """Append it, if this process leads; ``then`` is called before this returns."""
+        token = self._park(_Inside(lambda reply: then(reply.partitions[0])), _as_it_is)
+        self._handle(OwnAppend(token, ProducePartition(id, batch)))
+
+    def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
+        """Bring bytes into memory in a thread; ``then`` is called on the loop. A disk that fails is found out by the next read."""
+
+        def loaded() -> None:
+            try:
+                self._files.load(missing.path, missing.position, missing.size)
+            except OSError as error:
+                logger.error("cannot load %s: %s", missing.path, error)
+
+        self._in_thread(loaded, lambda _: then(), threads=self._loading)
+
+    def log_failed(self, id: TopicIdPartition, reason: str) -> None:
+        """Reading the log met an IO error."""
+        self._handle(LogFailed(id, reason))
+
+    def suspect(self, id: TopicIdPartition, offset: int) -> None:
+        """Reading the log at that offset met damaged bytes."""
+        self._handle(DamageSuspected(id, offset))
+
+    # ------------------------------------------------------------------ the controller
+
+    def _controller_said(self, frame: FromController) -> None:
+        if self._stopping:
+            return
+        match frame:
+            case Assignment():
+                self._assigned((frame,))
+            case Assignments():
+                self._assigned(apart(frame))
+            case Removal():
+                self._handle(Removed(frame))
+            case Release():
+                self._handle(Released(frame))
+            case AlterPartitionAnswer():
+                self._handle(AlterPartitionAnswered(frame))
+            case Welcome() | CopyRatesChanged():
+                self._handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
+            case TopicsNamed():
+                self._groups.hear(frame)
+            case Exit(_, reason):
+                logger.info("told to exit: %s", reason)
+                self._exiting = self._loop.create_task(self.stop(reason))
+            case BrokerDisks() | ImageChanged():
+                pass  # for Brokers
+            case _:
+                assert_never(frame)
+
+    def _assigned(self, assignments: Iterable[Assignment]) -> None:
+        events = []
+        for each in assignments:
+            self._groups.hear(each)
+            self._names.add(each.topic, each.topic_id)
+            events.append(Assigned(each))
+        self._handle(*events)
+        self._leaders.warm(event.assignment for event in events)
+
+    # ------------------------------------------------------------------ logs
+
+    def _housekeeping(self, effect: RunHousekeeping) -> None:
+        wall_ms = time.time_ns() // 1_000_000
+        effect.log.forget_committed()
+        if effect.retention:
+            try:
+                effect.log.delete_old_segments(wall_ms)
+            except OSError as error:
+                self._handle(LogFailed(effect.id, str(error)))
+                return
+            effect.log.expire_producers(wall_ms)
+        self._in_thread(
+            lambda: log_work.tidy(effect, wall_ms),
+            lambda failed: self._handle(failed) if failed else None,
+            threads=self._tidying,
+        )
