@@ -92,6 +92,7 @@ def up(
     --resources="$(raylog node resources FOLDER…)". Then the command returns at once and says what is missing: nodes may join before
     and after it, also later ones, which become brokers.
     """
+    import raylog.server  # noqa: F401  # refuses a Python that leaves assertions out, before anything starts
     from raylog.cli.configs import parse_changes
     from raylog.launcher import Launcher
     from raylog.metadata.broker_configs import REPLICATION_FACTOR_UNSET, for_all_brokers

@@ -14,6 +14,7 @@ import random
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import assert_never
 
 import msgpack
 
@@ -401,3 +402,5 @@ class QuorumNetwork:
                     return f"have {message.match_index} {term} round={message.round}"
                 hint = f"{message.match_index}/{message.hint_term}"
                 return f"no match at {message.rejected_index}, perhaps {hint} {term} round={message.round}"
+            case _:
+                assert_never(message)

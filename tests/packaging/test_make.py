@@ -19,7 +19,9 @@ pytestmark = pytest.mark.core
 @pytest.fixture
 def lanes(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     monkeypatch.syspath_prepend(str(ROOT / ".ci"))
-    return importlib.import_module("lanes")
+    module = importlib.import_module("lanes")
+    monkeypatch.setattr(module, "loop_s", lambda: module.LOOP_S)  # however slow this machine is
+    return module
 
 
 @pytest.fixture
@@ -286,3 +288,11 @@ def test_lanes_of_two_tracks_run_side_by_side(
     assert "── lane core: ok in" in said and "── lane ray: FAILED in" in said
     assert said.endswith("lanes that failed: ray\n1 passed, 1 failed, 0 skipped\n")
     assert (tree / "logs" / "core.log").exists()
+
+
+def test_a_slow_machine_has_longer_until_a_lane_counts_as_hung(lanes: types.ModuleType) -> None:
+    usual = lanes.LOOP_S
+    assert lanes.hang_s(60, beside=False, loop_s=usual) == lanes.hang_s(60, beside=False, loop_s=usual / 3) == 180
+    assert lanes.hang_s(60, beside=True, loop_s=usual) == 360
+    assert lanes.hang_s(60, beside=False, loop_s=2.5 * usual) == pytest.approx(450)
+    assert lanes.hang_s(60, beside=False, loop_s=100 * usual) == 180 * lanes.SLOWNESS_MAX
