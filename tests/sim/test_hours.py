@@ -51,7 +51,7 @@ def test_who_sleeps_acts_rarely_and_is_woken_when_the_day_breaks() -> None:
 def test_a_hunt_of_hours_goes_on_from_its_tally(tmp_path: Path) -> None:
     tally = tmp_path / "tally.json"
     options = ["--processes", "1", "--night-minutes", "3", "--tally", str(tally), "--hours"]
-    command = [sys.executable, "-m", "raylog.simulator.replay", *options]
+    command = [sys.executable, "-m", "raylog.simulator", *options]
     first = subprocess.run([*command, "0.04"], capture_output=True, text=True, check=True)
     known = json.loads(tally.read_text())
     assert known["hours"] >= 0.05 and known["failed"] == 0 and known["counts"]["nights"] > 0, first.stdout
