@@ -3,7 +3,7 @@
 What the fields of such an API are called is said in its ``PartitionSplit``; a Produce with acks 0 has no reply, and what of it cannot be
 forwarded closes the connection, as in Kafka. A request whose partitions all have one owner is forwarded as it is, and its
 answer is passed on as it is unless it names leaders, which are nodes inside and brokers outside. A Produce to one partition is not even
-decoded for that (``one_partition``).
+decoded for that (``raw_forward``).
 
 A new partition whose first process is still being started is asked about when that process is there, as long as the request's own timeout
 allows (``ARRIVAL_MS`` where it has none). The other partitions do not wait for it, only the answer does.

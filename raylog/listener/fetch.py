@@ -1,7 +1,7 @@
 """Fetch: asks all owning processes, without waiting if there are several, and parks one read at each while there is too little to answer.
 
 One owner and nothing to refuse: its own waiting does it all, the request is forwarded with the client's ``max_wait`` and ``min_bytes``. If
-it is about one partition, outside of any session, it is not even decoded for that (``one_partition``).
+it is about one partition, outside of any session, it is not even decoded for that (``raw_forward``).
 
 Several owners: the first round asks for what is there now. If that is less than ``min_bytes``, each owner is asked to wait until it has
 its share of what is missing: ``(missing / owners)``, rounded up, more than it had. As long as no owner has that, the sum is short, too,
@@ -15,7 +15,7 @@ holds no records.
 A partition that cannot be read here (another broker's, unknown, its process gone) makes the answer leave at once. One whose first process
 is still being started is an empty one. No more than
 ``max_bytes`` leave in one answer, but for its first batch; each owner is asked for its share of them. While the Broker holds too much that
-clients do not read, it asks for less, and later (``answer_room``).
+clients do not read, it asks for less, and later (``response_budget``).
 """
 
 from __future__ import annotations

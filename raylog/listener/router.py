@@ -2,7 +2,7 @@
 
 What a Broker does with an API follows from its owner (``raylog.kafka.table``). Metadata, DescribeCluster,
 FindCoordinator and the ACLs are answered from its copy of the image (``cluster_view``, ``coordinators``,
-``acls``). What partitions' leaders answer is split among them (``scattered``); a Fetch has ways of its own
+``acls``). What partitions' leaders answer is split among them (``fan_out``); a Fetch has ways of its own
 (``fetch``), and DescribeLogDirs is asked of all processes of this broker (``log_directories``). The APIs of
 groups go to the processes that coordinate them (``coordinators``), the controller's to the active one
 (``controller_link``). Metadata may create topics (``topic_creation``), and FindCoordinator has

@@ -1,6 +1,6 @@
 """Produce and Fetch requests of one partition, from their bytes to the machine's events and back, without an entity between.
 
-Nearly all requests of small clients are like that (``one_partition``), and a client's requests begin with the same bytes: only the
+Nearly all requests of small clients are like that (``raw_forward``), and a client's requests begin with the same bytes: only the
 correlation id, and what lies behind the partition's number, differ. So a request is recognised by comparing its start with that of the
 one before, and only what varies is read::
 

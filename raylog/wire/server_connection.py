@@ -10,7 +10,7 @@ frees parked produce requests always gets through. A peer that does not read its
 told to wait (``throttle_time``) is not read for so long. ``request.release()`` gives the bytes back early, once the body is of no more use.
 
 Leaving. A connection may ``leave``: when all that was asked is answered and sent, its socket and what was read and not parsed go to
-whoever continues with it (``raylog.wire.moved_connections``). ``adopt`` is the other end: a connection that another server has begun.
+whoever continues with it (``raylog.wire.moved_connections``). ``Server.adopt`` is the other end.
 
 Bad input. Whatever is no frame, no known request or no proof is logged in one line with the peer's address, and the
 connection is closed; a handler that raises a RaylogError for a private API refuses by that error, anything else that
