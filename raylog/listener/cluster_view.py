@@ -3,7 +3,7 @@
 Brokers instead of processes, and each one's listener alone.
 
 Pure functions of the Broker's copy of the image. What a broker leads whose own listener is away has another broker for its leader
-outside, which forwards (``places``): so the leader of a partition need not be one of its replicas. The lists of replicas say what is.
+outside, which forwards (``routes``): so the leader of a partition need not be one of its replicas. The lists of replicas say what is.
 A partition that nobody has led yet is shown with the leader that it will get: clients wait for seconds where they are told of none.
 """
 

@@ -1,7 +1,7 @@
 """Group coordinators from outside: where they are, and requests to those of this broker.
 
 The coordinator of a group is the broker whose process leads the group's partition of ``__consumer_offsets``, or that one's ``door``
-(``places``). FindCoordinator is answered from the image; asked for the first time it has the topic created, and waits until somebody
+(``routes``). FindCoordinator is answered from the image; asked for the first time it has the topic created, and waits until somebody
 leads the group's partition, which is a matter of milliseconds. Where a leader has gone it says COORDINATOR_NOT_AVAILABLE, which
 clients repeat. A request about a group goes to the process that leads its partition;
 what names several groups is split and put together again in the order asked. While the group's partition is new and its process has
