@@ -33,8 +33,8 @@ import ray
 
 from raylog.actors.ray_classes import RAY_CLASSES
 from raylog.actors.ray_launcher import CONTROLLER_PREFIX, pinned
+from raylog.disks.disk import Disk, encode_id, open_disk
 from raylog.errors import ClusterError, RaylogError
-from raylog.placement.disks import Disk, encode_id, open_disk
 from raylog.placement.groups import advertised_disks, ensure_group
 from raylog.placement.local_ray import coming_up
 from raylog.placement.ray_connection import offer_token

@@ -23,9 +23,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog.actors.launch import ensure_controller
 from raylog.actors.ray_launcher import PROVISIONER_NAME
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
+from raylog.disks.disk import Disk, Reservation, decode_id
 from raylog.errors import ClusterError, RaylogError
-from raylog.placement.disks import Disk, Reservation, decode_id
 from raylog.placement.founding import JoinedDisk, KnownBroker
 from raylog.placement.groups import advertised_disks, ensure_group
 from raylog.placement.resources import NAMESPACE

@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 
-from raylog.placement.disks import encode_id
+from raylog.disks.disk import encode_id
 from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group, remove_group
 from raylog.placement.resources import NAMESPACE
 from raylog.server.spec import ServerSpec

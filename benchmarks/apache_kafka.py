@@ -31,7 +31,7 @@ from typing import Self
 
 from maven import PeerError, copy_jars
 
-from raylog.placement.disks import encode_id, new_id
+from raylog.disks.disk import encode_id, new_id
 
 VERSION = "3.9.1"
 LATEST = "4.3.0"

@@ -23,7 +23,7 @@ from embedded import WAIT_S, EmbeddedCluster
 from harness import Benchmark, arguments, cpu_seconds
 from saturating_load import RECORD_BYTES, WINDOW, Looked, SaturatingLoad
 
-from raylog.client.actor_admin import ActorInfo
+from raylog.client.admin.actors import ActorInfo
 from raylog.client.sync import AdminClient
 from raylog.cluster import Cluster
 

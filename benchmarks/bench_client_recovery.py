@@ -28,7 +28,7 @@ from embedded import EmbeddedCluster
 from harness import Benchmark, arguments
 from kafka_clients import LIBRARIES, Grouped, Producing, Stream
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.groups.offsets_topic import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, partition_for
 from raylog.types import BROKER_SLOT, TopicPartition, node_id
 

@@ -33,8 +33,8 @@ from embedded import EmbeddedCluster
 from harness import Benchmark, arguments
 from paced_load import Ledger, Pacer, held_against, longest_gap
 
-from raylog.client.admin import NewTopic
-from raylog.client.deliveries import RecordMetadata
+from raylog.client.admin.admin import NewTopic
+from raylog.client.producer.deliveries import RecordMetadata
 from raylog.client.sync import Producer
 from raylog.cluster import Cluster
 from raylog.errors import RaylogError

@@ -27,7 +27,7 @@ from embedded import EmbeddedCluster, add_layout_option, layout_of
 from harness import Benchmark, arguments
 from paced_load import Ledger, Pacer, held_against, partition_records
 
-from raylog.client.deliveries import RecordMetadata
+from raylog.client.producer.deliveries import RecordMetadata
 from raylog.client.sync import Producer
 from raylog.errors import RaylogError
 

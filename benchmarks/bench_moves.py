@@ -24,7 +24,7 @@ from embedded import WAIT_S, EmbeddedCluster
 from harness import Benchmark, arguments
 from paced_load import Ledger, Pacer, held_against, partition_records
 
-from raylog.client.deliveries import RecordMetadata
+from raylog.client.producer.deliveries import RecordMetadata
 from raylog.client.sync import AdminClient, Producer
 from raylog.errors import RaylogError
 from raylog.types import broker_of

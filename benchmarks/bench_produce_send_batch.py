@@ -40,8 +40,8 @@ from producers import (
 )
 from second_door import ReplicaServerWithSecondDoor
 
-from raylog.client.address import ClusterAddress
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
+from raylog.client.links.address import ClusterAddress
 from raylog.client.sync import AdminClient
 from raylog.testing.in_process import cluster
 from raylog.types import Endpoint

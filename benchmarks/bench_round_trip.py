@@ -23,8 +23,8 @@ from confluent_kafka import Producer as ConfluentKafkaProducer
 from embedded import EmbeddedCluster, add_layout_option, layout_of
 from harness import Benchmark, Measurement, arguments
 
-from raylog.client.address import ClusterAddress
-from raylog.client.producer import AsyncProducer
+from raylog.client.links.address import ClusterAddress
+from raylog.client.producer.producer import AsyncProducer
 from raylog.client.sync import Producer
 
 VALUE = bytes(100)

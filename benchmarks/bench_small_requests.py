@@ -45,7 +45,7 @@ from harness import Benchmark, Measurement, arguments, cpu_seconds
 from light_clients import LightClients
 from small_requests import Kind, Looked, SmallRequests, Wanted
 
-from raylog.client.actor_admin import ActorInfo
+from raylog.client.admin.actors import ActorInfo
 from raylog.client.sync import AdminClient
 
 RAYLOG, KAFKA = "raylog", "Apache Kafka"

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import raylog
 from raylog.actors.ray_classes import RAY_CLASSES
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 
 WAIT_S = 60.0
 SERVER_CLASSES = {each.__ray_metadata__.class_name for each in RAY_CLASSES.values()}

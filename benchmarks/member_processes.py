@@ -55,7 +55,7 @@ class _Client(Protocol):
 
 class _Raylog:
     def __init__(self, membership: Membership, owns: Callable[[list[int]], None]) -> None:
-        from raylog.client.sync_consumer import Consumer
+        from raylog.client.consumer.sync_consumer import Consumer
 
         self._topic = membership.topic
         self._consumer = Consumer(membership.address, membership.options)
@@ -146,7 +146,7 @@ def main() -> None:
     pipe = Connection(int(sys.argv[1]))
     with contextlib.suppress(EOFError):
         client = pipe.recv()
-        importlib.import_module("raylog.client.sync_consumer" if client == "raylog" else "confluent_kafka")
+        importlib.import_module("raylog.client.consumer.sync_consumer" if client == "raylog" else "confluent_kafka")
         pipe.send(("ready",))
         while True:
             said = pipe.recv()

@@ -24,7 +24,7 @@ from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
 
-from raylog.client import requests
+from raylog.client.links import requests
 from raylog.records.codec import encode_values
 from raylog.types import Endpoint, TopicPartition
 from raylog.wire.frames import client_id_field, decode_response, encode_request

@@ -22,7 +22,7 @@ from typing import Any
 import apache_kafka
 from confluent_kafka import Producer as ConfluentKafkaProducer
 
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
 from raylog.client.sync import Producer
 
 BATCH_SIZE = 1_048_576

@@ -22,8 +22,8 @@ import ray
 from ray.cluster_utils import Cluster as RayCluster
 
 import raylog
+from raylog.disks.embedded import prepare_disks
 from raylog.errors import RaylogError
-from raylog.placement.embedded_disks import prepare_disks
 from raylog.placement.resources import node_resources
 
 BROKERS = 3

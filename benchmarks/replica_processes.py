@@ -23,8 +23,8 @@ import uvloop
 
 from raylog.actors.malloc_settings import keep_freed_memory
 from raylog.actors.survivors import Survivors
-from raylog.client.address import ClusterAddress
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
+from raylog.client.links.address import ClusterAddress
 from raylog.client.sync import AdminClient
 from raylog.records import codec
 from raylog.server.replica_server import ReplicaServer

@@ -25,8 +25,8 @@ from typing import Any
 
 import uvloop
 
-from raylog.client import requests
-from raylog.client.address import ClusterAddress
+from raylog.client.links import requests
+from raylog.client.links.address import ClusterAddress
 from raylog.client.sync import call
 from raylog.errors import DisconnectedError, RaylogError
 from raylog.records.codec import encode_values

@@ -41,8 +41,8 @@ from confluent_kafka.admin import (
 from paced_load import Note, partition_records
 from ray_nodes_cluster import NodesCluster, await_true, pid_of
 
-from raylog.client.admin import AsyncAdminClient
-from raylog.client.deliveries import RecordMetadata
+from raylog.client.admin.admin import AsyncAdminClient
+from raylog.client.producer.deliveries import RecordMetadata
 from raylog.client.sync import Producer
 from raylog.errors import RaylogError
 from raylog.types import broker_of

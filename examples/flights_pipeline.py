@@ -37,7 +37,7 @@ from rich.progress import Progress
 from rich.table import Table as Grid
 
 import raylog
-from raylog.cli import acts
+from raylog.cli import demo_stage as acts
 from raylog.cli.flights import Feed, read_flights, read_table, read_weather
 from raylog.errors import ClusterError
 

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from raylog.disks.disk import Disk, Reservation
 from raylog.errors import ClusterError
-from raylog.placement.disks import Disk, Reservation
 
 CONTROLLERS = 3
 """Of a cluster with at least as many brokers."""

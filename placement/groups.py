@@ -40,8 +40,8 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from raylog.disks.disk import encode_id
 from raylog.errors import ClusterError
-from raylog.placement.disks import encode_id
 from raylog.placement.local_ray import python_of_workers
 from raylog.placement.resources import (
     DISK_CAPACITY,

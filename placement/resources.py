@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from raylog.disks.disk import Configs, open_disk, read_disk, reserve_disk, with_configs, with_listeners
 from raylog.errors import DiskError
-from raylog.placement.disks import Configs, open_disk, read_disk, reserve_disk, with_configs, with_listeners
-from raylog.placement.listeners import Listeners
+from raylog.wire.listeners import Listeners
 
 NAMESPACE = "raylog"
 """Of all actors of raylog's."""

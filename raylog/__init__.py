@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from raylog.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from raylog.client.admin import NewTopic as NewTopic
-    from raylog.client.group_membership import RebalanceListener as RebalanceListener
-    from raylog.client.offset_commits import GroupMetadata as GroupMetadata
-    from raylog.client.offset_commits import OffsetAndMetadata as OffsetAndMetadata
+    from raylog.client.admin.admin import NewTopic as NewTopic
+    from raylog.client.groups.membership import RebalanceListener as RebalanceListener
+    from raylog.client.groups.offset_commits import GroupMetadata as GroupMetadata
+    from raylog.client.groups.offset_commits import OffsetAndMetadata as OffsetAndMetadata
     from raylog.client.sync import AdminClient as AdminClient
     from raylog.client.sync import Consumer as Consumer
     from raylog.client.sync import Producer as Producer
@@ -41,11 +41,11 @@ _HOMES = {
     "AdminClient": "raylog.client.sync",
     "Cluster": "raylog.cluster",
     "Consumer": "raylog.client.sync",
-    "NewTopic": "raylog.client.admin",
-    "GroupMetadata": "raylog.client.offset_commits",
-    "OffsetAndMetadata": "raylog.client.offset_commits",
+    "NewTopic": "raylog.client.admin.admin",
+    "GroupMetadata": "raylog.client.groups.offset_commits",
+    "OffsetAndMetadata": "raylog.client.groups.offset_commits",
     "Producer": "raylog.client.sync",
-    "RebalanceListener": "raylog.client.group_membership",
+    "RebalanceListener": "raylog.client.groups.membership",
     "Record": "raylog.records.record",
     "TopicPartition": "raylog.types",
     "connect": "raylog.cluster",

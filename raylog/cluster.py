@@ -24,9 +24,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from raylog.client.address import ClusterAddress
-from raylog.client.connections import current, learn_servers
+from raylog.client.links.address import ClusterAddress
+from raylog.client.links.connections import current, learn_servers
 from raylog.client.sync import AdminClient, Consumer, Producer, call
+from raylog.configs.broker_configs import for_all_brokers
+from raylog.disks.disk import (
+    Disk,
+    differs,
+    set_listeners,
+    with_controllers,
+)
+from raylog.disks.embedded import existing_disks, prepare_disks
+from raylog.disks.quorum_disks import CONTROLLER_COUNTS, quorum_disks
 from raylog.errors import (
     ClientTimeoutError,
     ClosedError,
@@ -38,15 +47,6 @@ from raylog.errors import (
     RaylogError,
 )
 from raylog.launcher import Launcher
-from raylog.metadata.broker_configs import for_all_brokers
-from raylog.placement.disks import (
-    Disk,
-    differs,
-    set_listeners,
-    with_controllers,
-)
-from raylog.placement.embedded_disks import existing_disks, prepare_disks
-from raylog.placement.listeners import listeners_of_brokers
 from raylog.placement.local_ray import (
     coming_up,
     is_of_a_raylet,
@@ -62,10 +62,10 @@ from raylog.placement.ray_connection import (
     is_connected,
 )
 from raylog.readiness import await_brokers, await_voters
-from raylog.server.quorum_disks import CONTROLLER_COUNTS, quorum_disks
 from raylog.server.start_configs import set_for_all
 from raylog.starting import Start
 from raylog.types import Endpoint
+from raylog.wire.listeners import listeners_of_brokers
 from raylog.wire.private import LOG_CLOSING_S, ClusterStatus, DescribeQuorum, RegisterDisks, Shutdown
 
 DEFAULT_FOLDER = "raylog-data"

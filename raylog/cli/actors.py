@@ -12,7 +12,7 @@ from raylog.cli.output import AsJson, notice, print_json, print_table, print_tex
 from raylog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from raylog.client.actor_admin import ActorInfo
+    from raylog.client.admin.actors import ActorInfo
 
 app = typer.Typer(
     help="List the actors that hold replicas, add one, move replicas between those of a disk, retire one.",

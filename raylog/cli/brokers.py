@@ -136,7 +136,7 @@ def remove(
     Nothing else moves. Interrupted or timed out, it can be run again and goes on. A broker that is gone for good is removed the same way:
     the replicas that are left are copied.
     """
-    from raylog.client.reassignment_plans import without
+    from raylog.client.admin.reassignment_plans import without
 
     limit = checked_throttle(throttle)
     cluster = find_cluster(folder, address, connect_timeout)
@@ -197,7 +197,7 @@ def rebalance(
     Brokers that are being drained take nothing and keep what they have. Interrupted or timed out, what has begun goes on;
     run the command again.
     """
-    from raylog.client.reassignment_plans import balanced
+    from raylog.client.admin.reassignment_plans import balanced
 
     limit = checked_throttle(throttle)
     cluster = find_cluster(folder, address, connect_timeout)

@@ -20,8 +20,8 @@ from raylog.cli.connection import CONNECT_TIMEOUT_S, DEFAULT_FOLDER, Address, Fo
 from raylog.cli.output import AsJson, notice, print_json, print_table, print_text, progress_bar
 from raylog.cli.ray_head import RAY_NOTE, end_ray, start_ray
 from raylog.cli.recovery import await_recovery, recovery_words
+from raylog.disks.embedded import has_run
 from raylog.errors import ClusterError
-from raylog.placement.embedded_disks import has_run
 from raylog.placement.local_ray import running_ray
 from raylog.starting import Start
 
@@ -94,8 +94,8 @@ def up(
     """
     import raylog.server  # noqa: F401  # refuses a Python that leaves assertions out, before anything starts
     from raylog.cli.configs import parse_changes
+    from raylog.configs.broker_configs import REPLICATION_FACTOR_UNSET, for_all_brokers
     from raylog.launcher import Launcher
-    from raylog.metadata.broker_configs import REPLICATION_FACTOR_UNSET, for_all_brokers
 
     configs = for_all_brokers(parse_changes(config, "--config"))
     if disks is not None:
@@ -278,7 +278,7 @@ def status(
 
 
 def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
-    from raylog.metadata.broker_configs import REPLICATION_FACTOR_UNSET
+    from raylog.configs.broker_configs import REPLICATION_FACTOR_UNSET
 
     controller = state["controller"]
     print_text(

@@ -18,7 +18,7 @@ from raylog.cli.output import AsJson, print_json, print_text
 from raylog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from raylog.client.admin import ConfigEntry
+    from raylog.client.admin.admin import ConfigEntry
     from raylog.client.sync import AdminClient
 
 app = typer.Typer(help="Show and change the configs of topics and brokers.", no_args_is_help=True)

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import Progress
 
-from raylog.cli import acts
+from raylog.cli import demo_stage as acts
 from raylog.cli.flights import Feed, read_flights
 from raylog.cli.proof import Ledger, ReadRecord, Verdict, verify
 from raylog.errors import ClusterError, RaylogError
 from raylog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from raylog.client.admin import PartitionInfo
+    from raylog.client.admin.admin import PartitionInfo
     from raylog.client.sync import AdminClient, Producer
     from raylog.cluster import Cluster
 

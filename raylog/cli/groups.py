@@ -21,7 +21,7 @@ from raylog.errors import ConfigError
 from raylog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from raylog.client.group_admin import GroupDescription
+    from raylog.client.admin.groups import GroupDescription
     from raylog.client.sync import AdminClient
 
 app = typer.Typer(

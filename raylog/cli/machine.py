@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from raylog.cli.checks import RAY_HEAD_PORT, DiskFacts, Facts, RayFacts
+from raylog.disks.disk import check_writable, read_disk
 from raylog.errors import DiskError, RaylogError
-from raylog.placement.disks import check_writable, read_disk
 from raylog.placement.local_ray import running_ray
 from raylog.records import kernel
 

@@ -14,9 +14,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from raylog.disks.disk import encode_id
 from raylog.errors import RaylogError
 from raylog.metadata.records import decode_batch
-from raylog.placement.disks import encode_id
 from raylog.raft.messages import Entry, EntryKind, decode_voters
 from raylog.raft.metadata_log import LOG_NAME, STATE_NAME, read_entries, read_snapshot, read_state
 from raylog.records.batch import Buffer

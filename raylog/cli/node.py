@@ -53,9 +53,9 @@ def resources(
     A blank folder is given its directory id, and is formatted when the cluster takes it in.
     """
     from raylog.cli.configs import parse_changes
-    from raylog.metadata.broker_configs import for_all_brokers
-    from raylog.placement.listeners import listeners_of
+    from raylog.configs.broker_configs import for_all_brokers
     from raylog.placement.resources import advertisement
+    from raylog.wire.listeners import listeners_of
 
     configs = for_all_brokers(parse_changes(config, "--config"))
     print_json(
@@ -81,7 +81,7 @@ def disk_folders(folders: list[Path]) -> list[Path]:
 
 
 def _may_be_disk(folder: Path) -> bool:
-    from raylog.placement.disks import META_FILE, read_disk
+    from raylog.disks.disk import META_FILE, read_disk
 
     if (folder / META_FILE).exists():
         return True

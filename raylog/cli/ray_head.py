@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 
 from raylog.cli.output import notice
+from raylog.disks.embedded import prepare_disks
 from raylog.errors import RayError
-from raylog.placement.embedded_disks import prepare_disks
 from raylog.placement.local_ray import forget_ray
 from raylog.placement.ray_environment import RAY_CLUSTERS, RAY_STARTUPS
 

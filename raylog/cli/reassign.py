@@ -64,7 +64,7 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Propose a plan that spreads topics evenly over brokers. Nothing is moved; replication factors stay."""
-    from raylog.client.reassignment_plans import spread
+    from raylog.client.admin.reassignment_plans import spread
 
     topics = topics_of(topics_to_move_json_file.read_text())
     wanted = brokers_of(broker_list)

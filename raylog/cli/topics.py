@@ -16,7 +16,7 @@ from raylog.cli.output import AsJson, notice, print_json, print_text
 from raylog.errors import ConfigError, kafka_error
 
 if TYPE_CHECKING:
-    from raylog.client.admin import PartitionInfo, TopicDescription
+    from raylog.client.admin.admin import PartitionInfo, TopicDescription
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
@@ -53,7 +53,7 @@ def create(
         raise typer.BadParameter("give --replica-assignment, or --partitions and --replication-factor")
     assignment = parse_assignment(replica_assignment) if replica_assignment is not None else {}
     configs = parse_configs(config)
-    from raylog.client.admin import NewTopic
+    from raylog.client.admin.admin import NewTopic
 
     wanted = NewTopic(
         topic,

@@ -15,7 +15,7 @@ from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, f
 from raylog.cli.output import AsJson, print_json, print_text, progress_bar
 
 if TYPE_CHECKING:
-    from raylog.client.verification import PartitionReport, Verification
+    from raylog.client.admin.verification import PartitionReport, Verification
 
 
 def verify(

@@ -22,13 +22,13 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from raylog.client.groups.subscriptions import assignors_of
 from raylog.client.refused_options import (
     ADMIN_REFUSED,
     CONSUMER_REFUSED,
     FOREIGN_NAMES,
     PRODUCER_REFUSED,
 )
-from raylog.client.subscriptions import assignors_of
 from raylog.errors import ConfigError
 
 KAFKA_BATCH_SIZE = 16384

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from raylog.client.config import instance_of, listed
-from raylog.client.deliveries import RecordMetadata
+from raylog.client.producer.deliveries import RecordMetadata
 from raylog.errors import ConfigError, RaylogError
 from raylog.records.record import Header, Record
 

@@ -22,9 +22,8 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from raylog.client import background as background_module
-from raylog.client.actor_admin import ActorCalls
-from raylog.client.address import ClusterAddress
-from raylog.client.admin import (
+from raylog.client.admin.actors import ActorCalls
+from raylog.client.admin.admin import (
     AnyBroker,
     AsyncAdminClient,
     ClusterDescription,
@@ -36,21 +35,22 @@ from raylog.client.admin import (
     Reassignment,
     TopicDescription,
 )
-from raylog.client.arrow_input import ColumnNames
+from raylog.client.admin.config_entries import ConfigEntry
+from raylog.client.admin.groups import GroupCalls
+from raylog.client.admin.inspection import LogDir, ProducerInfo, QuorumInfo
+from raylog.client.admin.verification import OnPartition, Verification
 from raylog.client.background import background, notice_fork
-from raylog.client.batch_input import EncodedPart
 from raylog.client.config import AdminConfig, ProducerConfig
-from raylog.client.config_entries import ConfigEntry
-from raylog.client.deliveries import BatchDelivery, Delivery, OnBatchDelivery
-from raylog.client.group_admin import GroupCalls
-from raylog.client.inspection import LogDir, ProducerInfo, QuorumInfo
+from raylog.client.consumer.sync_consumer import Consumer
 from raylog.client.interceptors import ProducerRecord
-from raylog.client.link import ClusterLink
-from raylog.client.metadata import TopicView
-from raylog.client.producer import NO_HEADERS, OnDelivery, ProducerCore
-from raylog.client.producer_batch import ProducerBatch
-from raylog.client.sync_consumer import Consumer
-from raylog.client.verification import OnPartition, Verification
+from raylog.client.links.address import ClusterAddress
+from raylog.client.links.link import ClusterLink
+from raylog.client.links.metadata import TopicView
+from raylog.client.producer.arrow_input import ColumnNames
+from raylog.client.producer.batch_input import EncodedPart
+from raylog.client.producer.deliveries import BatchDelivery, Delivery, OnBatchDelivery
+from raylog.client.producer.producer import NO_HEADERS, OnDelivery, ProducerCore
+from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.errors import ClosedError, RaylogError
 from raylog.records.record import Header
 from raylog.types import TopicPartition

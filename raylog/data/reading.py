@@ -16,7 +16,7 @@ import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
 from raylog.client.sync import AdminClient
 from raylog.data.loss_reports import Listener, listener
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S, check_default_ray

@@ -17,8 +17,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.address import ClusterAddress
 from raylog.client.background import background
+from raylog.client.links.address import ClusterAddress
 from raylog.errors import error_for
 from raylog.ranges.dealing import StreamState, next_round, round_of
 from raylog.ranges.topics import Topics

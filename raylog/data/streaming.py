@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raylog.client.address import ClusterAddress
 from raylog.client.background import background
+from raylog.client.links.address import ClusterAddress
 from raylog.data.rounds import Rounds, Tell, told, train_context, train_tell
 from raylog.errors import ConfigError
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S

@@ -24,7 +24,7 @@ from raylog.groups.group import Group
 from raylog.groups.image import OffsetsImage
 from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue
 from raylog.groups.requests import GroupReply
-from raylog.metadata.timers import Timers
+from raylog.timers import Timers
 from raylog.types import TopicPartition
 
 COMMIT = "commit"

@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from raylog.configs import broker_configs
+from raylog.configs.topic_configs import INT_MAX
 from raylog.kafka import table
 from raylog.kafka.chain import Refuse, Stage
 from raylog.kafka.context import EXTERNAL
@@ -36,9 +38,7 @@ from raylog.listener.owners import Owner, Owners
 from raylog.listener.response_budget import AnswerRoom
 from raylog.listener.routes import Places
 from raylog.listener.topic_creation import TopicCreation
-from raylog.metadata import broker_configs
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.topic_configs import INT_MAX
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import LISTENER_LIMITS, Limits

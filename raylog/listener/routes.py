@@ -23,8 +23,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from raylog.listener.owners import Owner
-from raylog.metadata import new_partitions
 from raylog.metadata.image import MetadataImage, Topic
+from raylog.metadata.partitions import new_partitions
 from raylog.metadata.records import PartitionState
 from raylog.types import BROKER_SLOT, NO_LEADER, Endpoint, broker_of, node_id, slot_of
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from raylog.configs import broker_configs
 from raylog.kafka.context import RequestContext
 from raylog.kafka.table import CREATE_TOPICS
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.cluster_view import asks_for_all
 from raylog.listener.controller_link import ControllerLink
 from raylog.listener.routes import Places
-from raylog.metadata import broker_configs
 from raylog.server.apis.entities import module_of, request_class
 
 ENABLED = "auto.create.topics.enable"

@@ -1,6 +1,6 @@
 """What a log needs of its topic's configuration, as typed values.
 
-Owns no table of configs: names, validation and which are refused are ``raylog.metadata.topic_configs``'s; what arrives here
+Owns no table of configs: names, validation and which are refused are ``raylog.configs.topic_configs``'s; what arrives here
 has been validated there. Kafka's word for "never" and "unlimited", Long.MAX, is kept as the number; −1 likewise.
 """
 

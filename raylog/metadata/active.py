@@ -45,12 +45,18 @@ from raylog.control.session import (
     ReplicaRemoved,
     Welcome,
 )
-from raylog.metadata import config_decisions, creation_defaults, effective_configs, views
-from raylog.metadata.announcements import Announcements
-from raylog.metadata.controller_config import ControllerConfig
-from raylog.metadata.creation_waits import CREATION, CreationWaits
-from raylog.metadata.departures import Departures
-from raylog.metadata.disk_health import DiskHealth, replicas_on
+from raylog.metadata import views
+from raylog.metadata.actors.actor_removals import Departures
+from raylog.metadata.actors.actor_starts import START, Starts, may_create_need
+from raylog.metadata.actors.admission import Admission, admit
+from raylog.metadata.actors.disk_health import DiskHealth, replicas_on
+from raylog.metadata.actors.host_decisions import Hosts
+from raylog.metadata.actors.liveness import KINDS as LIVENESS_KINDS
+from raylog.metadata.actors.liveness import Liveness
+from raylog.metadata.actors.registrations import places
+from raylog.metadata.actors.scaling import Scaling
+from raylog.metadata.configuration import config_decisions, creation_defaults, effective_configs
+from raylog.metadata.configuration.controller_config import ControllerConfig
 from raylog.metadata.events import (
     ActiveEffect,
     ActiveEvent,
@@ -68,19 +74,18 @@ from raylog.metadata.events import (
     SessionHello,
     Ticked,
 )
-from raylog.metadata.hellos import Admission, admit
-from raylog.metadata.high_watermark_record import HIGH_WATERMARKS, HighWatermarkRecord
-from raylog.metadata.host_decisions import Hosts
 from raylog.metadata.image import MetadataImage, RemovalKey
-from raylog.metadata.leader_waits import AWAIT, LeaderWaits
-from raylog.metadata.leadership import IMBALANCE, Leadership
 from raylog.metadata.ledger import Created, Decision, Greet, Held, Ledger, LetGo
-from raylog.metadata.liveness import KINDS as LIVENESS_KINDS
-from raylog.metadata.liveness import Liveness
-from raylog.metadata.move_decisions import Moves
-from raylog.metadata.partition_decisions import WAITS, PartitionDecisions
+from raylog.metadata.partitions.announcements import Announcements
+from raylog.metadata.partitions.creation_waits import CREATION, CreationWaits
+from raylog.metadata.partitions.high_watermark_record import HIGH_WATERMARKS, HighWatermarkRecord
+from raylog.metadata.partitions.leader_waits import AWAIT, LeaderWaits
+from raylog.metadata.partitions.leadership import IMBALANCE, Leadership
+from raylog.metadata.partitions.move_decisions import Moves
+from raylog.metadata.partitions.partition_decisions import WAITS, PartitionDecisions
+from raylog.metadata.partitions.reassignment_decisions import Reassignments
+from raylog.metadata.partitions.topic_decisions import Planner, TopicDecisions, decide_delete_topics
 from raylog.metadata.producer_ids import ProducerIds
-from raylog.metadata.reassignment_decisions import Reassignments
 from raylog.metadata.records import (
     BrokerConfigChanged,
     DiskRegistered,
@@ -91,7 +96,6 @@ from raylog.metadata.records import (
     TopicConfigChanged,
     TopicDeleted,
 )
-from raylog.metadata.registrations import places
 from raylog.metadata.requests import (
     AllocateProducerIds,
     AlterConfigs,
@@ -117,12 +121,9 @@ from raylog.metadata.requests import (
     TopicsCreated,
     UnregisterBroker,
 )
-from raylog.metadata.scaling import Scaling
 from raylog.metadata.sessions import Session, Sessions
-from raylog.metadata.starts import START, Starts, may_create_need
 from raylog.metadata.status_report import status_report
-from raylog.metadata.timers import Timers
-from raylog.metadata.topic_decisions import Planner, TopicDecisions, decide_delete_topics
+from raylog.timers import Timers
 from raylog.types import BROKER_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
 
 _CHANGES_NO_PLACE = (Heartbeat, HighWatermarks)

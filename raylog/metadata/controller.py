@@ -33,7 +33,7 @@ from collections.abc import Callable
 from kio.schema.errors import ErrorCode
 
 from raylog.metadata.active import ActiveController, Outcome
-from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.configuration.controller_config import ControllerConfig
 from raylog.metadata.events import (
     CloseSession,
     Effect,
@@ -51,9 +51,9 @@ from raylog.metadata.events import (
     Ticked,
 )
 from raylog.metadata.image import MetadataImage
+from raylog.metadata.partitions.topic_decisions import Planner
 from raylog.metadata.records import ClusterFormatted, decode_batch, encode_batch
 from raylog.metadata.requests import Refused
-from raylog.metadata.topic_decisions import Planner
 from raylog.raft.messages import Entry, EntryKind, Leadership, NotLeader, Snapshot, VoterChangeRefused
 from raylog.raft.quorum import Quorum
 

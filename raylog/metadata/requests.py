@@ -14,7 +14,7 @@ import uuid
 from dataclasses import dataclass
 from enum import Enum
 
-from raylog.metadata.opened_logs import OpenedLogs
+from raylog.metadata.actors.opened_logs import OpenedLogs
 from raylog.metadata.records import HostKind
 from raylog.types import Endpoint, ReplicaMove
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from raylog.control.session import Heartbeat
 from raylog.metadata import views
-from raylog.metadata.disk_health import DiskHealth
+from raylog.metadata.actors.actor_starts import Starts
+from raylog.metadata.actors.disk_health import DiskHealth
+from raylog.metadata.actors.liveness import Liveness
+from raylog.metadata.actors.opened_logs import damaged_on, failures_of, mended_on, opened_logs
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.liveness import Liveness
-from raylog.metadata.opened_logs import damaged_on, failures_of, mended_on, opened_logs
 from raylog.metadata.requests import ClusterStatusReport
 from raylog.metadata.sessions import Sessions
-from raylog.metadata.starts import Starts
 
 
 def status_report(

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from kio.schema.errors import ErrorCode
 
 from raylog.control.session import Heartbeat
-from raylog.metadata import effective_configs, elections, new_partitions, reassignments
+from raylog.metadata.actors.opened_logs import NamedLogs, OpenedLogs
+from raylog.metadata.configuration import effective_configs
 from raylog.metadata.image import MetadataImage, Topic
-from raylog.metadata.opened_logs import NamedLogs, OpenedLogs
+from raylog.metadata.partitions import elections, new_partitions, reassignments
+from raylog.metadata.partitions.topic_decisions import INTERNAL_TOPICS
 from raylog.metadata.records import ActorRegistered, PartitionState
 from raylog.metadata.requests import (
     ActorStatus,
@@ -28,7 +30,6 @@ from raylog.metadata.requests import (
     TopicsDescribed,
     TopicView,
 )
-from raylog.metadata.topic_decisions import INTERNAL_TOPICS
 from raylog.types import BROKER_SLOT, NO_LEADER, broker_of, node_id, slot_of
 
 

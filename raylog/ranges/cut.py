@@ -21,14 +21,14 @@ from typing import Any, get_args
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client import requests
-from raylog.client.address import ClusterAddress
+from raylog.client.admin.inspection import log_dirs_of
 from raylog.client.background import background
 from raylog.client.config import AdminConfig
-from raylog.client.inspection import log_dirs_of
-from raylog.client.leader_requests import LeaderRequests
-from raylog.client.link import ClusterLink
-from raylog.client.metadata import unknown_partition
+from raylog.client.links import requests
+from raylog.client.links.address import ClusterAddress
+from raylog.client.links.leader_requests import LeaderRequests
+from raylog.client.links.link import ClusterLink
+from raylog.client.links.metadata import unknown_partition
 from raylog.errors import ConfigError, RaylogError, error_for
 from raylog.ranges.places import EARLIEST, LATEST, AtTime, Bound, Place, Strategy
 from raylog.ranges.splitting import OffsetRange

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
 from raylog.ranges.dealing import Lane
 from raylog.ranges.reading import OnLoss, ReadOptions, read_range
 from raylog.ranges.splitting import OffsetRange

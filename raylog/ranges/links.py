@@ -11,9 +11,9 @@ import asyncio
 import os
 from dataclasses import dataclass
 
-from raylog.client.address import ClusterAddress
 from raylog.client.config import ConsumerConfig
-from raylog.client.link import ClusterLink
+from raylog.client.links.address import ClusterAddress
+from raylog.client.links.link import ClusterLink
 
 IDLE_S = 10.0
 

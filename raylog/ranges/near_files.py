@@ -23,9 +23,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from raylog.client.link import ClusterLink
-from raylog.client.metadata import Leader
-from raylog.client.nearest_replicas import is_this_machine
+from raylog.client.consumer.nearest_replicas import is_this_machine
+from raylog.client.links.link import ClusterLink
+from raylog.client.links.metadata import Leader
 from raylog.errors import RaylogError
 from raylog.records.batch import BatchView, batches, peek_size
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic

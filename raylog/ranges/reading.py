@@ -26,14 +26,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client import requests
-from raylog.client.address import ClusterAddress
 from raylog.client.background import background
 from raylog.client.config import ConsumerConfig
-from raylog.client.consumed_partition import EARLIEST, LATEST, Chunk, ConsumedPartition
-from raylog.client.fetcher import Fetcher
-from raylog.client.leader_requests import LeaderRequests
-from raylog.client.link import ClusterLink
+from raylog.client.consumer.consumed_partition import EARLIEST, LATEST, Chunk, ConsumedPartition
+from raylog.client.consumer.fetcher import Fetcher
+from raylog.client.links import requests
+from raylog.client.links.address import ClusterAddress
+from raylog.client.links.leader_requests import LeaderRequests
+from raylog.client.links.link import ClusterLink
 from raylog.errors import RaylogError, error_for, kafka_error
 from raylog.ranges import links, near_files
 from raylog.ranges.splitting import OffsetRange

@@ -20,11 +20,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raylog.client.address import ClusterAddress
 from raylog.client.config import ProducerConfig
-from raylog.client.deliveries import BatchDelivery
-from raylog.client.metadata import unknown_partition
+from raylog.client.links.address import ClusterAddress
+from raylog.client.links.metadata import unknown_partition
 from raylog.client.partitioners import partitioner_of
+from raylog.client.producer.deliveries import BatchDelivery
 from raylog.client.serializers import serializer_of
 from raylog.client.sync import AdminClient, Producer
 from raylog.errors import ConfigError

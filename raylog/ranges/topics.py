@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from raylog.client.metadata import TopicView
+from raylog.client.links.metadata import TopicView
+from raylog.configs.topic_configs import validate_topic_name
 from raylog.errors import ConfigError
-from raylog.metadata.topic_configs import validate_topic_name
 
 Topics = str | re.Pattern[str] | Iterable[str] | Mapping[str, Iterable[int]]
 """A topic, several, those that match a pattern as a whole, or some partitions of topics."""

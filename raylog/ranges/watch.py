@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client import requests
-from raylog.client.address import ClusterAddress
 from raylog.client.config import AdminConfig
-from raylog.client.consumed_partition import EARLIEST, LATEST
-from raylog.client.leader_requests import LeaderRequests
-from raylog.client.link import ClusterLink
-from raylog.client.metadata import TopicView
+from raylog.client.consumer.consumed_partition import EARLIEST, LATEST
+from raylog.client.links import requests
+from raylog.client.links.address import ClusterAddress
+from raylog.client.links.leader_requests import LeaderRequests
+from raylog.client.links.link import ClusterLink
+from raylog.client.links.metadata import TopicView
 from raylog.errors import RaylogError, kafka_error
 from raylog.ranges.cut import LogEnds, hosts_of
 from raylog.ranges.topics import Topics, checked, matching, names_of

@@ -9,7 +9,7 @@
 
 Keys and values are binary or string arrays (large ones too), headers lists of structs (key, value) or maps, timestamps any Arrow
 timestamp or milliseconds as integers. The bytes are those that ``raylog.records.codec.encode`` makes of the same records. Choosing
-partitions where there is no key, cutting into requests and sending are the producer's (``raylog.client.arrow_input``).
+partitions where there is no key, cutting into requests and sending are the producer's (``raylog.client.producer.arrow_input``).
 """
 
 from __future__ import annotations

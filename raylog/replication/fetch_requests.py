@@ -7,7 +7,7 @@ Records, errors and a risen log start answer a follower at once. A high watermar
 for records that it can go with: else each record would cost every follower two answers and two fetches.
 
 Reading never waits for the disk: records that are not in memory count as not there yet while they are loaded
-(``loads.py``). A follower takes it for the end of the log when an answer without any records leaves a partition out; so
+(``cold_reads.py``). A follower takes it for the end of the log when an answer without any records leaves a partition out; so
 such an answer names a partition whose records are being loaded with REQUEST_TIMED_OUT, and one whose records the throttle holds back
 with THROTTLING_QUOTA_EXCEEDED, and the follower asks again.
 """
@@ -20,13 +20,13 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from raylog.log.files import NotInMemory
+from raylog.replication.cold_reads import Lacking, Loads, is_patient
 from raylog.replication.context import HostContext
-from raylog.replication.copying_out import CopyingOut, is_throttled
 from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReceived, FetchReply, Reply
 from raylog.replication.leader import FollowerProgress
-from raylog.replication.loads import Lacking, Loads, is_patient
 from raylog.replication.parked import Parked, ParkedFetch
 from raylog.replication.replica import UNKNOWN_LEADER_EPOCH, Replica
+from raylog.replication.replication_quota import CopyingOut, is_throttled
 from raylog.types import TopicIdPartition
 
 THROTTLED = ErrorCode.throttling_quota_exceeded.value

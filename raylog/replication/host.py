@@ -32,8 +32,8 @@ from raylog.log.log import Log
 from raylog.replication.awaited import Awaited, Deferrable, Deferred, LateAppend, Waiter
 from raylog.replication.checkpoint_rounds import CheckpointRounds, arm_housekeeping
 from raylog.replication.cleaning_rounds import CleaningRounds
+from raylog.replication.cold_reads import Lacking, Loads, is_patient
 from raylog.replication.context import HostConfig, HostContext
-from raylog.replication.copying_out import CopyingOut
 from raylog.replication.events import (
     AlterPartitionAnswered,
     Assigned,
@@ -83,10 +83,10 @@ from raylog.replication.events import (
 from raylog.replication.fetch_requests import FetchRequests
 from raylog.replication.fetch_streams import FetchStreams
 from raylog.replication.folders import Folders
-from raylog.replication.loads import Lacking, Loads, is_patient
 from raylog.replication.parked import Parked, ParkedFetch, ParkedListOffsets, ParkedProduce
 from raylog.replication.produce_requests import ProduceRequests
 from raylog.replication.replica import Replica
+from raylog.replication.replication_quota import CopyingOut
 from raylog.replication.scrubbing import ScrubRounds
 from raylog.types import ActorIdentity, TopicIdPartition
 

@@ -12,7 +12,7 @@ called by the replica at the moment it happens, so nothing is ever polled::
                                ``high_watermark_news_ms`` are over
     fetch of a consumer        the high watermark rises
     deletion of records        every live replica has moved its log start
-    fetch of cold records      they are loaded (loads.py)
+    fetch of cold records      they are loaded (cold_reads.py)
     offsets by timestamp       the records or indexes that have to be searched are loaded; only that, so they have no deadline
     all others                 their deadline comes, their client goes away, or the replica can serve no more
 

@@ -39,6 +39,8 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from raylog.configs import replication_quotas as throttled_replicas
+from raylog.configs.replication_quotas import FOLLOWERS, LEADERS
 from raylog.control.session import (
     AssignedReplica,
     Assignment,
@@ -52,8 +54,6 @@ from raylog.errors import KafkaError
 from raylog.log import scrubbing
 from raylog.log.config import LogConfig
 from raylog.log.scrubbing import Damage
-from raylog.metadata import throttled_replicas
-from raylog.metadata.throttled_replicas import FOLLOWERS, LEADERS
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.replication.context import Deadline, HostContext
 from raylog.replication.events import (

@@ -1,6 +1,6 @@
 """How fast one process may copy in one direction: an account of bytes that fills with time (Kafka's replication quotas, Q9).
 
-A broker's rate is the controller's to divide (``metadata/copy_rates.py``); a process has an account of its share for what it copies
+A broker's rate is the controller's to divide (``replication_quota_rates``); a process has an account of its share for what it copies
 out as a leader and another for what it copies in as a follower. Only records on their way to a replica that is listed as throttled and
 not in sync are paid from it; members of the ISR are never held back, so a throttle costs nobody a place in it.
 

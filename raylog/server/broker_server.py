@@ -18,12 +18,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from raylog.control.session import BrokerDisks, DisksChecked, Exit, FromController, Hello, ImageChanged, NodeLeaving
+from raylog.disks.disk import DiskLock, boot_id, lock_disk
 from raylog.kafka.chain import Stage
 from raylog.listener.router import Router
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.image_copy import ImageCopy
-from raylog.placement.disks import DiskLock, boot_id, lock_disk
-from raylog.placement.listeners import Listeners, default_listeners
 from raylog.server.disk_watch import DiskWatch
 from raylog.server.lock_wait import once_unlocked
 from raylog.server.session_client import SessionClient
@@ -31,6 +30,7 @@ from raylog.server.spec import ServerSpec
 from raylog.types import Endpoint, broker_of
 from raylog.wire.handshake import Peer
 from raylog.wire.limits import Limits
+from raylog.wire.listeners import Listeners, default_listeners
 from raylog.wire.server import Server
 
 logger = logging.getLogger("raylog.broker")

@@ -30,15 +30,16 @@ from typing import Any, Protocol, assert_never
 
 from raylog.control.session import SHUT_DOWN, Exit, FromActor, Hello
 from raylog.control.session_stream import Frame, Session, accept_session
+from raylog.disks.disk import controller_moved, new_id, open_disk
+from raylog.disks.quorum_disks import METADATA_FOLDER, refuse_lost_metadata
 from raylog.errors import RaylogError, error_for
 from raylog.kafka import table
 from raylog.kafka.chain import Stage
 from raylog.kafka.spec import ServerKind
 from raylog.log.mounts import files_at
 from raylog.metadata import requests
-from raylog.metadata.assignment_batches import gathered
+from raylog.metadata.configuration.controller_config import ControllerConfig
 from raylog.metadata.controller import Controller
-from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.events import (
     ActorKind,
     ActorStarted,
@@ -62,8 +63,8 @@ from raylog.metadata.events import (
     Ticked,
 )
 from raylog.metadata.image import MetadataImage
+from raylog.metadata.partitions.assignment_batches import gathered
 from raylog.metadata.requests import ControllerReply, Refused
-from raylog.placement.disks import controller_moved, new_id, open_disk
 from raylog.placement.planner import plan_replicas
 from raylog.raft.messages import NotLeader, QuorumConfig
 from raylog.raft.metadata_log import MetadataLog
@@ -73,7 +74,6 @@ from raylog.server.apis import admin, configs, operations, quorum
 from raylog.server.controller_requests import ControllerRequests
 from raylog.server.controller_status import cluster_status, quorum_status
 from raylog.server.lock_wait import once_unlocked
-from raylog.server.quorum_disks import METADATA_FOLDER, refuse_lost_metadata
 from raylog.server.quorum_links import QuorumLinks
 from raylog.server.spec import ServerSpec, new_incarnation
 from raylog.types import CONTROLLER_SLOT, Endpoint, broker_of, slot_of

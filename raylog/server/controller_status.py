@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from raylog.disks.disk import encode_id
 from raylog.metadata import requests
+from raylog.metadata.actors.opened_logs import NamedLogs
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.opened_logs import NamedLogs
-from raylog.placement.disks import encode_id
 from raylog.raft.quorum import Quorum
 from raylog.types import BROKER_SLOT, Endpoint, broker_of
 

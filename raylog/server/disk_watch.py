@@ -17,9 +17,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from raylog.control.session import BrokerDisk, FailedDisk
+from raylog.disks.disk import DiskLock, lock_disk
 from raylog.errors import DiskError
 from raylog.log.mounts import files_at
-from raylog.placement.disks import DiskLock, lock_disk
 from raylog.server.lock_wait import once_unlocked
 
 logger = logging.getLogger("raylog.broker")

@@ -17,9 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from raylog.errors import DiskError
-from raylog.log.disk_files import DiskFiles
-from raylog.placement.disks import (
+from raylog.disks.disk import (
     FOUNDING_FOLDER,
     METADATA_FOLDER,
     Disk,
@@ -31,6 +29,8 @@ from raylog.placement.disks import (
     with_controllers,
     write_reservation,
 )
+from raylog.errors import DiskError
+from raylog.log.disk_files import DiskFiles
 from raylog.raft.messages import bootstrap_snapshot
 from raylog.raft.metadata_log import SNAPSHOT_SUFFIX, MetadataLog
 from raylog.types import Endpoint

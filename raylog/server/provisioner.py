@@ -34,9 +34,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
+from raylog.disks.disk import Disk, Reservation, encode_id, new_id
 from raylog.errors import ClusterError, RaylogError
-from raylog.placement.disks import Disk, Reservation, encode_id, new_id
 from raylog.placement.founding import JoinedDisk, KnownBroker, assign_brokers, cluster_of, found, rack_of
 from raylog.server.disk_work import FolderFound
 from raylog.server.start_configs import agreed

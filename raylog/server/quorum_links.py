@@ -24,9 +24,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from raylog.control.quorum_stream import QuorumStream, accept_quorum, open_quorum
+from raylog.disks.disk import read_disk
 from raylog.errors import DisconnectedError, RaylogError
 from raylog.metadata.events import PeerJoined, PeerLeft, QuorumMessage
-from raylog.placement.disks import read_disk
 from raylog.raft.messages import Message
 from raylog.types import Endpoint
 from raylog.wire.dial import outcome_of

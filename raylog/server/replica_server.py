@@ -31,7 +31,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, assert_never
 
-from raylog.actors.file_limit import raise_file_limit
 from raylog.control.session import (
     SHUT_DOWN,
     AlterPartitionAnswer,
@@ -48,6 +47,7 @@ from raylog.control.session import (
     TopicsNamed,
     Welcome,
 )
+from raylog.disks.disk import boot_id
 from raylog.groups.context import GroupConfig
 from raylog.kafka import table
 from raylog.kafka.chain import Stage
@@ -55,8 +55,7 @@ from raylog.kafka.spec import ServerKind
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files, NotInMemory
 from raylog.log.open_files import OpenFiles
-from raylog.metadata.assignment_batches import apart
-from raylog.placement.disks import boot_id
+from raylog.metadata.partitions.assignment_batches import apart
 from raylog.replication.context import HostConfig
 from raylog.replication.events import (
     AlterPartitionAnswered,
@@ -98,6 +97,7 @@ from raylog.server import follower_fetches, log_work
 from raylog.server.apis import fetch, log_dirs, offsets, produce, producers, repairs, whereabouts
 from raylog.server.apis.entities import TopicNames
 from raylog.server.door import Door, without_hints
+from raylog.server.file_limit import raise_file_limit
 from raylog.server.group_coordinator import GroupCoordinators
 from raylog.server.leader_links import LeaderLinks
 from raylog.server.log_scrubber import LogScrubber

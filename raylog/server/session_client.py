@@ -20,8 +20,8 @@ from pathlib import Path
 from raylog.control.session import FromActor, FromController, Hello, ReplicaLoad, Welcome
 from raylog.control.session_frames import ControllerEpochGuard
 from raylog.control.session_stream import Frame, Session, open_session
+from raylog.disks.disk import Disk, open_disk
 from raylog.errors import DisconnectedError, RaylogError
-from raylog.placement.disks import Disk, open_disk
 from raylog.server.process_usage import ProcessUsage
 from raylog.types import ActorIdentity, Endpoint, broker_of
 from raylog.wire.handshake import Peer

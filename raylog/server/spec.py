@@ -7,8 +7,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from raylog.disks.disk import Disk, encode_id, open_disk
 from raylog.errors import DiskError
-from raylog.placement.disks import Disk, encode_id, open_disk
 from raylog.types import ActorIdentity
 
 OWN_ADDRESS = ""

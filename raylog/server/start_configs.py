@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
 from raylog.errors import ClusterError
 
 SET_FOR_ALL = "DYNAMIC_DEFAULT_BROKER"

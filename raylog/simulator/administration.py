@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from raylog.configs.replication_quotas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
 from raylog.metadata.requests import (
     AlterConfigs,
     AlterReassignments,
@@ -47,7 +48,6 @@ from raylog.metadata.requests import (
     TopicsDescribed,
     TopicView,
 )
-from raylog.metadata.throttled_replicas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
 from raylog.records.batch import SEQUENCE_MASK
 from raylog.simulator.nonsense import nonsense
 from raylog.simulator.odd_producers import Successor, Vandal

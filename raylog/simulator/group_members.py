@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client import subscriptions
-from raylog.client.group_member import (
+from raylog.client.groups import subscriptions
+from raylog.client.groups.member import (
     Answer,
     Assigned,
     Fail,
@@ -29,7 +29,7 @@ from raylog.client.group_member import (
     SendSync,
     State,
 )
-from raylog.client.subscriptions import Remembered
+from raylog.client.groups.subscriptions import Remembered
 from raylog.groups.assignors import ASSIGNORS
 from raylog.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from raylog.groups.requests import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from raylog.control.session import Assignment
 from raylog.log.log import Log
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.reassignments import is_under_way
+from raylog.metadata.partitions.reassignments import is_under_way
 from raylog.metadata.records import PartitionState
 from raylog.replication.leader import Leader
 from raylog.replication.replica import Replica, Role

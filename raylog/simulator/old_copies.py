@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from raylog.control.session import ReplicaStatus
-from raylog.metadata.elections import is_below
+from raylog.metadata.partitions.elections import is_below
 from raylog.replication.replica import Role
 from raylog.simulator.simulated_files import FolderCopy
 from raylog.types import TopicIdPartition

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.partition_queue import PartitionQueue, ProducerIdentity, Verdict
-from raylog.client.producer_batch import ProducerBatch
+from raylog.client.producer.partition_queue import PartitionQueue, ProducerIdentity, Verdict
+from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.errors import RaylogError
 
 

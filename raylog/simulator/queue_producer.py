@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.partition_queue import NOT_APPENDED, PartitionQueue, ProducerIdentity
-from raylog.client.producer_batch import ProducerBatch
+from raylog.client.producer.partition_queue import NOT_APPENDED, PartitionQueue, ProducerIdentity
+from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.metadata.requests import InitProducerId, ProducerIdAssigned
 from raylog.records.batch import BatchView
 from raylog.records.codec import encode, encode_values

@@ -29,8 +29,8 @@ from itertools import pairwise
 from typing import Any
 
 from raylog.log.record_validation import WALKED_BYTES_MAX
-from raylog.metadata.controller_config import ControllerConfig
-from raylog.metadata.reassignments import is_under_way
+from raylog.metadata.configuration.controller_config import ControllerConfig
+from raylog.metadata.partitions.reassignments import is_under_way
 from raylog.metadata.records import PartitionState
 from raylog.metadata.requests import ElectionType
 from raylog.replication.context import HostConfig

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
 from raylog.ranges.reading import ReadOptions, read_range
 from raylog.ranges.splitting import OffsetRange
 from raylog.spark.lasting_workers import make_lasting

@@ -12,7 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
 from raylog.errors import error_for
 from raylog.ranges.ledger import range_of
 from raylog.ranges.reading import OnLoss, ReadOptions, read_range

@@ -17,8 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from raylog.client.address import ClusterAddress
 from raylog.client.background import background
+from raylog.client.links.address import ClusterAddress
 from raylog.client.sync import AdminClient
 from raylog.errors import ConfigError
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
 from raylog.ranges.sending import send_tables
 from raylog.spark.lasting_workers import make_lasting, reuse_memory
 from raylog.spark.write_fence import Turn

@@ -25,16 +25,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
+from raylog.disks.disk import Disk, disk_path, encode_id, format_disk, new_id, read_disk, with_controllers
+from raylog.disks.quorum_disks import quorum_disks
 from raylog.errors import ClusterError
-from raylog.placement.disks import Disk, disk_path, encode_id, format_disk, new_id, read_disk, with_controllers
-from raylog.placement.listeners import Listeners
 from raylog.server.broker_server import BrokerServer
 from raylog.server.controller_server import ControllerServer
-from raylog.server.quorum_disks import quorum_disks
 from raylog.server.replica_server import ReplicaServer
 from raylog.server.spec import ServerSpec, new_incarnation
 from raylog.types import BROKER_SLOT, CONTROLLER_SLOT, Endpoint, node_id
+from raylog.wire.listeners import Listeners
 from raylog.wire.private import RegisterDisks
 
 T = TypeVar("T")

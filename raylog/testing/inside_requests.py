@@ -13,8 +13,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client import requests
-from raylog.client.address import ClusterAddress
+from raylog.client.links import requests
+from raylog.client.links.address import ClusterAddress
 from raylog.errors import ClientTimeoutError, ConfigError, RaylogError, error_for
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.records import PartitionState

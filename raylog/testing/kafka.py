@@ -26,12 +26,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
+from raylog.configs.broker_configs import for_all_brokers
 from raylog.errors import ClientTimeoutError, ClosedError, ClusterError, ConfigError, RaylogError
 from raylog.groups.context import GroupConfig
 from raylog.log.disk_files import DiskFiles
 from raylog.log.mounts import mount, unmount
-from raylog.metadata.broker_configs import for_all_brokers
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import PartitionState
 from raylog.records.codec import encode

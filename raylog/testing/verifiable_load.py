@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from raylog.client.address import ClusterAddress
-from raylog.client.deliveries import BatchResult, RecordMetadata
+from raylog.client.links.address import ClusterAddress
+from raylog.client.producer.deliveries import BatchResult, RecordMetadata
 from raylog.client.sync import Consumer, Producer
 from raylog.errors import ClientTimeoutError, RaylogError
 from raylog.testing.ledger import Audit, Findings, Ledger, key_of, value_of

@@ -27,9 +27,9 @@ from ray_machines import MACHINE, RAY_TOOK_TOO_LONG, kill_marked, processes_mark
 import raylog
 from raylog import NewTopic
 from raylog.cli.metadata_files import is_metadata, metadata_entries
+from raylog.disks.quorum_disks import METADATA_FOLDER
 from raylog.log.partition_metadata import LOCK_NAME
 from raylog.records.batch import batches
-from raylog.server.quorum_disks import METADATA_FOLDER
 from raylog.testing.verifiable_load import VerifiableLoad, audit_of
 
 pytestmark = pytest.mark.chaos

@@ -23,9 +23,9 @@ from ray_machines import HEAD, RayMachines, namespace_command
 
 import raylog
 from raylog import NewTopic
+from raylog.disks.disk import encode_id, format_disk, new_id, open_disk
 from raylog.errors import RaylogError
-from raylog.metadata.controller_config import ControllerConfig
-from raylog.placement.disks import encode_id, format_disk, new_id, open_disk
+from raylog.metadata.configuration.controller_config import ControllerConfig
 from raylog.placement.groups import group_name
 from raylog.testing.verifiable_load import VerifiableLoad, audit_of
 

@@ -13,8 +13,8 @@ import pytest
 from raylog.cli import cluster as cluster_commands
 from raylog.cli import main as main_module
 from raylog.cli.main import main
+from raylog.disks.disk import format_disk
 from raylog.errors import ClusterError
-from raylog.placement.disks import format_disk
 
 
 def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:

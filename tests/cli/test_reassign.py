@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.cli.reassign import as_document, brokers_of, plan_of, topics_of
-from raylog.client.reassignment_plans import InvalidReplicationFactor, balanced, spread, without
+from raylog.client.admin.reassignment_plans import InvalidReplicationFactor, balanced, spread, without
 from raylog.errors import ConfigError
 from raylog.types import TopicPartition
 

@@ -14,10 +14,10 @@ import raylog.cluster
 import raylog.launcher
 from raylog.cli.recovery import await_recovery
 from raylog.cluster import Cluster
+from raylog.disks.disk import format_disk
 from raylog.errors import ClientTimeoutError, ClusterError, RaylogError
 from raylog.launcher import Launcher
 from raylog.placement import local_ray
-from raylog.placement.disks import format_disk
 from raylog.readiness import await_brokers
 from raylog.starting import Patience, Standing, Start
 from raylog.types import Endpoint

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from raylog.cli import topics
 from raylog.cli.main import app, main
-from raylog.client.admin import ConfigEntry, ConfigSource, PartitionInfo, TopicDescription
+from raylog.client.admin.admin import ConfigEntry, ConfigSource, PartitionInfo, TopicDescription
 from raylog.errors import kafka_error
 
 runner = CliRunner()

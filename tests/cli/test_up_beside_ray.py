@@ -14,9 +14,9 @@ import raylog.cluster
 import raylog.launcher
 from raylog.cli import cluster as commands
 from raylog.cli.main import app
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
 from raylog.cluster import Cluster
-from raylog.placement.embedded_disks import prepare_disks
+from raylog.disks.embedded import prepare_disks
 from raylog.types import Endpoint
 
 pytestmark = pytest.mark.core

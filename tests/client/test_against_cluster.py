@@ -14,7 +14,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import eventually
 
-from raylog.client.admin import ConfigSource, NewTopic
+from raylog.client.admin.admin import ConfigSource, NewTopic
 from raylog.client.partitioners import partition_for_key
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.errors import kafka_error

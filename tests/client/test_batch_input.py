@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from raylog.client.batch_input import BatchInput, columns_from, encoded_parts
 from raylog.client.columns import RECORD_SCHEMA, binary_values, header_column, header_lists, timestamps_ms
 from raylog.client.partitioners import DefaultPartitioner, RoundRobinPartitioner, TopicPartitions, partition_for_key
-from raylog.client.producer_batch import ProducerBatch
+from raylog.client.producer.batch_input import BatchInput, columns_from, encoded_parts
+from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.client.serializers import serializer_of
 from raylog.errors import ConfigError, SerializationError, kafka_error
 from raylog.records.batch import BatchView

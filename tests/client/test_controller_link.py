@@ -9,9 +9,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.address import ClusterAddress
 from raylog.client.config import ClientConfig
-from raylog.client.connections import ControllerLink
+from raylog.client.links.address import ClusterAddress
+from raylog.client.links.connections import ControllerLink
 from raylog.errors import DisconnectedError, kafka_error
 from raylog.types import Endpoint
 from raylog.wire.private import ControllerFound, FindController

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from raylog.client import sender as sender_module
-from raylog.client.accumulator import Accumulator
 from raylog.client.config import ProducerConfig
-from raylog.client.due_queues import DueQueues, Times
-from raylog.client.memory import BufferMemory, Waiter
-from raylog.client.metadata import Leader
-from raylog.client.partition_queue import PartitionQueue
-from raylog.client.producer_batch import ProducerBatch
-from raylog.client.sender import Sender
+from raylog.client.links.metadata import Leader
+from raylog.client.producer import sender as sender_module
+from raylog.client.producer.accumulator import Accumulator
+from raylog.client.producer.due_queues import DueQueues, Times
+from raylog.client.producer.memory import BufferMemory, Waiter
+from raylog.client.producer.partition_queue import PartitionQueue
+from raylog.client.producer.producer_batch import ProducerBatch
+from raylog.client.producer.sender import Sender
 from raylog.errors import ClosedError, DisconnectedError, kafka_error
 from raylog.records.codec import encode_values
 from raylog.types import Endpoint, TopicPartition

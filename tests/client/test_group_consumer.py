@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from raw_requests import eventually
 
-from raylog.client import group_requests
-from raylog.client.admin import NewTopic
-from raylog.client.consumer import AsyncConsumer
-from raylog.client.group_membership import RebalanceListener
-from raylog.client.offset_commits import OffsetAndMetadata
+from raylog.client.admin.admin import NewTopic
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.groups import requests as group_requests
+from raylog.client.groups.membership import RebalanceListener
+from raylog.client.groups.offset_commits import OffsetAndMetadata
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.errors import ConfigError, RaylogError
 from raylog.groups.context import GroupConfig
@@ -79,7 +79,7 @@ def test_a_member_always_has_a_heartbeat_at_its_coordinator_whatever_its_interva
 ) -> None:
     """So that it hears of a rebalance at once."""
     monkeypatch.setattr("raylog.server.apis.groups.NATIVE_HEARTBEAT_PARK_MS", 50)
-    monkeypatch.setattr("raylog.client.group_membership.HELD_BACK_MS", 50)
+    monkeypatch.setattr("raylog.client.groups.membership.HELD_BACK_MS", 50)
     sent: list[int] = []
 
     def heartbeat(*values: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from group_bench import GROUP, Bench
 from kio.schema.errors import ErrorCode
 
-from raylog.client.group_member import (
+from raylog.client.groups.member import (
     Answer,
     Assigned,
     Fail,
@@ -23,7 +23,7 @@ from raylog.client.group_member import (
     SendSync,
     State,
 )
-from raylog.client.subscriptions import Remembered, plan, protocols, subscriptions_of
+from raylog.client.groups.subscriptions import Remembered, plan, protocols, subscriptions_of
 from raylog.groups.assignors import ASSIGNORS
 from raylog.groups.consumer_protocol import decode_assignment
 from raylog.groups.requests import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, SyncGroup

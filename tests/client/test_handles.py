@@ -15,10 +15,10 @@ from kio.schema.errors import ErrorCode
 from raw_requests import eventually
 from scripted_cluster import ScriptedCluster
 
-from raylog.client.address import ClusterAddress
-from raylog.client.admin import AsyncAdminClient
-from raylog.client.consumer import AsyncConsumer
-from raylog.client.producer import AsyncProducer
+from raylog.client.admin.admin import AsyncAdminClient
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.links.address import ClusterAddress
+from raylog.client.producer.producer import AsyncProducer
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.errors import BufferFullError, ClosedError, ConfigError, kafka_error
 from raylog.types import Endpoint

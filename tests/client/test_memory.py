@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.client.memory import BufferMemory
+from raylog.client.producer.memory import BufferMemory
 
 
 def test_bytes_are_taken_up_to_the_limit_and_given_back() -> None:

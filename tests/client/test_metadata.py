@@ -16,11 +16,11 @@ from kio.schema.errors import ErrorCode
 from raw_requests import eventually
 from scripted_cluster import CLUSTER_ID, METADATA, SECRET, ScriptedCluster
 
-from raylog.client import connections, metadata
-from raylog.client.address import ClusterAddress
 from raylog.client.config import AdminConfig
-from raylog.client.link import ClusterLink
-from raylog.client.metadata import Leader
+from raylog.client.links import connections, metadata
+from raylog.client.links.address import ClusterAddress
+from raylog.client.links.link import ClusterLink
+from raylog.client.links.metadata import Leader
 from raylog.errors import ClusterError, RaylogError, kafka_error
 from raylog.types import ActorIdentity, Endpoint, TopicPartition
 from raylog.wire.private import AWAIT_LEADER, FIND_CONTROLLER, AwaitLeader, ControllerFound

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from raylog.client.config import ConsumerConfig
-from raylog.client.metadata import Leader, PartitionView
-from raylog.client.nearest_replicas import AVOID_S, RETRY_S, REVIEW_S, Follower, NearestReplicas, is_this_machine
+from raylog.client.consumer.nearest_replicas import (
+    AVOID_S,
+    RETRY_S,
+    REVIEW_S,
+    Follower,
+    NearestReplicas,
+    is_this_machine,
+)
+from raylog.client.links.metadata import Leader, PartitionView
 from raylog.types import Endpoint, TopicPartition
 
 KEY = TopicPartition("t", 0)

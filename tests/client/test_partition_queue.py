@@ -7,7 +7,7 @@ import random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.client.partition_queue import (
+from raylog.client.producer.partition_queue import (
     KNOWN_FOR_MS,
     NOT_APPENDED,
     PRODUCER_EPOCH_MAX,
@@ -15,7 +15,7 @@ from raylog.client.partition_queue import (
     ProducerIdentity,
     Verdict,
 )
-from raylog.client.producer_batch import NO_STAMP, ProducerBatch, after
+from raylog.client.producer.producer_batch import NO_STAMP, ProducerBatch, after
 from raylog.errors import RaylogError
 from raylog.records.batch import BatchView
 from raylog.records.codec import decode_values, encode_values

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raylog.client.producer_batch import ProducerBatch
+from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.errors import ClosedError
 from raylog.records.batch import BatchView
 from raylog.records.codec import decode_values, encode_values
@@ -65,6 +65,6 @@ def test_a_batch_that_is_given_up_while_its_thread_encodes_it_holds_no_bytes(mon
         batch.fail(ClosedError("closed"))
         return b"bytes"
 
-    monkeypatch.setattr("raylog.client.producer_batch.encode", given_up_meanwhile)
+    monkeypatch.setattr("raylog.client.producer.producer_batch.encode", given_up_meanwhile)
     batch.encode()
     assert batch.data is None

@@ -50,7 +50,7 @@ def test_lost_requests_in_a_full_pipeline_keep_order_and_are_stored_once(scripte
 @pytest.fixture
 def a_leader_is_awaited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for a leader's news to time out waits for longer than the test does."""
-    monkeypatch.setattr("raylog.client.metadata.AWAIT_LEADER_MS", 60_000)
+    monkeypatch.setattr("raylog.client.links.metadata.AWAIT_LEADER_MS", 60_000)
 
 
 @pytest.mark.usefixtures("a_leader_is_awaited_for_long")

@@ -11,8 +11,8 @@ from kio.schema.errors import ErrorCode
 from raw_requests import eventually, isr_is_whole, nodes_of
 from scripted_cluster import FETCH, ScriptedCluster
 
-from raylog.client import fetcher, nearest_replicas
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
+from raylog.client.consumer import fetcher, nearest_replicas
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.records.codec import encode
 from raylog.testing.in_process import cluster

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from raylog.client.replica_comparison import Difference, ReplicaComparison
+from raylog.client.admin.replica_comparison import Difference, ReplicaComparison
 from raylog.records.batch import stamp, write_crc
 from raylog.records.codec import encode_values
 

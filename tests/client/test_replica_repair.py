@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.client.replica_repair import judge, judge_tables
+from raylog.client.admin.replica_repair import judge, judge_tables
 from raylog.records.batch import write_crc
 from raylog.records.codec import encode_values
 

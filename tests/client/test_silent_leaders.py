@@ -8,7 +8,7 @@ import pytest
 from raw_requests import eventually
 from scripted_cluster import FETCH, PRODUCE, ScriptedCluster
 
-from raylog.client import metadata, silent_leaders
+from raylog.client.links import metadata, silent_leaders
 from raylog.client.sync import Consumer, Producer
 from raylog.records.codec import encode_values
 

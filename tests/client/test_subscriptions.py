@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raylog.client.config import ConsumerConfig
-from raylog.client.subscriptions import (
+from raylog.client.groups.subscriptions import (
     Remembered,
     assignors_of,
     is_cooperative,

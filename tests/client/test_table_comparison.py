@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raylog.client.replica_comparison import Difference
-from raylog.client.table_comparison import TableComparison
+from raylog.client.admin.replica_comparison import Difference
+from raylog.client.admin.table_comparison import TableComparison
 from raylog.records.batch import stamp
 from raylog.records.codec import RecordBatchBuilder
 

@@ -23,11 +23,11 @@ import typer
 import raylog
 from raylog import TopicPartition
 from raylog.cli.main import app, main
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
 from raylog.cluster import arrange, find
+from raylog.disks.disk import format_disk, with_controllers
 from raylog.errors import ClientTimeoutError, ClusterError, DiskError, RayError
 from raylog.placement import ray_connection
-from raylog.placement.disks import format_disk, with_controllers
 from raylog.placement.ray_connection import Deadline, RayTarget
 from raylog.types import Endpoint
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from raw_requests import eventually, isr_is_whole
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.testing.in_process import InProcessCluster, cluster
 

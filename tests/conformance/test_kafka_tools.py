@@ -11,7 +11,7 @@ import pytest
 from kafka_peer import apache_kafka
 from raw_requests import eventually
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer
 from raylog.log.config import LogConfig
 from raylog.log.disk_files import DiskFiles

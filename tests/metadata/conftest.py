@@ -30,8 +30,8 @@ from raylog.control.session import (
     ReplicaStatus,
 )
 from raylog.control.session_frames import from_actor, from_controller, to_frame
+from raylog.metadata.configuration.controller_config import ControllerConfig
 from raylog.metadata.controller import Controller
-from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.events import (
     ActorStarted,
     CloseSession,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from raylog.metadata.configuration.controller_config import ControllerConfig
 from raylog.metadata.controller import Controller
-from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.events import (
     Event,
     PeerJoined,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from raylog.control.session import AssignedReplica, Assignment, Assignments
 from raylog.control.session_frames import from_controller, to_frame
-from raylog.metadata.assignment_batches import TOGETHER_MAX, apart, gathered, together
 from raylog.metadata.events import Effect, Reply, SendFrame
+from raylog.metadata.partitions.assignment_batches import TOGETHER_MAX, apart, gathered, together
 from raylog.metadata.requests import ProducerIdAssigned
 from raylog.types import Endpoint
 

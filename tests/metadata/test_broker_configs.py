@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.configs.broker_configs import BROKER_CONFIGS, FIXED_CONFIGS, validated
+from raylog.configs.refused_broker_configs import REFUSED
+from raylog.configs.replication_quotas import LEADER_RATE
+from raylog.configs.topic_configs import BROKER_NAMES, TOPIC_CONFIGS
 from raylog.errors import ConfigError
 from raylog.log.config import LogConfig
-from raylog.metadata.broker_configs import BROKER_CONFIGS, FIXED_CONFIGS, validated
-from raylog.metadata.effective_configs import of_log
+from raylog.metadata.configuration.effective_configs import of_log
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.metadata.records import decode_batch, encode_batch
-from raylog.metadata.refused_broker_configs import REFUSED
 from raylog.metadata.requests import (
     AlterConfigs,
     ConfigChange,
@@ -25,8 +27,6 @@ from raylog.metadata.requests import (
     ResourceType,
     UnregisterBroker,
 )
-from raylog.metadata.throttled_replicas import LEADER_RATE
-from raylog.metadata.topic_configs import BROKER_NAMES, TOPIC_CONFIGS
 from raylog.types import TopicIdPartition
 
 MINUTE_MS = 60_000

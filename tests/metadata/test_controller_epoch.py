@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from raylog.control.session import Assignment, Hello
 from raylog.control.session_frames import ControllerEpochGuard
+from raylog.metadata.configuration.controller_config import ControllerConfig
 from raylog.metadata.controller import Controller, image_of
-from raylog.metadata.controller_config import ControllerConfig
 from raylog.metadata.events import (
     CloseSession,
     PeerJoined,

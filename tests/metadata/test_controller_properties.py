@@ -17,9 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raylog.control.high_watermarks import HighWatermark
-from raylog.metadata import effective_configs, elections
+from raylog.metadata.configuration import effective_configs
 from raylog.metadata.events import ActorStarted
 from raylog.metadata.image import MetadataImage
+from raylog.metadata.partitions import elections
 from raylog.metadata.records import decode_batch, encode_batch
 from raylog.metadata.requests import (
     AlterConfigs,

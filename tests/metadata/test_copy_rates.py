@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raylog.configs.replication_quotas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
 from raylog.control.session import Assignment, CopyRates, CopyRatesChanged, Welcome
 from raylog.metadata.requests import (
     AlterConfigs,
@@ -14,7 +15,6 @@ from raylog.metadata.requests import (
     ResourceChanges,
     ResourceType,
 )
-from raylog.metadata.throttled_replicas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
 from raylog.types import TopicIdPartition
 
 

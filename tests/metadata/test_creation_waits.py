@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata import new_partitions
-from raylog.metadata.creation_waits import CREATION, CreationWaits
 from raylog.metadata.events import Reply, RequestAbandoned
+from raylog.metadata.partitions import new_partitions
+from raylog.metadata.partitions.creation_waits import CREATION, CreationWaits
 from raylog.metadata.requests import (
     CreatePartitions,
     CreateTopics,
@@ -22,7 +22,7 @@ from raylog.metadata.requests import (
     TopicCreation,
     TopicsCreated,
 )
-from raylog.metadata.timers import Timers
+from raylog.timers import Timers
 from raylog.types import NO_LEADER, TopicIdPartition
 
 ASSIGNMENT = ((0, (0, 1, 2)), (1, (1, 2, 0)))

@@ -7,7 +7,7 @@ import os
 import pytest
 from raw_requests import eventually
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.testing.in_process import cluster
 

@@ -7,8 +7,8 @@ import uuid
 import pytest
 
 from raylog.control.session import ReplicaStatus
-from raylog.metadata import elections
-from raylog.metadata.elections import Candidate, Standing
+from raylog.metadata.partitions import elections
+from raylog.metadata.partitions.elections import Candidate, Standing
 from raylog.metadata.records import PartitionState, ReplicaSlot
 from raylog.types import Condition
 

@@ -6,12 +6,12 @@ import uuid
 
 import pytest
 
+from raylog.configs import topic_configs
 from raylog.errors import ConfigError
 from raylog.groups.offsets_topic import OFFSETS_TOPIC
-from raylog.metadata import topic_configs
+from raylog.metadata.actors.node_slots import NodeSlots
 from raylog.metadata.events import ActorKind
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.node_slots import NodeSlots
 from raylog.metadata.records import BrokerRegistered, DiskRegistered, HostKind, HostRetired
 from raylog.metadata.requests import (
     AlterReassignments,

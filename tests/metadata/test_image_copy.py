@@ -7,8 +7,8 @@ import uuid
 import pytest
 
 from raylog.control.session import ImageChanged, Welcome
-from raylog.metadata import announcements
 from raylog.metadata.image_copy import ImageCopy
+from raylog.metadata.partitions import announcements
 from raylog.metadata.records import BrokerRegistered, ClusterFormatted, TopicCreated, encode_batch
 from raylog.metadata.requests import DeleteTopics
 from raylog.types import TopicIdPartition

@@ -6,13 +6,13 @@ import uuid
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata import effective_configs
+from raylog.configs.topic_configs import TopicConfig
+from raylog.metadata.configuration import effective_configs
 from raylog.metadata.events import Notice, Persist
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.leadership import imbalanced
+from raylog.metadata.partitions.leadership import imbalanced
 from raylog.metadata.records import DiskRegistered, PartitionChanged, PartitionState, ReplicaSlot, TopicCreated
 from raylog.metadata.requests import ElectionType, ElectLeaders
-from raylog.metadata.topic_configs import TopicConfig
 from raylog.types import TopicIdPartition, node_id
 
 TOPIC = uuid.UUID(int=7)

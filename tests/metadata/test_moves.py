@@ -8,8 +8,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.control.session import Release, Removal, ReplicaOpened
-from raylog.metadata import moves
-from raylog.metadata.elections import Candidate, Standing
+from raylog.metadata.partitions import moves
+from raylog.metadata.partitions.elections import Candidate, Standing
 from raylog.metadata.records import ADMITTED_ELSEWHERE, PartitionState, ReplicaSlot
 from raylog.metadata.requests import (
     AlterReassignments,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raylog.control.session import ReplicaOpened
-from raylog.metadata.opened_logs import CutLog, OpenedLogs
+from raylog.metadata.actors.opened_logs import CutLog, OpenedLogs
 from raylog.metadata.requests import ClusterStatus
 from raylog.types import Condition, TopicIdPartition
 

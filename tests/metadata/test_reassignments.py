@@ -8,8 +8,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.control.session import Removal
-from raylog.metadata import reassignments
-from raylog.metadata.elections import Candidate, Standing
+from raylog.metadata.partitions import reassignments
+from raylog.metadata.partitions.elections import Candidate, Standing
 from raylog.metadata.records import PartitionState, ReplicaSlot
 from raylog.metadata.requests import (
     AlterReassignments,
@@ -108,7 +108,7 @@ def test_removing_alone_completes_at_once_if_enough_stay_in_sync():
 
 
 def test_the_minimum_counts_the_replicas_that_are_not_being_added():
-    from raylog.metadata.elections import effective_min_isr
+    from raylog.metadata.partitions.elections import effective_min_isr
 
     growing = started(state((0,)), 0, 1, 2)
     assert effective_min_isr(growing, 2) == 1

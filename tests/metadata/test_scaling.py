@@ -7,10 +7,10 @@ import uuid
 import msgpack
 import pytest
 
+from raylog.configs.broker_configs import for_all_brokers
 from raylog.control.session import Heartbeat, ReplicaLoad
 from raylog.errors import ConfigError
-from raylog.metadata.broker_configs import for_all_brokers
-from raylog.metadata.host_loads import Bounds, HostLoad, worth_moving
+from raylog.metadata.actors.host_loads import Bounds, HostLoad, worth_moving
 from raylog.metadata.records import HostKind, HostPlanned, decode_batch, encode_batch
 from raylog.metadata.requests import (
     AlterConfigs,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.metadata.timers import Timers
+from raylog.timers import Timers
 
 orders = st.lists(
     st.tuples(st.sampled_from(["set", "cancel", "pass"]), st.integers(0, 5), st.integers(0, 50)), max_size=60

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from raylog.configs import topic_configs
+from raylog.configs.replication_quotas import FOLLOWERS, LEADERS
+from raylog.configs.topic_configs import KAFKA_CONFIGS, LONG_MAX, TOPIC_CONFIGS, validate_topic_name, validated
 from raylog.errors import ConfigError, KafkaError
 from raylog.log.config import LogConfig
-from raylog.metadata import topic_configs
-from raylog.metadata.throttled_replicas import FOLLOWERS, LEADERS
-from raylog.metadata.topic_configs import KAFKA_CONFIGS, LONG_MAX, TOPIC_CONFIGS, validate_topic_name, validated
 
 MAX = str(LONG_MAX)
 KAFKA_3_6 = {

@@ -7,9 +7,9 @@ import uuid
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raylog.metadata.actors.registrations import decide_unregister_broker
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import BrokerRegistered, DiskRegistered
-from raylog.metadata.registrations import decide_unregister_broker
 from raylog.metadata.requests import (
     AlterReassignments,
     DrainBroker,

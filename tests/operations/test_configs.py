@@ -6,11 +6,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.cli.configs import parse_changes
-from raylog.client.admin import ConfigSource, ConfigType
+from raylog.client.admin.admin import ConfigSource, ConfigType
 from raylog.client.sync import Producer, call
+from raylog.configs.broker_configs import BROKER_CONFIGS, FIXED_CONFIGS
 from raylog.errors import ConfigError, kafka_error
 from raylog.kafka import table
-from raylog.metadata.broker_configs import BROKER_CONFIGS, FIXED_CONFIGS
 from raylog.server.apis.entities import module_of, request_class
 
 pytestmark = pytest.mark.core

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from raylog.client.admin import AsyncAdminClient
-from raylog.client.offset_commits import OffsetAndMetadata
+from raylog.client.admin.admin import AsyncAdminClient
+from raylog.client.groups.offset_commits import OffsetAndMetadata
 from raylog.client.sync import Consumer, Producer
 from raylog.errors import ConfigError, RaylogError
 from raylog.groups.context import GroupConfig

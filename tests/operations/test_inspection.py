@@ -6,8 +6,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import NOW_MS, batch, nodes_of
 
-from raylog.client import requests
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
+from raylog.client.links import requests
 from raylog.client.sync import call
 from raylog.errors import kafka_error
 from raylog.kafka import table

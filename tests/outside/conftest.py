@@ -11,7 +11,7 @@ from first_leaders import preferred_leaders_are_awaited
 from outside import Client
 from raw_requests import eventually, isr_is_whole
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.testing.in_process import InProcessCluster, cluster
 

@@ -8,10 +8,10 @@ import pytest
 from outside import Client, listener, metadata
 from raw_requests import eventually, status
 
-from raylog.placement.listeners import Listeners
 from raylog.server.broker_server import BrokerServer
 from raylog.testing.in_process import InProcessCluster
 from raylog.types import BROKER_SLOT, Endpoint, node_id
+from raylog.wire.listeners import Listeners
 
 pytestmark = pytest.mark.core
 

@@ -16,13 +16,13 @@ from kio.schema.errors import ErrorCode
 from outside import Client, fetch, listener, metadata, parts, produce
 from raw_requests import batch, eventually, throw
 
-from raylog.placement.listeners import Listeners
 from raylog.server.broker_server import BrokerServer
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, Endpoint, node_id
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.framing import LENT_BYTES_MAX, SMALLEST_BODY, _pool
 from raylog.wire.limits import Limits
+from raylog.wire.listeners import Listeners
 from raylog.wire.schema import fields_of
 
 pytestmark = pytest.mark.core

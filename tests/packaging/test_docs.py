@@ -17,7 +17,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 def topic_configs() -> str:
-    from raylog.metadata.topic_configs import TOPIC_CONFIGS
+    from raylog.configs.topic_configs import TOPIC_CONFIGS
 
     rows = ["| config | default | |", "|---|---|---|"]
     for config in TOPIC_CONFIGS.values():
@@ -28,7 +28,7 @@ def topic_configs() -> str:
 
 
 def broker_configs() -> str:
-    from raylog.metadata.broker_configs import BROKER_CONFIGS
+    from raylog.configs.broker_configs import BROKER_CONFIGS
 
     rows = [f"| `{name}` | `{config.default}` | {config.meaning} |" for name, config in BROKER_CONFIGS.items()]
     return "\n".join(("| config | default | |", "|---|---|---|", *rows))

@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
+FOLDER_FILES_MAX = 15
 
 LONG_FILES = {
     "raylog/server/replica_server.py",
@@ -100,6 +101,13 @@ def test_there_is_something_to_look_at() -> None:
 def test_no_file_is_long() -> None:
     long = {name for name in modules() if len((ROOT / name).read_text().splitlines()) > FILE_LINES_MAX}
     assert long == LONG_FILES
+
+
+@pytest.mark.parametrize("room", ["client", "metadata"])
+def test_a_room_with_much_in_it_has_folders(room: str) -> None:
+    folders = [path for path in (ROOT / "raylog" / room).rglob("*") if path.is_dir() and path.name != "__pycache__"]
+    crowded = {path.name: len(list(path.glob("*.py"))) for path in [ROOT / "raylog" / room, *folders]}
+    assert len(crowded) > 3 and max(crowded.values()) <= FOLDER_FILES_MAX, crowded
 
 
 def test_no_function_is_long() -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.errors import DiskError
-from raylog.placement.disks import (
+from raylog.disks.disk import (
     Disk,
     boot_id,
     check_writable,
@@ -27,6 +26,7 @@ from raylog.placement.disks import (
     read_disk,
     with_controllers,
 )
+from raylog.errors import DiskError
 from raylog.types import Endpoint
 
 CONTROLLERS = (Endpoint("127.0.0.1", 40001), Endpoint("::1", 40002))
@@ -180,7 +180,7 @@ def test_a_locked_disk_names_its_holder(tmp_path: Path) -> None:
 @pytest.mark.core
 def test_the_lock_of_a_killed_process_is_not_stale(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from raylog.placement.disks import lock_disk\n"
+        "import sys; from pathlib import Path; from raylog.disks.disk import lock_disk\n"
         "lock = lock_disk(Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(

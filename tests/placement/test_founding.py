@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from raylog.disks.disk import Disk, Reservation
 from raylog.errors import ClusterError
-from raylog.placement.disks import Disk, Reservation
 from raylog.placement.founding import JoinedDisk, KnownBroker, assign_brokers, cluster_of, found, rack_of
 
 

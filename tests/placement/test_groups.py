@@ -16,8 +16,8 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.state import get_actor, get_placement_group
 
+from raylog.disks.disk import format_disk, open_disk, read_reservation
 from raylog.errors import ClusterError, DiskError
-from raylog.placement.disks import format_disk, open_disk, read_reservation
 from raylog.placement.groups import actor_options, advertised_disks, ensure_group, find_group, remove_group
 from raylog.placement.ray_start import started
 from raylog.placement.resources import NAMESPACE, advertisement, disk_resource, node_resources

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.errors import ConfigError, DiskError
-from raylog.placement.disks import (
+from raylog.disks.disk import (
     Reservation,
     differs,
     format_disk,
@@ -18,10 +17,11 @@ from raylog.placement.disks import (
     set_listeners,
     with_listeners,
 )
-from raylog.placement.listeners import Listeners, default_listeners, listeners_of, listeners_of_brokers
+from raylog.errors import ConfigError, DiskError
 from raylog.placement.resources import advertisement
 from raylog.server.disk_work import format_folder, promise
 from raylog.types import Endpoint
+from raylog.wire.listeners import Listeners, default_listeners, listeners_of, listeners_of_brokers
 
 
 @pytest.mark.parametrize(

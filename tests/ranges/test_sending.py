@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import pytest
 
-from raylog.client.address import ClusterAddress
 from raylog.client.config import ProducerConfig
+from raylog.client.links.address import ClusterAddress
 from raylog.ranges import sending
 from raylog.types import Endpoint
 

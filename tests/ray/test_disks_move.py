@@ -17,7 +17,7 @@ from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kept_environment,
 
 import raylog
 from raylog import NewTopic, TopicPartition
-from raylog.placement.disks import decode_id, encode_id, format_disk, new_id, open_disk
+from raylog.disks.disk import decode_id, encode_id, format_disk, new_id, open_disk
 from raylog.placement.groups import group_name
 from raylog.placement.ray_start import started
 from raylog.placement.resources import NAMESPACE, disk_resource, node_resources

@@ -17,11 +17,11 @@ import raylog
 from raylog import NewTopic, TopicPartition
 from raylog.actors.ray_launcher import RayLauncher
 from raylog.cluster import _launch
+from raylog.disks.disk import Disk, format_disk, with_controllers
+from raylog.disks.embedded import prepare_disks
+from raylog.disks.quorum_disks import quorum_disks
 from raylog.errors import ClusterError, ConfigError
 from raylog.launcher import Launcher
-from raylog.placement.disks import Disk, format_disk, with_controllers
-from raylog.placement.embedded_disks import prepare_disks
-from raylog.server.quorum_disks import quorum_disks
 from raylog.server.spec import ServerSpec, new_incarnation
 from raylog.starting import Start
 from raylog.types import Endpoint, node_id

@@ -19,7 +19,7 @@ from ray_nodes import end_node
 
 import raylog
 from raylog import NewTopic
-from raylog.placement.disks import read_disk
+from raylog.disks.disk import read_disk
 from raylog.placement.ray_start import started
 
 pytestmark = pytest.mark.ray

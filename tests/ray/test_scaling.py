@@ -11,7 +11,7 @@ from ray_clusters import PATIENCE_S, eventually
 
 import raylog
 from raylog import NewTopic, TopicPartition
-from raylog.client.actor_admin import ActorInfo
+from raylog.client.admin.actors import ActorInfo
 
 pytestmark = pytest.mark.ray
 

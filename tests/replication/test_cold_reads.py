@@ -6,6 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.control.session import Removal
+from raylog.replication.cold_reads import LOADS_PER_FETCH, LOADS_PER_LIST_OFFSETS
 from raylog.replication.events import (
     Cancelled,
     FetchPartition,
@@ -16,7 +17,6 @@ from raylog.replication.events import (
     ListOffsetsReply,
     Removed,
 )
-from raylog.replication.loads import LOADS_PER_FETCH, LOADS_PER_LIST_OFFSETS
 from raylog.simulator.replica_hosts import P0, WALL_MS, Hosts
 from raylog.types import TopicIdPartition
 

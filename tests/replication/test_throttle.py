@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.configs.replication_quotas import FOLLOWERS, LEADERS
 from raylog.control.session import CopyRates
-from raylog.metadata.throttled_replicas import FOLLOWERS, LEADERS
 from raylog.replication.events import CopyRatesGiven
 from raylog.replication.throttle import UNLIMITED, Throttle
 from raylog.simulator.replica_hosts import P0, Hosts, contents

@@ -13,7 +13,7 @@ import pytest
 from faulty_files import FaultyFiles
 from raw_requests import eventually, isr_is_whole, part
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.server.replica_server import ReplicaServer
 from raylog.server.spec import ServerSpec

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from raw_requests import actor, eventually, isr_is_whole, part
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.types import BROKER_SLOT, broker_of, node_id

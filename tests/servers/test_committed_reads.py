@@ -9,7 +9,7 @@ import pytest
 from raw_requests import ask, endpoint_of, eventually, part
 from transactional_folders import ALL, COMMITTED, END, STABLE_END, TOPIC, cluster_over_transactions, is_led
 
-from raylog.client import requests
+from raylog.client.links import requests
 from raylog.client.sync import AdminClient
 from raylog.records.aborted import AbortedTransactions
 from raylog.records.batch import batches

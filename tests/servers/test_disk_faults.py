@@ -15,7 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import actor, batch, end_of, eventually, fetch, part, produce, status
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer
 from raylog.errors import DiskError, RaylogError
 from raylog.log import checkpoint

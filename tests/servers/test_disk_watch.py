@@ -9,10 +9,10 @@ import os
 import pytest
 from raw_requests import eventually, status
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Consumer, Producer
+from raylog.disks.disk import lock_disk
 from raylog.errors import DiskLockedError
-from raylog.placement.disks import lock_disk
 from raylog.server import disk_watch
 from raylog.server.disk_watch import HEALTH_FILE, DiskWatch, try_disk
 from raylog.testing.in_process import cluster

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raylog.control.session import FromActor, NodeLeaving
-from raylog.placement.disks import encode_id, format_disk
+from raylog.disks.disk import encode_id, format_disk
 from raylog.server import broker_server
 from raylog.server.broker_server import BrokerServer
 from raylog.server.spec import ServerSpec

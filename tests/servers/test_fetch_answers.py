@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema
 
-from raylog.client import requests
+from raylog.client.links import requests
 from raylog.replication.events import FetchPartition, FetchPartitionResult, FetchReply, SendFetch
 from raylog.server import follower_fetches
 from raylog.server.apis import fetch

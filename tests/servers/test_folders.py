@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import raylog
+from raylog.disks.disk import lock_disk
+from raylog.disks.embedded import prepare_disks
 from raylog.errors import ClusterError, DiskError
-from raylog.placement.disks import lock_disk
-from raylog.placement.embedded_disks import prepare_disks
 
 pytestmark = pytest.mark.core
 

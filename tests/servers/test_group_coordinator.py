@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import ask, endpoint_of, eventually, part
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.errors import kafka_error
 from raylog.groups.consumer_protocol import Subscription, encode_subscription

@@ -8,7 +8,7 @@ import pytest
 from first_leaders import preferred_leaders_are_awaited
 from raw_requests import eventually, isr_is_whole
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer
 from raylog.control.session import Assignment, Assignments, FromController
 from raylog.server.replica_server import ReplicaServer

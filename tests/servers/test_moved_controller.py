@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from raw_requests import eventually
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer
 from raylog.cluster import Cluster
 from raylog.errors import ClusterError

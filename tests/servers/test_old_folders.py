@@ -9,7 +9,7 @@ import pytest
 from old_messages import entry, wrapper
 from raw_requests import eventually
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.testing.in_process import cluster
 from raylog.types import TopicPartition

@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from raylog.client.address import ClusterAddress
-from raylog.errors import ClusterError, DiskError, RaylogError
-from raylog.log.disk_files import DiskFiles
-from raylog.placement.disks import (
+from raylog.client.links.address import ClusterAddress
+from raylog.disks.disk import (
     FOUNDING_FOLDER,
     METADATA_FOLDER,
     Disk,
@@ -24,6 +22,8 @@ from raylog.placement.disks import (
     reserve_disk,
     with_configs,
 )
+from raylog.errors import ClusterError, DiskError, RaylogError
+from raylog.log.disk_files import DiskFiles
 from raylog.placement.founding import JoinedDisk, KnownBroker
 from raylog.raft.metadata_log import MetadataLog
 from raylog.server import disk_work

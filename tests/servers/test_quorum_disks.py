@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from raylog.disks.disk import Disk, controller_moved, format_disk, with_controllers
+from raylog.disks.quorum_disks import METADATA_FOLDER, quorum_disks
 from raylog.errors import ClusterError, DiskError
 from raylog.log.disk_files import DiskFiles
-from raylog.placement.disks import Disk, controller_moved, format_disk, with_controllers
 from raylog.raft.messages import BLANK, Snapshot
 from raylog.raft.metadata_log import MetadataLog
 from raylog.server.controller_server import ControllerServer
-from raylog.server.quorum_disks import METADATA_FOLDER, quorum_disks
 from raylog.server.spec import ServerSpec
 from raylog.types import Endpoint
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raylog.placement.disks import encode_id, format_disk
+from raylog.disks.disk import encode_id, format_disk
 from raylog.server import quorum_links
 from raylog.server.quorum_links import ADDRESSES_INTERVAL_S, SETTLED_AFTER_S, SETTLED_INTERVAL_S, Pace, QuorumLinks
 from raylog.types import Endpoint

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from raw_requests import endpoint_of, eventually, part, status
 
-from raylog.client import requests
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
+from raylog.client.links import requests
 from raylog.client.sync import AdminClient
 from raylog.records import pure
 from raylog.records.batch import assemble

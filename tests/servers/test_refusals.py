@@ -28,8 +28,8 @@ from raw_requests import (
     throw,
 )
 
-from raylog.client import requests
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
+from raylog.client.links import requests
 from raylog.client.sync import AdminClient, Producer
 from raylog.errors import ConfigError, KafkaError, kafka_error
 from raylog.records.batch import write_crc

@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from raw_requests import actor, batch, endpoint_of, eventually, nodes_of, part, produce, status
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer
 from raylog.errors import ClusterError, RaylogError, kafka_error
 from raylog.server.replica_server import ReplicaServer

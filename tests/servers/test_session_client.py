@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from raylog.control.session import FromActor, Hello, ReplicaFailed, Welcome
+from raylog.disks.disk import format_disk, open_disk, with_controllers
 from raylog.errors import DisconnectedError
-from raylog.placement.disks import format_disk, open_disk, with_controllers
 from raylog.server import session_client
 from raylog.server.session_client import SessionClient
 from raylog.types import ActorIdentity, Endpoint

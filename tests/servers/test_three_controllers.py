@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from raw_requests import eventually, part, status
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient, Producer, call
 from raylog.control.session import SHUT_DOWN
 from raylog.errors import RaylogError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raylog.metadata.creation_waits import CreationWaits
+from raylog.metadata.partitions.creation_waits import CreationWaits
 from raylog.replication.awaited import Awaited, Waiter
 from raylog.replication.parked import ParkedProduce
 from raylog.types import TopicIdPartition

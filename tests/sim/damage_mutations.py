@@ -10,7 +10,7 @@ import pytest
 
 from raylog.log import segment
 from raylog.log.scrubbing import Damage, Scrubbing, drop
-from raylog.metadata import elections
+from raylog.metadata.partitions import elections
 from raylog.raft.metadata_log import MetadataLog
 from raylog.raft.quorum import Quorum
 from raylog.replication.replica import Replica

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from raylog.metadata import elections, partition_decisions, reassignments
-from raylog.metadata.elections import Candidates, Standing
+from raylog.metadata.partitions import elections, partition_decisions, reassignments
+from raylog.metadata.partitions.elections import Candidates, Standing
 from raylog.metadata.records import PartitionState
 from raylog.raft.messages import Role, VoteReply
 from raylog.raft.outbox import Outbox

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from raylog.metadata import moves
 from raylog.metadata.active import ActiveController
-from raylog.metadata.announcements import Announcements
-from raylog.metadata.departures import Departures
+from raylog.metadata.actors.actor_removals import Departures
 from raylog.metadata.ledger import LetGo
-from raylog.metadata.partition_decisions import PartitionDecisions
+from raylog.metadata.partitions import moves
+from raylog.metadata.partitions.announcements import Announcements
+from raylog.metadata.partitions.partition_decisions import PartitionDecisions
 from raylog.metadata.records import PartitionState
 from raylog.replication.folders import Folders
 from raylog.replication.replica import Replica

@@ -16,8 +16,8 @@ from raylog.log import opening, record_validation, recovery
 from raylog.log.log import Log
 from raylog.log.producers import ProducerStates
 from raylog.log.segment import Segment
-from raylog.metadata import elections, partition_decisions
-from raylog.metadata.elections import Standing
+from raylog.metadata.partitions import elections, partition_decisions
+from raylog.metadata.partitions.elections import Standing
 from raylog.raft.messages import AppendReply, VoteReply
 from raylog.raft.outbox import Outbox
 from raylog.raft.quorum import Quorum

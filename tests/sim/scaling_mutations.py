@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from raylog.metadata import host_loads, scaling
-from raylog.metadata.host_loads import Bounds
-from raylog.metadata.node_slots import NodeSlots
-from raylog.metadata.scaling import Scaling
+from raylog.metadata.actors import host_loads, scaling
+from raylog.metadata.actors.host_loads import Bounds
+from raylog.metadata.actors.node_slots import NodeSlots
+from raylog.metadata.actors.scaling import Scaling
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 

@@ -7,7 +7,7 @@ import logging
 import pyarrow as pa
 import pytest
 
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
 from raylog.errors import OffsetOutOfRangeError
 from raylog.ranges.entries import Entry
 from raylog.ranges.ledger import lines_of

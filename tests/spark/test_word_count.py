@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import raylog.spark
+from raylog.client.consumer.sync_consumer import Consumer
 from raylog.client.sync import Producer
-from raylog.client.sync_consumer import Consumer
 from raylog.testing.kafka import Kafka
 from raylog.types import TopicPartition
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from raylog.metadata.controller_config import ControllerConfig
+from raylog.metadata.configuration.controller_config import ControllerConfig
 from raylog.server import controller_server
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from raylog.client.admin import NewTopic, PartitionInfo
+from raylog.client.admin.admin import NewTopic, PartitionInfo
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.errors import RaylogError
 from raylog.testing.in_process import InProcessCluster

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.partition_queue import PartitionQueue, ProducerIdentity
-from raylog.client.producer_batch import ProducerBatch
+from raylog.client.producer.partition_queue import PartitionQueue, ProducerIdentity
+from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.errors import KafkaError
 from raylog.log.producers import ProducerStates
 from raylog.records.batch import BatchView

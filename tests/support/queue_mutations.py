@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.client import partition_queue
-from raylog.client.partition_queue import PartitionQueue
-from raylog.client.producer_batch import ProducerBatch, after
+from raylog.client.producer import partition_queue
+from raylog.client.producer.partition_queue import PartitionQueue
+from raylog.client.producer.producer_batch import ProducerBatch, after
 
 
 def give_a_sequence_back_after_a_refusal_in_doubt(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from raylog.client import requests
+from raylog.client.links import requests
 from raylog.client.sync import call
 from raylog.records.codec import encode_values
 from raylog.testing.in_process import InProcessCluster

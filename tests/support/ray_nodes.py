@@ -22,7 +22,7 @@ from ray.cluster_utils import Cluster as RayCluster
 from ray_clusters import PATIENCE_S, kept_environment
 
 import raylog
-from raylog.placement.disks import encode_id, format_disk, new_id
+from raylog.disks.disk import encode_id, format_disk, new_id
 from raylog.placement.ray_environment import RAY_STARTUPS
 from raylog.placement.ray_start import started
 from raylog.placement.resources import node_resources

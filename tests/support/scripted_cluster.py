@@ -18,7 +18,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.address import ClusterAddress
+from raylog.client.links.address import ClusterAddress
 from raylog.records.batch import SEQUENCE_MASK, BatchView, batches, stamp
 from raylog.records.codec import decode, encode
 from raylog.records.control import Marker, control_batch

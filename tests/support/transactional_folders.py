@@ -8,7 +8,7 @@ from pathlib import Path
 
 from raw_requests import actor, eventually, part
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.records.batch import stamp
 from raylog.records.codec import encode

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from raw_requests import eventually, isr_is_whole, part
 
-from raylog.client.admin import NewTopic
+from raylog.client.admin.admin import NewTopic
 from raylog.client.sync import AdminClient
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.testing.verifiable_load import LoadAudit, VerifiableLoad, audit_of

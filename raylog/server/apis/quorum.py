@@ -10,9 +10,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from raylog.disks.disk import decode_id
 from raylog.kafka.refusal import refusal
 from raylog.kafka.table import DESCRIBE_QUORUM
-from raylog.placement.disks import decode_id
 from raylog.server.apis.entities import build, module_of, response_class
 from raylog.types import Endpoint
 

@@ -135,8 +135,8 @@ def patches(orders):
         module.open_log, module.close = halt_and_open, close_and_halt
 
     return {
-        "raylog.metadata.partition_decisions": patch_decisions,
-        "raylog.metadata.announcements": patch_announcements,
+        "raylog.metadata.partitions.partition_decisions": patch_decisions,
+        "raylog.metadata.partitions.announcements": patch_announcements,
         "raylog.replication.host": patch_host,
         "raylog.server.log_work": patch_log_work,
     }

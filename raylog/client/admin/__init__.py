@@ -1,0 +1,1 @@
+"""The admin client, and what it and the command tell of groups, actors, reassignments and differing replicas."""

@@ -1,0 +1,566 @@
+"""Topics, partitions, configs and offsets, asked of the controller and, where a log has to answer, of the partitions'
+leaders.
+
+Every call returns plain values and raises typed errors; there are no futures per topic. A call on several topics
+raises the first error after all have been tried. Broker ids are those that people use; node ids of server actors stay
+inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal
+
+from kio.schema.errors import ErrorCode
+
+from raylog.client.admin import reassignment_throttles
+from raylog.client.admin.actors import AsyncActorCalls
+from raylog.client.admin.config_entries import ConfigEntry as ConfigEntry
+from raylog.client.admin.config_entries import ConfigSource as ConfigSource
+from raylog.client.admin.config_entries import ConfigSynonym as ConfigSynonym
+from raylog.client.admin.config_entries import ConfigType as ConfigType
+from raylog.client.admin.config_entries import entry_of
+from raylog.client.admin.groups import AsyncGroupCalls
+from raylog.client.admin.inspection import LogDir, ProducerInfo, QuorumInfo, log_dirs_of, quorum_of
+from raylog.client.admin.verification import OnPartition, Verification, verify_topics
+from raylog.client.config import AdminConfig
+from raylog.client.links import requests
+from raylog.client.links.address import ClusterAddress
+from raylog.client.links.leader_requests import LeaderRequests
+from raylog.client.links.link import ClusterLink
+from raylog.client.links.metadata import TopicView
+from raylog.errors import ClosedError, ConfigError, RaylogError, error_for
+from raylog.types import TopicPartition, broker_of
+from raylog.wire import private
+
+EARLIEST = -2
+LATEST = -1
+MAX_TIMESTAMP = -3
+OffsetSpec = Literal["earliest", "latest", "max_timestamp"] | int
+ElectionKind = Literal["preferred", "unclean"]
+_ELECTIONS: dict[Any, int] = {"preferred": 0, "unclean": 1}
+AnyBroker = int | Literal["all"]
+_SPECS: dict[Any, int] = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; −1 takes the cluster's default. ``replica_assignment`` (partition → brokers) replaces both numbers."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, Any] = field(default_factory=dict)
+    replica_assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition. Leader −1: nobody leads; ``leader_node`` is the id of the server actor."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...]
+    leader_node: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    name: str
+    topic_id: uuid.UUID
+    is_internal: bool
+    partitions: tuple[PartitionInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    broker: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    cluster_id: str
+    controller: int
+    brokers: tuple[BrokerInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition on its way to other brokers. ``replicas`` are all that hold it now, those being added and removed included."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainProgress:
+    """What draining a broker has done so far: the partitions that this call took away from it, and those it still leads.
+
+    Those that remain have nobody else in sync and live; they move as soon as there is somebody.
+    """
+
+    moved: tuple[TopicPartition, ...]
+    remaining: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetInfo:
+    """An offset as ListOffsets gives it; timestamp −1 where it was not asked by time."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
+    """The admin client for coroutines; ``AdminClient`` is the same with blocking calls."""
+
+    def __init__(self, address: ClusterAddress, config: Mapping[str, Any] | None = None, /, **options: Any) -> None:
+        self._address = address
+        self._options = {**(config or {}), **options}
+        self._config = AdminConfig.parse(config, options)
+        self._link: ClusterLink | None = None
+        self._closed = False
+
+    def __reduce__(self) -> Any:
+        return AsyncAdminClient, (self._address, self._options)
+
+    # -------------------------------------------------------------- topics
+
+    async def create_topics(
+        self,
+        topics: Iterable[NewTopic],
+        *,
+        validate_only: bool = False,
+        if_not_exists: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Create topics. Their leaders follow within moments; producers and consumers wait for them."""
+        wanted = [
+            (
+                topic.name,
+                topic.partitions if not topic.replica_assignment else -1,
+                topic.replication_factor if not topic.replica_assignment else -1,
+                topic.replica_assignment,
+                {name.replace("_", "."): _config_text(value) for name, value in topic.configs.items()},
+            )
+            for topic in topics
+        ]
+        timeout_ms = self._timeout_ms(timeout)
+        reply = await self._ask(
+            requests.create_topics(wanted, timeout_ms=timeout_ms, validate_only=validate_only), timeout_ms
+        )
+        forgiven = ErrorCode.topic_already_exists if if_not_exists else ErrorCode.none
+        _raise_first((r.name, r.error_code, r.error_message) for r in reply.topics if r.error_code != forgiven)
+
+    async def delete_topics(
+        self, names: Iterable[str | uuid.UUID], *, if_exists: bool = False, timeout: float | None = None
+    ) -> None:
+        """Delete topics, by name or by id, with all their records."""
+        timeout_ms = self._timeout_ms(timeout)
+        reply = await self._ask(requests.delete_topics(list(names), timeout_ms=timeout_ms), timeout_ms)
+        forgiven = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id) if if_exists else ()
+        _raise_first(
+            (r.name or r.topic_id, r.error_code, r.error_message)
+            for r in reply.responses
+            if r.error_code not in forgiven
+        )
+
+    async def list_topics(self, *, internal: bool = False) -> list[str]:
+        """The names of all topics, sorted."""
+        views = await self._opened().metadata.refresh(None, timeout_ms=self._config.default_api_timeout_ms)
+        return sorted(view.name for view in views if internal or not view.is_internal)
+
+    async def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicDescription]:
+        """Topics by name; all of them if no names are given. Raises UnknownTopicOrPartitionError for one that is not there."""
+        views = await self._opened().metadata.refresh(
+            None if names is None else list(names), timeout_ms=self._config.default_api_timeout_ms
+        )
+        return {view.name: _description(view) for view in sorted(views, key=lambda view: view.name)}
+
+    async def create_partitions(
+        self,
+        topic: str,
+        total: int,
+        *,
+        new_assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Let a topic have ``total`` partitions (only more than now). Keys move to other partitions; records don't."""
+        timeout_ms = self._timeout_ms(timeout)
+        request = requests.create_partitions(
+            {topic: (total, new_assignments)}, timeout_ms=timeout_ms, validate_only=validate_only
+        )
+        reply = await self._ask(request, timeout_ms)
+        _raise_first((r.name, r.error_code, r.error_message) for r in reply.results)
+
+    # -------------------------------------------------------------- configs
+
+    async def describe_configs(
+        self, topic: str | None = None, *, broker: AnyBroker | None = None, keys: Sequence[str] | None = None
+    ) -> dict[str, ConfigEntry]:
+        """The configs of a topic (or of a broker; "all": what holds for all that have none of their own), defaults included."""
+        kind, name = _resource(topic, broker)
+        reply = await self._ask(requests.describe_configs(kind, name, keys))
+        result = reply.results[0]
+        _raise_first([(name, result.error_code, result.error_message)])
+        return {entry.name: entry_of(entry) for entry in result.configs}
+
+    async def alter_configs(
+        self,
+        topic: str | None = None,
+        *,
+        set: Mapping[str, Any] | None = None,
+        delete: Iterable[str] = (),
+        append: Mapping[str, Any] | None = None,
+        subtract: Mapping[str, Any] | None = None,
+        broker: AnyBroker | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Set configs, or delete them so that the default holds again; ``append`` and ``subtract`` work on lists.
+
+        Of a topic, a broker, or all brokers ("all"), which is also how what concerns the cluster as a whole is set.
+        """
+        kind, name = _resource(topic, broker)
+        operations: list[tuple[str, int, str | None]] = [(key.replace("_", "."), 1, None) for key in delete]
+        for number, changes in ((0, set), (2, append), (3, subtract)):
+            operations += [
+                (key.replace("_", "."), number, _config_text(value)) for key, value in (changes or {}).items()
+            ]
+        reply = await self._ask(requests.incremental_alter_configs(kind, name, operations, validate_only=validate_only))
+        _raise_first((r.resource_name, r.error_code, r.error_message) for r in reply.responses)
+
+    # -------------------------------------------------------------- cluster, offsets, records
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Cluster id, controller and brokers."""
+        reply = await self._ask(requests.describe_cluster())
+        _raise_first([("the cluster", reply.error_code, reply.error_message)])
+        brokers = sorted(
+            (BrokerInfo(int(b.broker_id), b.host, int(b.port), b.rack) for b in reply.brokers),
+            key=lambda info: info.broker,
+        )
+        return ClusterDescription(reply.cluster_id, int(reply.controller_id), tuple(brokers))
+
+    async def list_offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, OffsetInfo]:
+        """Per partition "earliest", "latest", "max_timestamp", or the first offset at or after a time in ms (−1: none)."""
+        asked: dict[TopicPartition, Any] = {TopicPartition(*key): _SPECS.get(spec, spec) for key, spec in specs.items()}
+        for key, spec in asked.items():
+            if not isinstance(spec, int):
+                raise ConfigError(
+                    f"{key.topic}-{key.partition}: {spec!r} is neither earliest, latest, max_timestamp nor a time in ms"
+                )
+        found = await self._leaders().list_offsets(asked, self._config.default_api_timeout_ms)
+        return {key: OffsetInfo(offset, timestamp, epoch) for key, (offset, timestamp, epoch) in found.items()}
+
+    async def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete everything below these offsets (−1: below the high watermark); the partitions' new first offsets."""
+        asked = {TopicPartition(*key): offset for key, offset in offsets.items()}
+        return await self._leaders().delete_records(asked, self._config.default_api_timeout_ms)
+
+    async def verify_replicas(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        patience: float = 30.0,
+        on_partition: OnPartition = lambda report: None,
+        repair: bool = False,
+    ) -> Verification:
+        """Compare all replicas of these topics (of all topics) byte for byte below the high watermark, over the wire.
+
+        Nothing stops meanwhile. A replica that is away or behind for ``patience`` seconds is left out, and the result does not hold.
+        Of a compacted topic the last records of all keys are compared. ``repair``: a copy that is damaged, or that differs from those of
+        a majority, is copied anew; the result says which.
+        """
+
+        async def is_compacted(topic: str) -> bool:
+            found = await self.describe_configs(topic, keys=["cleanup.policy"])
+            return "compact" in str(found["cleanup.policy"].value)
+
+        return await verify_topics(
+            self._opened(),
+            topics,
+            patience_s=patience,
+            is_compacted=is_compacted,
+            on_partition=on_partition,
+            repair=repair,
+        )
+
+    async def replica_sizes(self) -> dict[TopicPartition, dict[int, int]]:
+        """How many bytes each replica has on its broker's disk; those that do not answer are left out."""
+        sizes: dict[TopicPartition, dict[int, int]] = {}
+        for broker, dirs in (await self.describe_log_dirs()).items():
+            for log_dir in dirs.values():
+                for key, size in log_dir.replicas.items():
+                    sizes.setdefault(key, {})[broker] = size
+        return sizes
+
+    async def describe_log_dirs(self) -> dict[int, dict[str, LogDir]]:
+        """By broker and path: the disks that hold replicas, with the size of each; processes that do not answer are left out."""
+        link = self._opened()
+        views = await link.metadata.refresh(None, timeout_ms=self._config.default_api_timeout_ms)
+        nodes = sorted({node for view in views for part in view.partitions for node in part.replicas})
+
+        async def ask(node: int) -> Any:
+            endpoint = link.metadata.nodes.get(node)
+            if endpoint is None:
+                return None
+            try:
+                connection = await link.connections.get(endpoint)
+                return await connection.request(
+                    requests.describe_log_dirs(), timeout_ms=self._config.request_timeout_ms
+                )
+            except RaylogError:
+                return None
+
+        replies = zip(nodes, await asyncio.gather(*map(ask, nodes)), strict=True)
+        return log_dirs_of((broker_of(node), reply) for node, reply in replies if reply is not None)
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[ProducerInfo, ...]]:
+        """The idempotent and transactional producers that the partitions' leaders remember, by producer id."""
+        asked = [TopicPartition(*each) for each in partitions]
+        return await self._leaders().describe_producers(asked, self._config.default_api_timeout_ms)
+
+    async def describe_quorum(self) -> QuorumInfo:
+        """The controllers: who is active, how far the log of each is. Members are named by the broker on whose disk they are."""
+        reply = await self._ask(requests.describe_quorum())
+        _raise_first([("the quorum", reply.error_code, reply.error_message)])
+        return quorum_of(reply.topics[0].partitions[0])
+
+    # -------------------------------------------------------------- operating partitions and brokers
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        kind: ElectionKind = "preferred",
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Let partitions be led by their preferred leaders, or, unclean, let one without any be led by whoever has most of its records.
+
+        Without ``partitions`` all of them, and those where nothing was to be done are left out. Per partition None, or why it was not
+        done (ElectionNotNeededError where it leads already). An unclean election may lose acknowledged records.
+        """
+        if kind not in _ELECTIONS:
+            raise ConfigError(f"election kind {kind!r} is neither preferred nor unclean")
+        timeout_ms = self._timeout_ms(timeout)
+        named = None if partitions is None else [TopicPartition(*each) for each in partitions]
+        reply = await self._ask(requests.elect_leaders(_ELECTIONS[kind], named, timeout_ms=timeout_ms), timeout_ms)
+        if named is None:
+            _raise_first([("the election", reply.error_code, None)])
+        return {
+            TopicPartition(topic.topic, result.partition_id): _error_or_none(result.error_code, result.error_message)
+            for topic in reply.replica_election_results
+            for result in topic.partition_result
+        }
+
+    async def reassign(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        throttle_bytes: int | None = None,
+        allow_replication_factor_change: bool = True,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Give partitions other brokers (the first one preferred to lead), or with None cancel what is under way.
+
+        Per partition None if it is under way now, or why not. What is added copies from the leader while the others serve on; when it is
+        in sync the removed replicas' folders are deleted. ``list_reassignments`` says what is not done yet.
+
+        ``throttle_bytes`` limits what each broker sends and takes per second for this and whatever is being reassigned already.
+        ``clear_throttles`` ends that when all is done.
+        """
+        timeout_ms = self._timeout_ms(timeout)
+        asked = {TopicPartition(*key): brokers for key, brokers in targets.items()}
+        if throttle_bytes is not None:
+            await self._throttle(asked, throttle_bytes)
+        request = requests.alter_partition_reassignments(
+            asked, timeout_ms=timeout_ms, allow_replication_factor_change=allow_replication_factor_change
+        )
+        reply = await self._ask(request, timeout_ms)
+        _raise_first([("the reassignment", reply.error_code, reply.error_message)])
+        return {
+            TopicPartition(topic.name, part.partition_index): _error_or_none(part.error_code, part.error_message)
+            for topic in reply.responses
+            for part in topic.partitions
+        }
+
+    async def _throttle(self, targets: Mapping[TopicPartition, Sequence[int] | None], rate: int) -> None:
+        ongoing = await self.list_reassignments()
+        topics = await self.describe_topics()
+        adding = {key: each.adding for key, each in ongoing.items()}
+        origins = {
+            key: tuple(broker for broker in part.replicas if broker not in adding.get(key, ()))
+            for name, topic in topics.items()
+            for part in topic.partitions
+            for key in [TopicPartition(name, part.partition)]
+        }
+        known = {key: brokers for key, brokers in targets.items() if key in origins}
+        wanted = reassignment_throttles.throttles(known, origins, adding)
+        for name, configs in wanted.topics.items():
+            await self.alter_configs(name, set=configs)
+        for broker in sorted(set(wanted.brokers) & set(await self._registered_brokers())):
+            await self.alter_configs(broker=broker, set=dict.fromkeys(reassignment_throttles.RATES, rate))
+
+    async def clear_throttles(self, topics: Iterable[str]) -> tuple[list[int], list[str]]:
+        """Take the replication throttles off all brokers and these topics, as far as they exist; returns both."""
+        brokers = await self._registered_brokers()
+        for broker in brokers:
+            await self.alter_configs(broker=broker, delete=reassignment_throttles.RATES)
+        found = sorted(set(topics) & set(await self.list_topics(internal=True)))
+        for name in found:
+            await self.alter_configs(name, delete=reassignment_throttles.LISTS)
+        return brokers, found
+
+    async def _registered_brokers(self) -> list[int]:
+        """Dead ones, too."""
+        reply = await self._ask(private.ClusterStatus())
+        return sorted(each["id"] for each in reply.status["brokers"])
+
+    async def list_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The reassignments that are under way, of these partitions or of all."""
+        named = None if partitions is None else [TopicPartition(*each) for each in partitions]
+        request = requests.list_partition_reassignments(named, timeout_ms=self._config.default_api_timeout_ms)
+        reply = await self._ask(request)
+        _raise_first([("the reassignments", reply.error_code, reply.error_message)])
+        return {
+            TopicPartition(topic.name, part.partition_index): Reassignment(
+                tuple(part.replicas), tuple(part.adding_replicas), tuple(part.removing_replicas)
+            )
+            for topic in reply.topics
+            for part in topic.partitions
+        }
+
+    async def drain_broker(self, broker: int) -> DrainProgress:
+        """Move every leader away from a broker and keep them away, until ``undrain_broker``. Idempotent: ask again for what remains.
+
+        New topics avoid it, and its replicas join no ISR (those that are in sync stay). Done when ``remaining`` is empty.
+        """
+        reply = await self._ask(private.DrainBroker(broker))
+        return DrainProgress(
+            tuple(TopicPartition(*each) for each in reply.moved),
+            tuple(TopicPartition(*each) for each in reply.remaining),
+        )
+
+    async def undrain_broker(self, broker: int) -> None:
+        """Let a broker lead again. Leaders go back to it with the next preferred election, by hand or by itself."""
+        await self._ask(private.DrainBroker(broker, is_draining=False))
+
+    async def unregister_broker(self, broker: int) -> None:
+        """Forget a broker that holds no replica any more; its processes end. Its folder may then be deleted.
+
+        Raises InvalidRequestError while it holds replicas or a controller.
+        """
+        reply = await self._ask(requests.unregister_broker(broker))
+        _raise_first([(f"broker {broker}", reply.error_code, reply.error_message)])
+
+    # -------------------------------------------------------------- the end, and inside
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._closed = True
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def __aenter__(self) -> AsyncAdminClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _opened(self) -> ClusterLink:
+        if self._closed:
+            raise ClosedError("this admin client is closed: make another one")
+        if self._link is None or self._link.loop is not asyncio.get_running_loop():
+            self._link = ClusterLink(self._address, self._config)
+        return self._link
+
+    def _leaders(self) -> LeaderRequests:
+        return LeaderRequests(self._opened())
+
+    def _timeout_ms(self, timeout: float | None) -> float:
+        return self._config.default_api_timeout_ms if timeout is None else timeout * 1000
+
+    async def _ask(self, request: Any, timeout_ms: float | None = None) -> Any:
+        limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        return await self._opened().controller.request(
+            request, timeout_ms=limit_ms, attempts_max=self._config.retries + 1
+        )
+
+
+def _description(view: TopicView) -> TopicDescription:
+    return TopicDescription(
+        view.name,
+        view.topic_id,
+        view.is_internal,
+        tuple(
+            PartitionInfo(
+                index,
+                broker_of(part.leader.node),
+                part.leader.epoch,
+                tuple(map(broker_of, part.replicas)),
+                tuple(map(broker_of, part.isr)),
+                tuple(map(broker_of, part.offline)),
+                part.leader.node,
+            )
+            for index, part in enumerate(view.partitions)
+        ),
+    )
+
+
+def _resource(topic: str | None, broker: AnyBroker | None) -> tuple[int, str]:
+    if (topic is None) == (broker is None):
+        raise ConfigError("name either a topic or a broker whose configs are meant")
+    if topic is not None:
+        return requests.TOPIC_RESOURCE, topic
+    return requests.BROKER_RESOURCE, "" if broker == "all" else str(broker)
+
+
+def _config_text(value: Any) -> str | None:
+    """A config value as Kafka writes it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def _error_or_none(code: int, message: str | None) -> RaylogError | None:
+    return None if code == ErrorCode.none else error_for(code, message)
+
+
+def _raise_first(results: Iterable[tuple[Any, int, str | None]]) -> None:
+    failed: list[RaylogError] = []
+    for name, code, message in results:
+        if code != ErrorCode.none:
+            failed.append(
+                error_for(
+                    code,
+                    message
+                    if message and str(name) in message
+                    else f"{name}: {message or ErrorCode(code).name.upper()}",
+                )
+            )
+    if failed:
+        raise failed[0]

@@ -1,0 +1,23 @@
+"""The three things every client without a sender needs, bound to one event loop: connections, the controller, metadata."""
+
+from __future__ import annotations
+
+import asyncio
+
+from raylog.client.config import ClientConfig
+from raylog.client.links.address import ClusterAddress
+from raylog.client.links.connections import Connections, ControllerLink
+from raylog.client.links.metadata import Metadata
+
+
+class ClusterLink:
+    def __init__(self, address: ClusterAddress, config: ClientConfig, *, borrows_records: bool = False) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.config = config
+        self.connections = Connections(address, config, borrows_records=borrows_records)
+        self.controller = ControllerLink(address, config, self.connections)
+        self.metadata = Metadata(config, self.connections, self.controller)
+
+    async def close(self) -> None:
+        self.metadata.close()
+        await self.connections.close()

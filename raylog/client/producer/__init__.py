@@ -1,0 +1,1 @@
+"""The producer: ``producer`` takes records, ``accumulator`` and ``partition_queue`` gather them, ``sender`` brings them to leaders."""

@@ -1,0 +1,255 @@
+"""The configs of brokers, under Kafka's names: which can be changed while they run, which are only shown, and which are refused.
+
+*Dynamic* ones are a broker's own, or hold for all brokers that have none of their own; some are the cluster's as a whole and are set for
+all brokers only (A20: per broker > for all > what it was started with > default). Most of them are what a topic takes that does not set
+the config itself, under another name (``topic_configs.BROKER_NAMES``). *Fixed* ones are shown and not changed. Whatever else Kafka's
+brokers have is refused with the reason (``refused_broker_configs``); any other name is an error that suggests the nearest one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raylog.configs.refused_broker_configs import reason_for
+from raylog.configs.replication_quotas import FOLLOWER_RATE, LEADER_RATE
+from raylog.configs.topic_configs import (
+    BROKER_NAMES,
+    INT_MAX,
+    LONG_MAX,
+    PARTITIONS_MAX,
+    TOPIC_CONFIGS,
+    ConfigType,
+    TopicConfig,
+)
+from raylog.errors import ConfigError
+
+PARTITIONS = "num.partitions"
+REPLICATION_FACTOR = "default.replication.factor"
+REPLICATION_FACTOR_UNSET = 3  # or as many as there are brokers, where those are fewer
+SCALING_MAX = "actor.scaling.actors.max"
+SCALING_BUSY = "actor.scaling.busy.ratio"
+SCALING_IDLE = "actor.scaling.idle.ratio"
+SHORT_MAX = (1 << 15) - 1
+
+BrokerConfigs = Mapping[int | None, Mapping[str, str]]
+"""What was set, by broker id; None: for all brokers."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig(TopicConfig):
+    """``of_topic`` names the topic config that this one stands in for. ``is_of_groups``: group coordinators go by it;
+    ``is_of_cleaner``: compaction does; ``is_of_scrubbing``: scrubbing does.
+    """
+
+    is_cluster_wide: bool = False
+    of_topic: str | None = None
+    is_of_groups: bool = False
+    is_of_cleaner: bool = False
+    is_of_scrubbing: bool = False
+
+
+_CONTROLLERS = ("min.insync.replicas", "unclean.leader.election.enable")  # honoured by the controller, not by a log
+
+
+def _for_topics(name: str, broker_name: str) -> BrokerConfig:
+    of = TOPIC_CONFIGS[name]
+    return BrokerConfig(
+        broker_name,
+        of.type,
+        of.default,
+        f"of topics that do not set `{name}`: {of.meaning}",
+        of.minimum,
+        of.maximum,
+        of.choices,
+        is_cluster_wide=name in _CONTROLLERS,
+        of_topic=name,
+    )
+
+
+def _of_groups(name: str, default: str, meaning: str, minimum: int = 1) -> BrokerConfig:
+    return BrokerConfig(name, ConfigType.INT, default, meaning, minimum, is_cluster_wide=True, is_of_groups=True)
+
+
+_GROUPS = (
+    _of_groups(
+        "group.initial.rebalance.delay.ms", "3000", "how long the first join of an empty group waits for more", 0
+    ),
+    _of_groups("group.max.session.timeout.ms", "1800000", "the longest session timeout that a member may ask for"),
+    _of_groups("group.max.size", "2147483647", "how many members a group may have"),
+    _of_groups("group.min.session.timeout.ms", "6000", "the shortest session timeout that a member may ask for"),
+    _of_groups("offset.metadata.max.bytes", "4096", "how many characters may be committed beside an offset", 0),
+    _of_groups("offsets.commit.timeout.ms", "5000", "how long a commit waits for the replicas"),
+    _of_groups("offsets.retention.check.interval.ms", "600000", "how often expired offsets are looked for"),
+    _of_groups("offsets.retention.minutes", "10080", "how long the offsets of a group without members are kept"),
+)
+
+_CLEANER = (
+    BrokerConfig("log.cleaner.backoff.ms", ConfigType.LONG, "15000",
+                 "how long compaction rests where nothing was due", 0, is_of_cleaner=True),
+    BrokerConfig("log.cleaner.dedupe.buffer.size", ConfigType.LONG, "134217728",
+                 "bytes of memory that a process may use to compact a log; 24 for each key", 1 << 20, is_of_cleaner=True),
+    BrokerConfig("log.cleaner.io.buffer.load.factor", ConfigType.DOUBLE, "0.9",
+                 "share of that memory which is filled", 0.01, 1, is_of_cleaner=True),
+    BrokerConfig("log.cleaner.io.max.bytes.per.second", ConfigType.DOUBLE, "1.7976931348623157E308",
+                 "bytes of log that compaction reads per second in one process", 1, is_of_cleaner=True),
+    BrokerConfig("log.scrub.interval.ms", ConfigType.LONG, "604800000",
+                 "how long after a log was read through for damage it is read through again", 1, is_of_scrubbing=True),
+    BrokerConfig("log.scrub.io.max.bytes.per.second", ConfigType.DOUBLE, "10485760",
+                 "bytes of log that scrubbing reads per second in one process", 1, is_of_scrubbing=True),
+)  # fmt: skip
+
+_SCALING = (
+    BrokerConfig(SCALING_MAX, ConfigType.INT, "0",
+                 "actors for users' topics that one broker gets by itself; 0: as many as its machine has cores, never more",
+                 0, INT_MAX, is_cluster_wide=True),
+    BrokerConfig("actor.scaling.backoff.ms", ConfigType.LONG, "10000",
+                 "pause between two steps on one disk; six times that, and a replica that was moved may move again", 0,
+                 is_cluster_wide=True),
+    BrokerConfig("actor.scaling.busy.ms", ConfigType.LONG, "5000",
+                 "how long an actor has to be busy before it gets help", 0, is_cluster_wide=True),
+    BrokerConfig(SCALING_BUSY, ConfigType.DOUBLE, "0.75",
+                 "share of a core from which on an actor's event loop counts as busy", 0, 1, is_cluster_wide=True),
+    BrokerConfig("actor.scaling.enable", ConfigType.BOOLEAN, "true",
+                 "whether busy actors get another one beside them, and idle ones that came so end", is_cluster_wide=True),
+    BrokerConfig("actor.scaling.idle.ms", ConfigType.LONG, "300000",
+                 "how long an actor that was added has to be idle before it gives its replicas back and ends", 0,
+                 is_cluster_wide=True),
+    BrokerConfig(SCALING_IDLE, ConfigType.DOUBLE, "0.2",
+                 "share of a core up to which an actor's event loop counts as idle", 0, 1, is_cluster_wide=True),
+)  # fmt: skip
+
+_TABLE = (
+    *_GROUPS,
+    *_CLEANER,
+    *_SCALING,
+    BrokerConfig("auto.create.topics.enable", ConfigType.BOOLEAN, "true",
+                 "whether a topic is created when a Kafka client first asks for it", is_cluster_wide=True),
+    BrokerConfig("auto.leader.rebalance.enable", ConfigType.BOOLEAN, "true",
+                 "whether leaders go back to the preferred replicas by themselves", is_cluster_wide=True),
+    BrokerConfig(REPLICATION_FACTOR, ConfigType.INT, str(REPLICATION_FACTOR_UNSET),
+                 "replicas of a topic that does not say how many; unset: as many as there are brokers, at most this",
+                 1, SHORT_MAX, is_cluster_wide=True),
+    BrokerConfig(FOLLOWER_RATE, ConfigType.LONG, str(LONG_MAX),
+                 "bytes per second that the broker's throttled replicas copy while they are not in sync", 0),
+    BrokerConfig("leader.imbalance.check.interval.seconds", ConfigType.LONG, "300",
+                 "how often the balance of leaders is looked at", 1, 1 << 40, is_cluster_wide=True),
+    BrokerConfig("leader.imbalance.per.broker.percentage", ConfigType.INT, "10",
+                 "how many of the partitions that prefer a broker may be led by others", 0, is_cluster_wide=True),
+    BrokerConfig(LEADER_RATE, ConfigType.LONG, str(LONG_MAX),
+                 "bytes per second that the broker's throttled leaders send to replicas that are not in sync", 0),
+    BrokerConfig("max.connections", ConfigType.INT, str(INT_MAX),
+                 "connections of Kafka clients to one broker; further ones are closed at once", 0, INT_MAX),
+    BrokerConfig("max.incremental.fetch.session.cache.slots", ConfigType.INT, "1000",
+                 "fetch sessions of Kafka clients that one broker keeps", 0, INT_MAX),
+    BrokerConfig(PARTITIONS, ConfigType.INT, "1", "partitions of a topic that does not say how many",
+                 1, PARTITIONS_MAX, is_cluster_wide=True),
+    BrokerConfig("queued.max.request.bytes", ConfigType.LONG, "268435456",
+                 "bytes of requests that one broker works on; beyond them large senders are not read", 1),
+    BrokerConfig("unclean.shutdown.election.wait.ms", ConfigType.INT, "10000",
+                 "how long an election after an unclean stop waits for the logs of in-sync replicas that are not up yet",
+                 0, is_cluster_wide=True),
+    *(_for_topics(name, broker_name) for name, broker_name in BROKER_NAMES.items() if TOPIC_CONFIGS[name].refused is None),
+)  # fmt: skip
+
+_FIXED = (
+    BrokerConfig("advertised.listeners", ConfigType.LIST, "", "where Kafka clients are told to reach this broker"),
+    BrokerConfig("broker.heartbeat.interval.ms", ConfigType.INT, "2000", "how often a server says that it lives", 1),
+    BrokerConfig("broker.id", ConfigType.INT, "-1", "the number of this broker", -1, INT_MAX),
+    BrokerConfig("broker.rack", ConfigType.STRING, "", "the rack, or zone, of this broker"),
+    BrokerConfig("broker.session.timeout.ms", ConfigType.INT, "9000", "a server that is silent for so long is dead", 1),
+    BrokerConfig("delete.topic.enable", ConfigType.BOOLEAN, "true", "whether topics can be deleted"),
+    BrokerConfig("log.cleaner.enable", ConfigType.BOOLEAN, "true", "whether compacted topics are compacted"),
+    BrokerConfig("log.dirs", ConfigType.STRING, "", "the disks of this broker"),
+)  # fmt: skip
+
+BROKER_CONFIGS: Mapping[str, BrokerConfig] = {
+    config.name: config for config in sorted(_TABLE, key=lambda each: each.name)
+}
+FIXED_CONFIGS: Mapping[str, BrokerConfig] = {config.name: config for config in _FIXED}
+ONE_BROKERS = ("advertised.listeners", "broker.id", "broker.rack", "log.dirs")
+"""Those of the fixed ones that each broker has for itself."""
+
+
+def config_named(name: str, broker_id: int | None) -> BrokerConfig:
+    """The config of that name, which may be set for that broker. Raises ConfigError that says why not."""
+    config = BROKER_CONFIGS.get(name)
+    if config is None:
+        raise ConfigError(_why_not(name))
+    if config.is_cluster_wide and broker_id is not None:
+        raise ConfigError(f"{name} is the cluster's as a whole: set it for all brokers, not for broker {broker_id}")
+    return config
+
+
+def _why_not(name: str) -> str:
+    if name in FIXED_CONFIGS:
+        return f"{name} is fixed when a broker starts; it can't be changed while it runs"
+    reason = reason_for(name)
+    if reason is not None:
+        return f"{name} is refused: {reason}"
+    of_topic = BROKER_NAMES.get(name)
+    near = (
+        [of_topic] if of_topic in BROKER_CONFIGS else difflib.get_close_matches(name, BROKER_CONFIGS, n=1, cutoff=0.6)
+    )
+    return f"{name!r} is no config of a broker that can be changed while it runs" + (
+        f"; did you mean {near[0]!r}?" if near else f"; these can: {', '.join(BROKER_CONFIGS)}"
+    )
+
+
+def validated(name: str, broker_id: int | None, text: str | None) -> str:
+    """The value to store."""
+    config = config_named(name, broker_id)
+    if text is None:
+        raise ConfigError(f"{name} needs a value")
+    config.parse(text)
+    return text.strip()
+
+
+def for_all_brokers(configs: Mapping[str, Any] | None) -> dict[str, str]:
+    """Configs to be set for all brokers as they are stored; a name may have ``_`` for ``.``. ConfigError names what can't be."""
+    texts = {name.replace("_", "."): value for name, value in (configs or {}).items()}
+    values = {
+        name: validated(name, None, str(value).lower() if isinstance(value, bool) else str(value))
+        for name, value in texts.items()
+    }
+    check_together(values)
+    return values
+
+
+def check_together(configs: Mapping[str, str], *, cores: int = 0) -> None:
+    """Whether what is set for all brokers goes together. Raises ConfigError that says what does not.
+
+    ``cores``: of the largest machine that a broker is known to run on; 0: of none.
+    """
+    actors_max = int(configs.get(SCALING_MAX, 0))
+    if cores and actors_max > cores:
+        raise ConfigError(
+            f"{SCALING_MAX}={actors_max}: no broker runs on more than {cores} cores, and further actors could only take turns"
+        )
+    busy, idle = (float(configs.get(name, BROKER_CONFIGS[name].default)) for name in (SCALING_BUSY, SCALING_IDLE))
+    if idle >= busy:
+        raise ConfigError(
+            f"{SCALING_IDLE}={idle:g} is not below {SCALING_BUSY}={busy:g}: an actor would be busy and idle at once, and be "
+            "added and ended in turn; set both so that the idle one is clearly lower"
+        )
+
+
+def found(configs: BrokerConfigs, broker_id: int | None, name: str) -> tuple[str, int | None] | None:
+    """The value that was set and for whom (None: for all), the broker's own first; None if nobody has set it."""
+    for named in (broker_id, None):
+        value = configs.get(named, {}).get(name)
+        if value is not None:
+            return value, named
+    return None
+
+
+def number(configs: BrokerConfigs, broker_id: int | None, name: str, *, default: int) -> int:
+    """The value as a number (or boolean), ``default`` if nobody has set it."""
+    set_value = found(configs, broker_id, name)
+    if set_value is None:
+        return default
+    value = BROKER_CONFIGS[name].parse(set_value[0])
+    assert isinstance(value, int), f"{name} is no number"
+    return value

@@ -1,0 +1,119 @@
+"""Which value of a config is in force, and which others stand behind it [A20].
+
+A topic's config: the topic's own, else what is set for all brokers under the broker's name for it, else the default. A replica's log
+asks its own broker before it asks for all. A broker's config: its own, for all, what the controller was started with, the default.
+Pure reading of an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from raylog.configs import topic_configs
+from raylog.configs.broker_configs import BROKER_CONFIGS
+from raylog.configs.topic_configs import BROKER_NAMES, TOPIC_CONFIGS, Value
+from raylog.groups.offsets_topic import OFFSETS_TOPIC
+from raylog.metadata.image import MetadataImage, Topic
+from raylog.metadata.requests import ConfigSynonym
+
+TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = 1, 2, 3, 4, 5  # Kafka's ConfigSource
+
+
+def shapes_logs(name: str) -> bool:
+    """Whether that config of brokers stands in for one of topics, or goes with the logs to those who compact or scrub
+    them or hold groups.
+    """
+    config = BROKER_CONFIGS.get(name)
+    if config is None:
+        return False
+    return config.of_topic is not None or config.is_of_groups or config.is_of_cleaner or config.is_of_scrubbing
+
+
+def has_own(image: MetadataImage, broker_id: int) -> bool:
+    """Whether that broker's logs may differ from those of the others."""
+    return any(map(shapes_logs, image.broker_configs.get(broker_id, ())))
+
+
+def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[str, str]:
+    """Every topic config with the value that holds for a log on that broker; None: on any that has none of its own.
+
+    With every log come those configs of scrubbing that were set, with a compacted one those of the cleaner, with the
+    log of groups those of groups.
+    """
+    values = dict(topic.configs)
+    cleaner: dict[str, str] = {}
+    scrubbing: dict[str, str] = {}
+    for named in (broker_id, None):
+        for broker_name, value in image.broker_configs.get(named, {}).items():
+            config = BROKER_CONFIGS.get(broker_name)
+            if config is not None and config.of_topic is not None:
+                values.setdefault(config.of_topic, value)
+            elif config is not None and config.is_of_cleaner:
+                cleaner.setdefault(broker_name, value)
+            elif config is not None and config.is_of_scrubbing:
+                scrubbing.setdefault(broker_name, value)
+    effective = topic_configs.effective(values) | scrubbing
+    if "compact" in effective["cleanup.policy"]:
+        effective |= cleaner
+    if topic.name == OFFSETS_TOPIC:
+        for name, value in image.broker_configs.get(None, {}).items():
+            if name in BROKER_CONFIGS and BROKER_CONFIGS[name].is_of_groups:
+                effective[name] = value
+    return effective
+
+
+def of_topic(image: MetadataImage, topic: Topic, name: str) -> str:
+    """The value that the controller goes by."""
+    value = topic.configs.get(name)
+    if value is None and (for_all := image.broker_configs.get(None)) is not None:
+        value = for_all.get(BROKER_NAMES.get(name, ""))
+    return TOPIC_CONFIGS[name].default if value is None else value
+
+
+@lru_cache(maxsize=1_024)
+def _parsed(name: str, text: str) -> Value:
+    """Remembered: where a host dies, the same few values are asked for with each of hundreds of partitions."""
+    return TOPIC_CONFIGS[name].parse(text)
+
+
+def integer(image: MetadataImage, topic: Topic, name: str) -> int:
+    value = _parsed(name, of_topic(image, topic, name))
+    assert isinstance(value, int), f"{name} is no number"
+    return value
+
+
+def boolean(image: MetadataImage, topic: Topic, name: str) -> bool:
+    value = _parsed(name, of_topic(image, topic, name))
+    assert isinstance(value, bool), f"{name} is no boolean"
+    return value
+
+
+def topic_synonyms(image: MetadataImage, configs: Mapping[str, str], name: str) -> tuple[ConfigSynonym, ...]:
+    """All values that a topic with these configs of its own has for that config, the one in force first."""
+    found = []
+    own = configs.get(name)
+    if own is not None:
+        found.append(ConfigSynonym(name, own, TOPIC_SOURCE))
+    broker_name = BROKER_NAMES.get(name)
+    if broker_name is not None:
+        for_all = image.broker_configs.get(None, {}).get(broker_name)
+        if for_all is not None:
+            found.append(ConfigSynonym(broker_name, for_all, ALL_BROKERS_SOURCE))
+    found.append(ConfigSynonym(broker_name or name, TOPIC_CONFIGS[name].default, DEFAULT_SOURCE))
+    return tuple(found)
+
+
+def broker_synonyms(
+    image: MetadataImage, broker_id: int | None, name: str, *, default: str, static: Mapping[str, str]
+) -> tuple[ConfigSynonym, ...]:
+    """All values that a broker (None: all brokers) has for that config, the one in force first."""
+    found = []
+    for named, source in ((broker_id, BROKER_SOURCE), (None, ALL_BROKERS_SOURCE)):
+        value = image.broker_configs.get(named, {}).get(name)
+        if value is not None and (named is not None or source == ALL_BROKERS_SOURCE):
+            found.append(ConfigSynonym(name, value, source))
+    if static.get(name, default) != default:
+        found.append(ConfigSynonym(name, static[name], STATIC_SOURCE))
+    found.append(ConfigSynonym(name, default, DEFAULT_SOURCE))
+    return tuple(found)
