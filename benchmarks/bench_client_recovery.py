@@ -29,7 +29,7 @@ from harness import Benchmark, arguments
 from kafka_clients import LIBRARIES, Grouped, Producing, Stream
 
 from raylog.client.admin.admin import NewTopic
-from raylog.groups.offsets_topic import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, partition_for
+from raylog.offsets_topic import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, partition_for
 from raylog.types import BROKER_SLOT, TopicPartition, node_id
 
 TOPIC = "served"

@@ -42,7 +42,7 @@ from member_processes import Member, Members, Membership
 from paced_load import longest_gap
 
 from raylog.client.sync import Producer
-from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 
 TOPIC = "shared"
 PARTITIONS = 100

@@ -21,8 +21,10 @@ from collections.abc import Callable, Iterable
 
 from kio.schema.errors import ErrorCode
 
+from raylog.coordination.context import Outcome
+from raylog.coordination.machine import Decided
 from raylog.groups.consumer_protocol import PROTOCOL_TYPE
-from raylog.groups.context import COORDINATOR_NOT_AVAILABLE, REBALANCE_IN_PROGRESS, CoordinatorContext, commit_error
+from raylog.groups.context import COORDINATOR_NOT_AVAILABLE, REBALANCE_IN_PROGRESS, GroupContext, commit_error
 from raylog.groups.group import Group, State
 from raylog.groups.rebalances import ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, Rebalances
 from raylog.groups.records import NO_LEADER_EPOCH, NO_TIMESTAMP, GroupKey, GroupRecord, OffsetKey, OffsetValue
@@ -32,6 +34,7 @@ from raylog.groups.requests import (
     DeleteGroup,
     FetchedOffset,
     GroupDeleted,
+    GroupReply,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
@@ -50,16 +53,19 @@ NON_EMPTY_GROUP = ErrorCode.non_empty_group.value
 GROUP_SUBSCRIBED_TO_TOPIC = ErrorCode.group_subscribed_to_topic.value
 
 
+OffsetDecision = Decided[GroupReply, GroupRecord]
+
+
 class Offsets:
     __slots__ = ("_context", "_rebalances")
 
-    def __init__(self, context: CoordinatorContext, rebalances: Rebalances) -> None:
+    def __init__(self, context: GroupContext, rebalances: Rebalances) -> None:
         self._context = context
         self._rebalances = rebalances
 
     # -------------------------------------------------------------- commit
 
-    def commit(self, token: int, request: OffsetCommit) -> None:
+    def commit(self, request: OffsetCommit) -> OffsetDecision:
         context = self._context
         group = context.groups.get(request.group_id)
         if group is None:
@@ -69,11 +75,10 @@ class Offsets:
         else:
             error = self._judge(group, request)
         if error or group is None:
-            context.reply(token, _same_for_all(request.partitions, error))
-            return
+            return Decided(lambda _: _same_for_all(request.partitions, error))
         if group.is_in(State.STABLE, State.PREPARING_REBALANCE):
             self._rebalances.sessions.heard(group, group.members[request.member_id], request.connection)
-        self._store(token, request)
+        return self._store(request)
 
     def _judge(self, group: Group, request: OffsetCommit) -> int:
         if group.is_in(State.DEAD):
@@ -87,8 +92,7 @@ class Offsets:
             return REBALANCE_IN_PROGRESS
         return error
 
-    def _store(self, token: int, request: OffsetCommit) -> None:
-        context = self._context
+    def _store(self, request: OffsetCommit) -> OffsetDecision:
         refusals = [self._refusal(each) for each in request.partitions]
         records = tuple(
             GroupRecord(
@@ -98,18 +102,16 @@ class Offsets:
             if not refusal
         )
 
-        def answered(error: int) -> None:
-            told = commit_error(error)
-            results = tuple(
-                PartitionError(each.topic, each.partition, refusal or told)
-                for each, refusal in zip(request.partitions, refusals, strict=True)
+        def reply(error: int) -> OffsetsCommitted:
+            common = commit_error(error)
+            return OffsetsCommitted(
+                tuple(
+                    PartitionError(each.topic, each.partition, refusal or common)
+                    for each, refusal in zip(request.partitions, refusals, strict=True)
+                )
             )
-            context.reply(token, OffsetsCommitted(results))
 
-        if records:
-            context.append(records, answered)
-        else:
-            answered(0)
+        return Decided(reply, records)
 
     def _refusal(self, partition: CommittedPartition) -> int:
         """The error of a partition whose offset cannot be stored; 0 if it can."""
@@ -131,8 +133,8 @@ class Offsets:
 
     # -------------------------------------------------------------- fetch
 
-    def fetch(self, token: int, request: OffsetFetch) -> None:
-        """Whatever state the group is in: it may keep offsets here without being a member of anything."""
+    def fetch(self, request: OffsetFetch) -> OffsetDecision:
+        """In any state of the group: somebody who is no member of it may keep offsets here."""
         is_void = self._context.is_void
         stored = {
             place: value
@@ -149,19 +151,17 @@ class Offsets:
                 fetched.append(
                     FetchedOffset(place.topic, place.partition, value.offset, value.leader_epoch, value.metadata)
                 )
-        self._context.reply(token, OffsetsFetched(0, tuple(fetched)))
+        return Decided(lambda _: OffsetsFetched(0, tuple(fetched)))
 
     # -------------------------------------------------------------- deletion
 
-    def delete_offsets(self, token: int, request: OffsetDelete) -> None:
+    def delete_offsets(self, request: OffsetDelete) -> OffsetDecision:
         context = self._context
         group = context.groups.get(request.group_id)
         if group is None or group.is_in(State.DEAD):
-            context.reply(token, OffsetsDeleted(GROUP_ID_NOT_FOUND))
-            return
+            return Decided(lambda _: OffsetsDeleted(GROUP_ID_NOT_FOUND))
         if not group.is_in(State.EMPTY) and group.protocol_type != PROTOCOL_TYPE:
-            context.reply(token, OffsetsDeleted(NON_EMPTY_GROUP))
-            return
+            return Decided(lambda _: OffsetsDeleted(NON_EMPTY_GROUP))
         is_read = [not group.is_in(State.EMPTY) and group.reads(place.topic) for place in request.partitions]
         known = set(context.offsets_known(request.group_id))
         records = tuple(
@@ -170,35 +170,33 @@ class Offsets:
             if place in known and not refused
         )
 
-        def answered(error: int) -> None:
-            told = commit_error(error)
-            results = tuple(
-                PartitionError(place.topic, place.partition, GROUP_SUBSCRIBED_TO_TOPIC if refused else told)
-                for place, refused in zip(request.partitions, is_read, strict=True)
+        def reply(error: int) -> OffsetsDeleted:
+            common = commit_error(error)
+            return OffsetsDeleted(
+                0,
+                tuple(
+                    PartitionError(place.topic, place.partition, GROUP_SUBSCRIBED_TO_TOPIC if refused else common)
+                    for place, refused in zip(request.partitions, is_read, strict=True)
+                ),
             )
-            context.reply(token, OffsetsDeleted(0, results))
 
-        if records:
-            context.append(records, answered)
-        else:
-            answered(0)
+        return Decided(reply, records)
 
-    def delete_group(self, token: int, request: DeleteGroup) -> None:
+    def delete_group(self, request: DeleteGroup) -> OffsetDecision:
         context = self._context
         group = context.groups.get(request.group_id)
         if group is None or group.is_in(State.DEAD):
-            context.reply(token, GroupDeleted(GROUP_ID_NOT_FOUND))
-        elif not group.is_in(State.EMPTY):
-            context.reply(token, GroupDeleted(NON_EMPTY_GROUP))
-        else:
-            self._bury(
-                group,
-                context.offsets_known(request.group_id),
-                lambda error: context.reply(token, GroupDeleted(commit_error(error))),
-            )
+            return Decided(lambda _: GroupDeleted(GROUP_ID_NOT_FOUND))
+        if not group.is_in(State.EMPTY):
+            return Decided(lambda _: GroupDeleted(NON_EMPTY_GROUP))
+        records, settled = self._bury(group, context.offsets_known(request.group_id))
+        return Decided(lambda error: GroupDeleted(commit_error(error)), records, settled)
 
-    def _bury(self, group: Group, places: Iterable[TopicPartition], answered: Callable[[int], None]) -> None:
-        """Delete an empty group with all that it has. Until that is replicated it is dead; if it fails it is empty again."""
+    def _bury(self, group: Group, places: Iterable[TopicPartition]) -> tuple[tuple[GroupRecord, ...], Outcome]:
+        """The records that delete an empty group with all that it has, and what to do when their fate is known.
+
+        Until they are replicated the group is dead; if they never are it is empty again.
+        """
         context = self._context
         group_id = group.group_id
         for member_id in list(group.pending):
@@ -217,23 +215,19 @@ class Offsets:
             if error:
                 context.groups[group_id] = Group.restored(group_id, buried)
 
-        if records:
-            context.append(tuple(records), answered, settled=settled)
-        else:
-            settled(0)
-            answered(0)
+        return tuple(records), settled
 
     def topic_gone(self, topic: str) -> None:
         """A topic was deleted: so is every group's progress there."""
         for group_id in sorted(self._context.groups):
             places = [place for place in self._context.offsets_known(group_id) if place.topic == topic]
             if places:
-                self._context.append(tuple(_tombstone(group_id, place) for place in places))
+                self._context.write(tuple(_tombstone(group_id, place) for place in places))
 
     def drop_void(self) -> None:
         """Delete the offsets of topics that are not there any more. What cannot be deleted now is tried again by ``expire``."""
         for group_id, places in self._context.void_offsets().items():
-            self._context.append(tuple(_tombstone(group_id, place) for place in places))
+            self._context.write(tuple(_tombstone(group_id, place) for place in places))
 
     # -------------------------------------------------------------- expiry
 
@@ -246,9 +240,13 @@ class Offsets:
             expired = self._expired(group)
             known = context.offsets_known(group_id)
             if group.is_in(State.EMPTY) and not group.pending and len(expired) == len(known):
-                self._bury(group, expired, lambda error: None)
+                records, settled = self._bury(group, expired)
+                if records:
+                    context.write(records, settled=settled)
+                else:
+                    settled(0)
             elif expired:
-                context.append(tuple(_tombstone(group_id, place) for place in expired))
+                context.write(tuple(_tombstone(group_id, place) for place in expired))
 
     def _expired(self, group: Group) -> list[TopicPartition]:
         context = self._context
@@ -265,7 +263,7 @@ class Offsets:
             return []
         expired = []
         for place, value in context.image.offsets_of(group.group_id).items():
-            if not may_expire(place.topic) or (group.group_id, place) in context.pending_offsets:
+            if not may_expire(place.topic) or context.has_pending_offset(group.group_id, place):
                 continue
             if value.expire_timestamp != NO_TIMESTAMP:
                 is_over = context.wall_ms >= value.expire_timestamp

@@ -27,7 +27,7 @@ from raylog.groups.context import (
     COORDINATOR_NOT_AVAILABLE,
     NOT_COORDINATOR,
     REBALANCE_IN_PROGRESS,
-    CoordinatorContext,
+    GroupContext,
     group_error,
 )
 from raylog.groups.group import Group, Member, State
@@ -61,7 +61,7 @@ _CLIENT_ID_CHARACTERS_MAX = 255  # of a client id, inside a member id
 class Rebalances:
     __slots__ = ("_context", "_new_uuid", "sessions")
 
-    def __init__(self, context: CoordinatorContext, new_uuid: Callable[[], uuid.UUID]) -> None:
+    def __init__(self, context: GroupContext, new_uuid: Callable[[], uuid.UUID]) -> None:
         self._context = context
         self._new_uuid = new_uuid
         self.sessions = MemberSessions(context)
@@ -237,7 +237,7 @@ class Rebalances:
 
             assignments = {each.member_id: each.assignment for each in group.members.values()}
             record = GroupRecord(GroupKey(group.group_id), group.value(assignments))
-            context.append((record,), answered)
+            context.write((record,), answered)
 
     # -------------------------------------------------------------- the join phase
 
@@ -299,7 +299,7 @@ class Rebalances:
             return
         group.next_generation(context.wall_ms)
         if not group.members:
-            context.append((GroupRecord(GroupKey(group.group_id), group.value({})),))
+            context.write((GroupRecord(GroupKey(group.group_id), group.value({})),))
             return
         for member in group.members.values():
             if member.join_token is not None:
@@ -357,7 +357,7 @@ class Rebalances:
                 group.enter(State.STABLE, self._context.wall_ms)
 
         record = GroupRecord(GroupKey(group.group_id), group.value(assignments))
-        self._context.append((record,), answered)
+        self._context.write((record,), answered)
 
     def _propagate(self, group: Group, error: int) -> None:
         for member in group.members.values():

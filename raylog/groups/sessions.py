@@ -9,7 +9,7 @@ Owns the deadlines SESSION and PENDING, and sets back PARKED; what follows from 
 
 from __future__ import annotations
 
-from raylog.groups.context import CoordinatorContext
+from raylog.groups.context import GroupContext
 from raylog.groups.group import Group, Member
 
 SESSION, PENDING, PARKED = "session", "pending", "heartbeat"
@@ -18,7 +18,7 @@ SESSION, PENDING, PARKED = "session", "pending", "heartbeat"
 class MemberSessions:
     __slots__ = ("_connections", "_context")
 
-    def __init__(self, context: CoordinatorContext) -> None:
+    def __init__(self, context: GroupContext) -> None:
         self._context = context
         self._connections: dict[int, dict[tuple[str, str], None]] = {}
 

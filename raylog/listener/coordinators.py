@@ -22,7 +22,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.kafka import table
 from raylog.kafka.refusal import refusal
 from raylog.kafka.spec import ApiSpec, GroupSplit
@@ -30,6 +29,7 @@ from raylog.listener.arrivals import Arrivals
 from raylog.listener.owners import Owner, Owners
 from raylog.listener.routes import Places
 from raylog.listener.topic_creation import TopicCreation
+from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.server.apis.admin import NO_TRANSACTIONS, NO_TRANSACTIONS_MESSAGE
 from raylog.server.apis.api import answer
 from raylog.server.apis.entities import NO_DELAY, build

@@ -81,11 +81,15 @@ class HostContext:
         "request_ids",
         "suspected",
         "traffic",
+        "watched",
+        "watched_topics",
         "wheel",
         "woken",
     )
 
-    def __init__(self, identity: ActorIdentity, broker_id: int, config: HostConfig) -> None:
+    def __init__(
+        self, identity: ActorIdentity, broker_id: int, config: HostConfig, watched_topics: frozenset[str]
+    ) -> None:
         self.identity = identity
         self.broker_id = broker_id
         self.incarnation = identity.incarnation
@@ -97,6 +101,10 @@ class HostContext:
         self.failed: list[Replica] = []
         self.changed: dict[TopicIdPartition, None] = {}  # their assignment, role or health
         self.high_watermarks_moved = False
+        self.watched_topics = watched_topics
+        self.watched: dict[
+            TopicIdPartition, None
+        ] = {}  # replicas of those topics that may have changed (``watched.py``)
         self.suspected: list[tuple[Replica, int]] = []  # reading at that offset met damaged bytes
         self.traffic = ReplicaTraffic()
         self.copying_out = Throttle()  # as a leader

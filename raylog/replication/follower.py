@@ -126,6 +126,8 @@ class Follower:
         if high_watermark > log.high_watermark:
             log.high_watermark = high_watermark
             self.replica.context.high_watermarks_moved = True
+            if self.replica.is_watched:
+                self.replica.context.watched[self.replica.id] = None
             self.replica.watchers.high_watermark_rose(high_watermark)
         start = min(result.log_start_offset, log.high_watermark)
         if start > log.log_start_offset:
@@ -200,6 +202,8 @@ class Follower:
         log = self.log
         log.high_watermark = max(log.log_start_offset, min(log.high_watermark, log.log_end_offset))
         self.replica.flushing.truncated()
+        if self.replica.is_watched:
+            self.replica.context.watched[self.replica.id] = None
 
     def _pause(self, now_ms: int) -> Step:
         config = self.replica.context.config

@@ -21,6 +21,7 @@ Invariants: ``check`` asks every part for its own; tests and the simulator call 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
@@ -88,6 +89,7 @@ from raylog.replication.produce_requests import ProduceRequests
 from raylog.replication.replica import Replica
 from raylog.replication.replication_quota import CopyingOut
 from raylog.replication.scrubbing import ScrubRounds
+from raylog.replication.watched import WatchedReplicas
 from raylog.types import ActorIdentity, TopicIdPartition
 
 __all__ = ["HostConfig", "ReplicaHost"]
@@ -96,8 +98,16 @@ __all__ = ["HostConfig", "ReplicaHost"]
 class ReplicaHost:
     """The replicas of one process on one disk (DESIGN §3, "Hosts")."""
 
-    def __init__(self, identity: ActorIdentity, broker_id: int, config: HostConfig | None = None) -> None:
-        self.context = HostContext(identity, broker_id, config or HostConfig())
+    def __init__(
+        self,
+        identity: ActorIdentity,
+        broker_id: int,
+        config: HostConfig | None = None,
+        *,
+        watched_topics: Iterable[str] = (),
+    ) -> None:
+        """``watched_topics``: those whose leaderships and high watermarks the shell wants to know (``watched.py``)."""
+        self.context = HostContext(identity, broker_id, config or HostConfig(), frozenset(watched_topics))
         self.replicas: dict[TopicIdPartition, Replica] = {}
         self.controller_epoch = 0
         self.refused_frames = 0  # from deposed controllers
@@ -112,6 +122,7 @@ class ReplicaHost:
         self._checkpoints = CheckpointRounds(self.context, self.replicas)
         self._cleanings = CleaningRounds(self.context, self.replicas)
         self._scrubs = ScrubRounds(self.context, self.replicas)
+        self._watched = WatchedReplicas(self.context, self.replicas)
 
     # -------------------------------------------------------------- the shell's side
 
@@ -123,9 +134,9 @@ class ReplicaHost:
                 self._produces.received(event, now_ms, wall_ms)
             case RecordsChecked():
                 self._produces.checked(event, now_ms, wall_ms)
-            case OwnAppend(token, part):
-                result = self._produces.append(part, 1, now_ms, wall_ms)[0]
-                self.context.effects.append(Reply(token, ProduceReply((result,))))
+            case OwnAppend():
+                result = self._produces.own_append(event, now_ms, wall_ms)
+                self.context.effects.append(Reply(event.token, ProduceReply((result,))))
             case FetchReceived():
                 if event.replica_id >= 0 or not self._defer_unknown(event, now_ms):
                     self._fetches.received(event, now_ms)
@@ -227,6 +238,7 @@ class ReplicaHost:
         while context.changed:
             changed = list(context.changed)
             context.changed.clear()
+            self._watched.note(changed)
             self._awaited.changed(changed, now_ms, wall_ms)
         if context.outdated:
             self._fetches.tell_soon(now_ms)
@@ -241,6 +253,9 @@ class ReplicaHost:
         if context.high_watermarks_moved:
             context.high_watermarks_moved = False
             self._checkpoints.wake(now_ms)
+        if context.watched or context.changed:
+            self._watched.note(context.changed)
+            self._watched.announce()
 
     def holds(self, token: Token) -> bool:
         """Whether a Produce is not appended yet: its records are checked first, or a partition of it does not serve yet."""
@@ -535,6 +550,7 @@ class ReplicaHost:
         self._cleanings.check()
         self._folders.check()
         self._scrubs.check()
+        self._watched.check()
         for request in self._parked.by_token.values():
             if isinstance(request, ParkedFetch | ParkedListOffsets):
                 waits = [request in self._loads.in_flight.get(place, ()) for place in sorted(request.lacks)]

@@ -217,6 +217,8 @@ class Leader:
         if end > self.log.high_watermark:
             self.log.high_watermark = end
             self.replica.context.high_watermarks_moved = True
+            if self.replica.is_watched:
+                self.replica.context.watched[self.replica.id] = None
             self.replica.watchers.high_watermark_rose(end)
 
     # -------------------------------------------------------------- followers

@@ -27,10 +27,11 @@ from kio.schema.errors import ErrorCode
 from raylog.log.record_validation import CheckedRecords, sound_batch, takes_long
 from raylog.records.batch import HEADER_SIZE, peek_size
 from raylog.replication.awaited import Awaited, LateAppend
-from raylog.replication.context import HostContext
+from raylog.replication.context import NOT_LEADER_OR_FOLLOWER, HostContext
 from raylog.replication.events import (
     Buffer,
     CheckRecords,
+    OwnAppend,
     ProducePartition,
     ProducePartitionResult,
     ProduceReceived,
@@ -217,16 +218,13 @@ class ProduceRequests:
 
     # -------------------------------------------------------------- appending
 
-    def append(
-        self,
-        part: ProducePartition,
-        acks: int,
-        now_ms: int,
-        wall_ms: int,
-        checked: CheckedRecords | None = None,
-    ) -> tuple[ProducePartitionResult, int]:
-        """The result, and the offset at which the append is complete (−1 after an error)."""
-        return self._append(part, self._replicas.get(part.id), acks, now_ms, wall_ms, checked)
+    def own_append(self, event: OwnAppend, now_ms: int, wall_ms: int) -> ProducePartitionResult:
+        """Append a batch of this process's own, without waiting for replicas."""
+        id = event.partition.id
+        replica = self._replicas.get(id)
+        if replica is None or replica.leader is None or replica.leader.leader_epoch != event.leader_epoch:
+            return ProducePartitionResult(id, NOT_LEADER_OR_FOLLOWER)
+        return self._append(event.partition, replica, -1, now_ms, wall_ms, None)[0]
 
     def _append(
         self,
@@ -237,6 +235,7 @@ class ProduceRequests:
         wall_ms: int,
         checked: CheckedRecords | None,
     ) -> tuple[ProducePartitionResult, int]:
+        """The result, and the offset at which the append is complete (−1 after an error)."""
         if replica is None:
             error, hint = self._context.absence(part.id)
             return ProducePartitionResult(part.id, error, hint=hint), -1

@@ -126,6 +126,7 @@ class Replica:
         "housekeeping",
         "id",
         "is_opening",
+        "is_watched",
         "leader",
         "log",
         "reason",
@@ -149,6 +150,7 @@ class Replica:
         self._note_throttles()
         self.reason: str | None = None  # why it is offline
         self.is_opening = False  # an OpenLog is under way
+        self.is_watched = assignment.topic in context.watched_topics
         self.failed_openings = 0
         self.damage: Damage | None = None  # in its log, as long as it has not been dropped
         self.watchers = Watchers(context.woken, context.outdated)

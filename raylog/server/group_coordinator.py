@@ -1,24 +1,29 @@
 """Group coordinators on the wire: Kafka's group APIs for the partitions of ``__consumer_offsets`` that this process holds.
 
-Takes a request apart by the groups that it names, asks the partition of each (``coordinated_partitions``) and puts the answers together;
+Takes a request apart by the groups that it names, asks the coordinator of each (``raylog.coordination``) and puts the answers together;
 knows which connection a native member speaks on, and tells of its end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import time
+import uuid
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+from raylog.coordination.runtime import CoordinatorRuntime, Replicas
 from raylog.groups.context import GroupConfig
-from raylog.groups.offsets_topic import partition_for
-from raylog.groups.requests import GroupReply, ListGroups
+from raylog.groups.machine import GroupKind
+from raylog.groups.records import GroupRecord
+from raylog.groups.requests import GroupReply
 from raylog.groups.requests import Request as GroupRequest
 from raylog.kafka.context import INTERNAL
 from raylog.kafka.spec import ApiSpec
 from raylog.server.apis import groups as apis
 from raylog.server.apis.groups import Caller, GroupApi
-from raylog.server.coordinated_partitions import CoordinatedPartitions, Replicas
 from raylog.wire.request import Request
 from raylog.wire.server_connection import ServerConnection
 
@@ -46,11 +51,27 @@ class _Gathering:
             self._request.reply(self._api.to_entity(self._request.body, replies, self._request.version))
 
 
-class GroupCoordinators(CoordinatedPartitions):
-    """``handlers`` go into the server's table."""
+class LoopClock:
+    """The running event loop's."""
+
+    def now_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def call_later(self, delay_ms: int, work: Callable[[], Any]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_ms / 1_000, work)
+
+
+class GroupCoordinators:
+    """``handlers`` go into the server's table; ``runtime`` is fed by the process that holds the replicas."""
 
     def __init__(self, replicas: Replicas, *, config: GroupConfig | None = None) -> None:
-        super().__init__(replicas, config=config)
+        kind = GroupKind(config, new_uuid=uuid.uuid4)
+        self.runtime: CoordinatorRuntime[GroupRequest, GroupReply, GroupRecord] = CoordinatorRuntime(
+            kind, replicas, LoopClock()
+        )
         self._connections: dict[ServerConnection, int] = {}
         self._connection_numbers = itertools.count(1)
 
@@ -58,18 +79,19 @@ class GroupCoordinators(CoordinatedPartitions):
         return {api.spec: self._handler(api) for api in apis.APIS}
 
     def _handler(self, api: GroupApi) -> Callable[[Request], None]:
+        runtime = self.runtime
+
         def handle(request: Request) -> None:
             parts: list[tuple[int, GroupRequest]] = []
             for each in api.to_requests(request.body, request.version, self._caller(request)):
-                if isinstance(each, ListGroups):
-                    parts += [(number, each) for number in self.numbers()]
-                else:
-                    parts.append((partition_for(each.group_id), each))
+                number = runtime.kind.partition_of(each)
+                numbers = runtime.numbers() if number is None else [number]
+                parts += [(number, each) for number in numbers]
             gathering = _Gathering(request, api, len(parts))
             if not parts:
                 gathering.answer()
             for index, (number, part) in enumerate(parts):
-                self.ask(number, part, partial(gathering.reply, index))
+                runtime.ask(number, part, partial(gathering.reply, index))
 
         return handle
 
@@ -88,4 +110,4 @@ class GroupCoordinators(CoordinatedPartitions):
         return number
 
     def _lost(self, connection: ServerConnection) -> None:
-        self.connection_closed(self._connections.pop(connection))
+        self.runtime.connection_closed(self._connections.pop(connection))

@@ -54,8 +54,10 @@ from raylog.kafka.chain import Stage
 from raylog.kafka.spec import ServerKind
 from raylog.log.disk_files import DiskFiles
 from raylog.log.files import Files, NotInMemory
+from raylog.log.log import Log
 from raylog.log.open_files import OpenFiles
 from raylog.metadata.partitions.assignment_batches import apart
+from raylog.offsets_topic import OFFSETS_TOPIC
 from raylog.replication.context import HostConfig
 from raylog.replication.events import (
     AlterPartitionAnswered,
@@ -73,6 +75,7 @@ from raylog.replication.events import (
     FetchReceived,
     FetchReply,
     Flush,
+    LeadershipsChanged,
     Load,
     LogFailed,
     LogOpened,
@@ -149,7 +152,9 @@ class ReplicaServer:
         self._identity = spec.identity(self._disk)
         self._files = files if files is not None else DiskFiles()
         self._open_files = OpenFiles.within(raise_file_limit())
-        self._host = ReplicaHost(self._identity, broker_of(spec.node_id), config or HostConfig())
+        self._host = ReplicaHost(
+            self._identity, broker_of(spec.node_id), config or HostConfig(), watched_topics=[OFFSETS_TOPIC]
+        )
         self._names = TopicNames()
         self._boot_id = boot_id()
         self._waiting: dict[int, tuple[Request | _Inside, ToEntity]] = {}
@@ -238,7 +243,7 @@ class ReplicaServer:
         for the shutdown may end the processes then.
         """
         self._stopping = True
-        self._groups.stop()
+        self._groups.runtime.stop()
         if reason != SHUT_DOWN:
             await self._session.stop()
         await self.door.stop()
@@ -262,7 +267,7 @@ class ReplicaServer:
     async def crash(self) -> None:
         """End as a SIGKILL would, for clusters in one process: sockets break, no log is closed cleanly."""
         self._stopping = True
-        self._groups.stop()
+        self._groups.runtime.stop()
         await self._session.stop()
         await self.door.stop(grace_s=0)
         await self._server.stop(grace_s=0)
@@ -306,7 +311,6 @@ class ReplicaServer:
         if self._unanswered:
             for token in [token for token in self._unanswered if not self._host.holds(token)]:
                 self._unanswered.pop(token).done()
-        self._groups.look()
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -337,6 +341,8 @@ class ReplicaServer:
                     self._leaders.send(effect)
                 case Tell(frame):
                     self._session.send(frame)
+                case LeadershipsChanged(changes):
+                    self._groups.runtime.receive(changes)
                 case OpenLog(assignment):
                     self._in_thread(
                         lambda a=assignment: log_work.open_log(  # type: ignore[misc]
@@ -542,10 +548,21 @@ class ReplicaServer:
     def replica(self, id: TopicIdPartition) -> Replica | None:
         return self._host.replicas.get(id)
 
-    def append(self, id: TopicIdPartition, batch: bytes, then: Callable[[ProducePartitionResult], None]) -> None:
-        """Append it, if this process leads; ``then`` is called before this returns."""
+    def log(self, id: TopicIdPartition) -> Log | None:
+        """The replica's log, while it is open."""
+        replica = self._host.replicas.get(id)
+        return replica.log if replica is not None else None
+
+    def append(
+        self,
+        id: TopicIdPartition,
+        batch: bytes,
+        leader_epoch: int,
+        then: Callable[[ProducePartitionResult], None],
+    ) -> None:
+        """Append it if this process leads in that epoch; ``then`` is called before this returns."""
         token = self._park(_Inside(lambda reply: then(reply.partitions[0])), _as_it_is)
-        self._handle(OwnAppend(token, ProducePartition(id, batch)))
+        self._handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch))
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
         """Bring bytes into memory in a thread; ``then`` is called on the loop. A disk that fails is found out by the next read."""
@@ -585,7 +602,7 @@ class ReplicaServer:
             case Welcome() | CopyRatesChanged():
                 self._handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
             case TopicsNamed():
-                self._groups.hear(frame)
+                self._groups.runtime.hear(frame)
             case Exit(_, reason):
                 logger.info("told to exit: %s", reason)
                 self._exiting = self._loop.create_task(self.stop(reason))
@@ -597,7 +614,7 @@ class ReplicaServer:
     def _assigned(self, assignments: Iterable[Assignment]) -> None:
         events = []
         for each in assignments:
-            self._groups.hear(each)
+            self._groups.runtime.hear(each)
             self._names.add(each.topic, each.topic_id)
             events.append(Assigned(each))
         self._handle(*events)

@@ -44,6 +44,7 @@ from raylog.groups.requests import (
     Request,
     SyncGroup,
 )
+from raylog.simulator.coordinator_processes import CoordinatorCall
 from raylog.simulator.processes import Machine
 from raylog.simulator.scheduler import Timer
 from raylog.simulator.workload import Client
@@ -57,15 +58,6 @@ NETWORK_EXCEPTION = ErrorCode.network_exception.value
 COORDINATOR_NOT_AVAILABLE = ErrorCode.coordinator_not_available.value
 NOT_COORDINATOR = ErrorCode.not_coordinator.value
 PARKED_MS = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class GroupCall:
-    """A request of the groups' protocol to the process that leads a partition of ``__consumer_offsets``."""
-
-    partition: TopicIdPartition
-    request: Request
-    is_native: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +164,9 @@ class Member(Client):
             if self.alive:
                 on_answer(Answer(error, reply))
 
-        self.ask(leader.endpoint, GroupCall(self.group.id, request, self.is_native), answered, timeout_ms=timeout_ms)
+        self.ask(
+            leader.endpoint, CoordinatorCall(self.group.id, request, self.is_native), answered, timeout_ms=timeout_ms
+        )
 
     # ---------------------------------------------------------------- the member's orders
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.groups.requests import CommittedPartition, DeleteGroup, OffsetCommit, OffsetDelete, OffsetFetch, Request
-from raylog.simulator.group_members import GroupCall
+from raylog.offsets_topic import OFFSETS_TOPIC
+from raylog.simulator.coordinator_processes import CoordinatorCall
 from raylog.simulator.processes import Machine
 from raylog.simulator.workload import Client
 from raylog.types import TopicIdPartition, TopicPartition
@@ -63,7 +63,7 @@ class GroupTool(Client):
             self._delete,
             self._bury,
         ]
-        self.ask(leader.endpoint, GroupCall(self.id, rng.choice(kinds)(), is_native=False), answered)
+        self.ask(leader.endpoint, CoordinatorCall(self.id, rng.choice(kinds)(), is_native=False), answered)
 
     def _commit(self) -> Request:
         place = self.scheduler.rng.choice(self._places)

@@ -40,6 +40,8 @@ from raylog.replication.events import (
     Flush,
     FlushCompleted,
     FolderRemoved,
+    Leadership,
+    LeadershipsChanged,
     ListOffsetsPartition,
     ListOffsetsPartitionResult,
     ListOffsetsReceived,
@@ -100,8 +102,14 @@ class Message:
 class Hosts:
     """See the module."""
 
-    def __init__(self, brokers: Sequence[int] = (1, 2, 3), config: HostConfig | None = None) -> None:
+    def __init__(
+        self,
+        brokers: Sequence[int] = (1, 2, 3),
+        config: HostConfig | None = None,
+        watched_topics: Sequence[str] = (),
+    ) -> None:
         self.config = config or HostConfig()
+        self.watched_topics = watched_topics
         self.now_ms = 0
         self.processes: dict[int, Process] = {}
         self.disks = {broker: SimulatedDisk() for broker in brokers}
@@ -121,6 +129,7 @@ class Hosts:
         self.openings: list[tuple[Process, Assignment]] = []
         self.holds_openings = False
         self.housekept: list[RunHousekeeping] = []
+        self.leaderships: list[tuple[int, Leadership]] = []  # of ``watched_topics``
         self._fetches: dict[tuple[int, int], Message] = {}
         self._tokens = 0
         self._incarnations = 100
@@ -135,7 +144,7 @@ class Hosts:
         """A new process of that broker, with another incarnation, on the same disk."""
         self._incarnations += 1
         identity = ActorIdentity("cluster", node_id(broker, 2), uuid.UUID(int=broker), self._incarnations)
-        host = ReplicaHost(identity, broker, self.config)
+        host = ReplicaHost(identity, broker, self.config, watched_topics=self.watched_topics)
         process = Process(broker, self._incarnations, host, self.disks[broker].files())
         self.processes[broker] = process
         self.told[broker] = []
@@ -228,6 +237,9 @@ class Hosts:
         assert process.alive, broker
         effects = process.host.handle(event, self.now_ms, WALL_MS + self.now_ms)
         process.host.check()
+        for effect in effects:  # first: what is done in threads elsewhere is done at once here
+            if isinstance(effect, LeadershipsChanged):
+                self.leaderships += [(broker, change) for change in effect.changes]
         for effect in effects:
             self._carry_out(process, effect)
         return effects
@@ -282,6 +294,8 @@ class Hosts:
                 self.scrubs.append((broker, effect))
                 if not self.holds_scrubs:
                     self.finish_scrubs()
+            case LeadershipsChanged():
+                pass
             case _:
                 assert_never(effect)
 

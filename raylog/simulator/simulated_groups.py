@@ -1,7 +1,7 @@
 """Consumer groups in the simulated cluster: coordinators that are leaders of ``__consumer_offsets``, and members that come and go.
 
 ``GroupSimulation`` is the simulation (``simulation``) with another topic and other clients. Its replica processes run the production
-group machines in the production shell (``raylog.server.coordinated_partitions``) upon the replicated log, so a coordinator dies, is
+group machines in the production runtime (``raylog.coordination``) upon the replicated log, so a coordinator dies, is
 deposed, is cut off and loses its page cache like any leader, by the same faults. Members (``group_members``) crash, leave, get stuck,
 pause, and come back under the instance id of somebody who may still be there. ``group_checker`` sees all that reaches a coordinator and
 all that leaves one.
@@ -13,19 +13,18 @@ generation; what was committed last is shown; and every replica's image of the g
 from __future__ import annotations
 
 import itertools
+import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from raylog.groups.context import GroupConfig
-from raylog.groups.coordinator import Coordinator, Role
 from raylog.groups.group import State
 from raylog.groups.image import StoredGroup
-from raylog.groups.offsets_topic import OFFSETS_TOPIC
+from raylog.groups.machine import GroupKind, GroupMachine
 from raylog.groups.records import GroupKey, GroupRecord, OffsetKey, encode
-from raylog.groups.requests import GroupReply, Heartbeat, JoinGroup, OffsetCommit, SyncGroup
-from raylog.log.files import NotInMemory
+from raylog.groups.requests import GroupReply, Heartbeat, JoinGroup, OffsetCommit, Request, SyncGroup
 from raylog.metadata.requests import (
     ConfigChange,
     ConfigOperation,
@@ -36,29 +35,19 @@ from raylog.metadata.requests import (
     ResourceChanges,
     ResourceType,
 )
-from raylog.replication.events import (
-    DamageSuspected,
-    Event,
-    LogFailed,
-    OwnAppend,
-    ProducePartition,
-    ProducePartitionResult,
-)
-from raylog.replication.replica import Replica
-from raylog.server.coordinated_partitions import CoordinatedPartitions
+from raylog.offsets_topic import OFFSETS_TOPIC
 from raylog.simulator import answer_checks
 from raylog.simulator.administration import Administration
 from raylog.simulator.checkers import Violation
+from raylog.simulator.coordinator_processes import CoordinatorCall, CoordinatorProcess
 from raylog.simulator.group_checker import GroupChecker
-from raylog.simulator.group_members import GroupCall, GroupSpec, Member
+from raylog.simulator.group_members import GroupSpec, Member
 from raylog.simulator.group_tool import GroupTool
 from raylog.simulator.group_topics import GroupTopics
-from raylog.simulator.messages import Answer, Call
 from raylog.simulator.processes import Machine
-from raylog.simulator.scheduler import Timer
-from raylog.simulator.simulated_network import End, Link
-from raylog.simulator.simulated_servers import BrokerProcess, ReplicaProcess
-from raylog.simulator.simulated_sessions import ActorSpec, ServerEnd
+from raylog.simulator.simulated_network import Link
+from raylog.simulator.simulated_servers import BrokerProcess
+from raylog.simulator.simulated_sessions import ActorSpec
 from raylog.simulator.simulation import Simulation
 from raylog.simulator.unclean_elections import UncleanElections
 from raylog.types import TopicIdPartition, TopicPartition
@@ -71,118 +60,27 @@ _HAVE_A_CONNECTION = (JoinGroup, SyncGroup, Heartbeat, OffsetCommit)
 _STRATEGIES = (("range",), ("cooperative-sticky",), ("sticky", "roundrobin"), ("range", "cooperative-sticky"))
 
 
-class _ProcessClock:
-    def __init__(self, process: CoordinatorProcess) -> None:
-        self._process = process
+class GroupProcess(CoordinatorProcess[Request, GroupReply, GroupRecord]):
+    """A process whose coordinators are those of groups, and whose answers are checked."""
 
-    def now_ms(self) -> int:
-        return self._process.now_ms
-
-    def wall_ms(self) -> int:
-        return self._process.machine.wall_ms()
-
-    def call_later(self, delay_ms: int, work: Callable[[], Any]) -> Timer:
-        return self._process.later(delay_ms * 1_000, work, f"{self._process.name} groups")
-
-
-class CoordinatorProcess(ReplicaProcess):
-    """A process that holds replicas, and coordinates the groups of those of ``__consumer_offsets`` that it leads."""
-
-    def __init__(self, simulation: GroupSimulation, machine: Machine, spec: ActorSpec) -> None:
-        super().__init__(simulation, machine, spec)
-        self.checked = simulation
-        self.groups = CoordinatedPartitions(
-            self, config=simulation.group_config, clock=_ProcessClock(self), new_uuid=simulation.new_uuid
-        )
-        self._inside: dict[int, Callable[[ProducePartitionResult], None]] = {}
-        self._roles: dict[int, Role] = {}
-
-    def controller_said(self, frame: Any) -> None:
-        self.groups.hear(frame)
-        super().controller_said(frame)
-
-    def handle(self, event: Event) -> None:
-        super().handle(event)
-        if self.alive:
-            self.groups.look()
-
-    def after_work(self) -> None:
-        super().after_work()
-        for number in self.groups.numbers():
-            machine = self.groups.machine_of(number)
-            assert machine is not None
-            machine.check()
-            was, self._roles[number] = self._roles.get(number), machine.role
-            if was is not machine.role and machine.role is Role.LEADING:
-                self.simulation.counts["coordinators that took over"] += 1
-                self.simulation.trace(f"{self.name} coordinates {number} from {machine.position}")
+    simulation: GroupSimulation
 
     @property
-    def coordinates(self) -> bool:
-        return Role.LEADING in self._roles.values()
+    def topics(self) -> Mapping[str, uuid.UUID]:
+        return self.runtime.topics or {}
 
-    def on_end(self) -> None:
-        self.simulation.counts["coordinator crashes"] += self.coordinates
-
-    # ---------------------------------------------------------------- what the coordinators want of the replicas
-
-    def replica(self, id: TopicIdPartition) -> Replica | None:
-        return self.host.replicas.get(id)
-
-    def append(self, id: TopicIdPartition, batch: bytes, then: Callable[[ProducePartitionResult], None]) -> None:
-        token = self.new_token()
-        self._inside[token] = then
-        self.handle(OwnAppend(token, ProducePartition(id, batch)))
-
-    def answer(self, token: int, reply: Any) -> None:
-        then = self._inside.pop(token, None)
-        if then is not None:
-            then(reply.partitions[0])
-        else:
-            super().answer(token, reply)
-
-    def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
-        def loaded() -> None:
-            try:
-                self.files.load(missing.path, missing.position, missing.size)
-            except OSError as error:
-                self.simulation.trace(f"{self.name} cannot load {missing.path}: {error}")
-            then()
-
-        self.in_thread(1_000, loaded, "load for groups")
-
-    def log_failed(self, id: TopicIdPartition, reason: str) -> None:
-        self.handle(LogFailed(id, reason))
-
-    def suspect(self, id: TopicIdPartition, offset: int) -> None:
-        self.handle(DamageSuspected(id, offset))
-
-    # ---------------------------------------------------------------- requests
-
-    def accepted(self, link: Link) -> End:
-        return _CoordinatorEnd(self, link.number)
-
-    def serve(self, end: ServerEnd, call: Call) -> bool:
-        if not isinstance(call.request, GroupCall):
-            return super().serve(end, call)
-        assert isinstance(end, _CoordinatorEnd) and end.link is not None
-        link, id, request = end.link, call.request.partition, call.request.request
-        if call.request.is_native and isinstance(request, _HAVE_A_CONNECTION):
-            request = replace(request, connection=end.number)
-        self.simulation.trace_event(self.name, request)
-        checker, histories = self.checked.group_checker, self.checked.checkers
-        topics = self.groups.topics or {}
+    def asked(self, link: Link, call: CoordinatorCall[Request]) -> Callable[[GroupReply], None]:
+        id, request = call.partition, call.request
+        checker, histories = self.simulation.group_checker, self.simulation.checkers
         is_beginning = isinstance(request, OffsetCommit) and self._waits_for_a_plan(id, request.group_id)
-        received = checker.received(request, histories.history(id).generation, topics, is_beginning=is_beginning)
+        received = checker.received(request, histories.history(id).generation, self.topics, is_beginning=is_beginning)
 
         def answered(reply: GroupReply) -> None:
-            self.simulation.trace_event(self.name, reply)
             history = histories.history(id)
             replica = self.host.replicas.get(id)
             epoch = replica.assignment.leader_epoch if replica is not None else -1
             number = history.generation if epoch >= history.first_epoch else -1
             leads = epoch == history.newest_epoch and replica is not None and replica.leader is not None
-            topics = self.groups.topics or {}
 
             def has_missed_deletion(place: TopicPartition) -> bool:
                 key, _ = encode(GroupRecord(OffsetKey(getattr(request, "group_id", ""), *place), None))
@@ -194,33 +92,25 @@ class CoordinatorProcess(ReplicaProcess):
                 reply,
                 history_number=number,
                 leads=leads,
-                topics=topics,
+                topics=self.topics,
                 has_missed_deletion=has_missed_deletion,
             )
-            link.send(self, Answer(call.correlation, reply))
 
-        self.groups.ask(id.partition, request, answered)
-        return True
+        return answered
+
+    def with_connection(self, request: Request, connection: int) -> Request:
+        return replace(request, connection=connection) if isinstance(request, _HAVE_A_CONNECTION) else request
+
+    def group_machine(self, id: TopicIdPartition) -> GroupMachine | None:
+        coordinator = self.runtime.coordinator_of(id.partition)
+        machine = coordinator.machine if coordinator is not None else None
+        assert machine is None or isinstance(machine, GroupMachine)
+        return machine
 
     def _waits_for_a_plan(self, id: TopicIdPartition, group_id: str) -> bool:
-        machine = self.groups.machine_of(id.partition)
+        machine = self.group_machine(id)
         group = machine.groups.get(group_id) if machine is not None else None
         return group is not None and group.is_in(State.COMPLETING_REBALANCE)
-
-
-class _CoordinatorEnd(ServerEnd):
-    """Tells the coordinators when a connection has ended."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, server: CoordinatorProcess, number: int) -> None:
-        super().__init__(server)
-        self.number = number
-
-    def closed(self, link: Link) -> None:
-        super().closed(link)
-        assert isinstance(self.server, CoordinatorProcess)
-        self.server.groups.connection_closed(self.number)
 
 
 class GroupAdministration(Administration):
@@ -298,6 +188,8 @@ class GroupAdministration(Administration):
 class GroupSimulation(Simulation):
     """``GroupSimulation(seed).run()``, as ``Simulation``."""
 
+    coordinated_topics: ClassVar = (OFFSETS_TOPIC,)
+
     def __init__(self, seed: int, **options: Any) -> None:
         super().__init__(seed, **options)
         rng = self.scheduler.rng
@@ -350,15 +242,15 @@ class GroupSimulation(Simulation):
         if is_broker:
             BrokerProcess(self, machine, spec)
         else:
-            CoordinatorProcess(self, machine, spec)
+            GroupProcess(self, machine, spec, GroupKind(self.group_config, new_uuid=self.new_uuid))
 
     @property
     def is_healing(self) -> bool:
         return self._healing
 
-    def leading_coordinators(self) -> list[CoordinatorProcess]:
+    def leading_coordinators(self) -> list[GroupProcess]:
         """Those that lead a partition of ``__consumer_offsets``, as they believe."""
-        return [each for each in self.replica_processes() if isinstance(each, CoordinatorProcess) and each.coordinates]
+        return [each for each in self.replica_processes() if isinstance(each, GroupProcess) and each.coordinates]
 
     # ---------------------------------------------------------------- members
 
@@ -436,11 +328,11 @@ class GroupSimulation(Simulation):
             return "its offsets were not fetched"
         return None
 
-    def _images(self, group: GroupSpec) -> list[tuple[CoordinatorProcess, Coordinator]]:
+    def _images(self, group: GroupSpec) -> list[tuple[GroupProcess, GroupMachine]]:
         found = []
         for process, _ in self._replicas_of(group.id):
-            assert isinstance(process, CoordinatorProcess)
-            machine = process.groups.machine_of(group.id.partition)
+            assert isinstance(process, GroupProcess)
+            machine = process.group_machine(group.id)
             if machine is not None:
                 found.append((process, machine))
         return found
@@ -452,10 +344,10 @@ class GroupSimulation(Simulation):
         for group in self.groups:
             for process, machine in self._images(group):
                 end = process.host.replicas[group.id].open_log().log_end_offset
-                if machine.position != end:
-                    return f"{process.name} has read {group.group_id}'s log to {machine.position} of {end}"
+                if machine.context.position != end:
+                    return f"{process.name} has read {group.group_id}'s log to {machine.context.position} of {end}"
                 place = group.partitions[0]
-                known = (process.groups.topics or {}).get(place.topic)
+                known = process.topics.get(place.topic)
                 if (behind := self.administration.group_topics.unheard(place, known)) is not None:
                     return f"{process.name}: {behind}"
         return None
@@ -471,7 +363,7 @@ class GroupSimulation(Simulation):
             self.counts["groups at rest"] += 1
 
 
-def _known(machine: Coordinator, forgotten: set[bytes | None]) -> dict[str, StoredGroup]:
+def _known(machine: GroupMachine, forgotten: set[bytes | None]) -> dict[str, StoredGroup]:
     """What a replica's machine knows of its groups, but for what it may know because it was away while it was deleted."""
     known = {}
     for group_id, stored in machine.image.groups.items():

@@ -7,6 +7,7 @@ a random delay here, in between anything else, and dies with the process. Logs l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, assert_never
 
 from raylog.control.session import (
@@ -51,6 +52,8 @@ from raylog.replication.events import (
     Flush,
     FlushCompleted,
     FolderRemoved,
+    Leadership,
+    LeadershipsChanged,
     ListOffsetsReceived,
     Load,
     Loaded,
@@ -105,7 +108,9 @@ class ReplicaProcess(ServerProcess):
 
     def __init__(self, simulation: Simulation, machine: Machine, spec: ActorSpec) -> None:
         super().__init__(simulation, machine, spec)
-        self.host = ReplicaHost(self.identity, broker_of(spec.node_id), simulation.host_config)
+        self.host = ReplicaHost(
+            self.identity, broker_of(spec.node_id), simulation.host_config, watched_topics=simulation.coordinated_topics
+        )
         self.open_files = OpenFiles(OPEN_SEGMENTS)
         self.touched: dict[TopicIdPartition, None] = {}
         self._tokens = 0
@@ -199,8 +204,13 @@ class ReplicaProcess(ServerProcess):
                     self.in_thread(1_000, lambda e=effect: self._clean(e), "clean")
                 case Scrub():
                     self.in_thread(2_000, lambda e=effect: self._scrub(e), "scrub")
+                case LeadershipsChanged(changes):
+                    self.leaderships_changed(changes)
                 case _:
                     assert_never(effect)
+
+    def leaderships_changed(self, changes: Sequence[Leadership]) -> None:
+        """What has become of a replica of ``Simulation.coordinated_topics``."""
 
     def answer(self, token: int, reply: object) -> None:
         """Send what the machine replies, unless nobody waits for it any more."""

@@ -26,7 +26,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from raylog.log.record_validation import WALKED_BYTES_MAX
 from raylog.metadata.configuration.controller_config import ControllerConfig
@@ -65,7 +65,12 @@ THREE_CONTROLLERS = 0.65  # the share of runs with three; the others have one
 
 
 class Simulation:
-    """``Simulation(seed).run()`` returns when all promises held; ``trace_lines`` has what happened if ``tracing``."""
+    """``Simulation(seed).run()`` returns when all promises held; ``trace_lines`` has what happened if ``tracing``.
+
+    ``coordinated_topics``: those whose leaders coordinate something.
+    """
+
+    coordinated_topics: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from raylog.client.groups.offset_commits import OffsetAndMetadata
 from raylog.client.sync import AdminClient, Consumer, Producer
 from raylog.errors import ConfigError, RaylogError
 from raylog.groups.context import GroupConfig
-from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.records.record import Record
 from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from raw_requests import eventually, part
 
 from raylog.groups.context import GroupConfig
-from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.server.replica_server import ReplicaServer
 from raylog.testing.in_process import InProcessCluster, cluster
 

@@ -27,7 +27,7 @@ from ray_clusters import eventually, isr_is_whole, kept_environment, partition_o
 
 import raylog
 from raylog import NewTopic
-from raylog.groups.offsets_topic import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, partition_for
+from raylog.offsets_topic import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, partition_for
 from raylog.types import BROKER_SLOT, node_id
 
 pytestmark = pytest.mark.conformance

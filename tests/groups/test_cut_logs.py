@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 
 from raylog.control.session import Assignment, Removal, ReplicaDamaged
-from raylog.groups.offsets_topic import OFFSETS_TOPIC
-from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue
+from raylog.coordination.runtime import CoordinatorRuntime
+from raylog.groups.machine import GroupKind
+from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue, encode
 from raylog.groups.requests import FetchedOffset, OffsetFetch, OffsetsFetched
 from raylog.log.log import Log
+from raylog.offsets_topic import OFFSETS_TOPIC
+from raylog.records.codec import RecordBatchBuilder
 from raylog.replication.events import DamageSuspected, Effect, Event, OwnAppend, ProducePartition, Removed
-from raylog.server.coordinated_partitions import CoordinatedPartitions, batch_of
 from raylog.simulator.replica_hosts import P0, WALL_MS, Hosts
 from raylog.types import TopicPartition
 
@@ -51,30 +54,42 @@ class Coordinators(Hosts):
     def __init__(self, brokers: tuple[int, ...]) -> None:
         self.coordinates = brokers[-1]
         self.clock = _Clock()
-        self.groups: CoordinatedPartitions | None = None
-        super().__init__(brokers)
-        self.groups = CoordinatedPartitions(self, clock=self.clock)  # type: ignore[arg-type]
+        self.groups: CoordinatorRuntime[Any, Any, Any] | None = None
+        self.holds = False
+        super().__init__(brokers, watched_topics=("topic7",))
+        self.groups = CoordinatorRuntime(GroupKind(new_uuid=uuid.uuid4), self, self.clock)
 
     def hold(self, assignment: Assignment) -> None:
         assert self.groups is not None
-        self.groups.hold(replace(assignment, topic=OFFSETS_TOPIC))
+        self.groups.hear(replace(assignment, topic=OFFSETS_TOPIC))
+        self.holds = True
         self.look()
 
     def look(self) -> None:
+        """Feed the coordinators what the replicas' machine has reported since."""
         assert self.groups is not None
-        self.groups.look()
+        while self.leaderships:
+            broker, effect = self.leaderships.pop(0)
+            if broker == self.coordinates:
+                self.groups.receive((effect,))
         while self.clock.due:
             self.clock.due.pop(0)()
 
     def handle(self, broker: int, event: Event) -> list[Effect]:
         effects = super().handle(broker, event)
-        if self.groups is not None and broker == self.coordinates:
+        if self.holds and broker == self.coordinates:
             self.look()
         return effects
 
     def commit(self, broker: int, partition: int, offset: int) -> None:
         record = GroupRecord(OffsetKey("g", "t", partition), OffsetValue(offset, -1, "", WALL_MS))
-        self.handle(broker, OwnAppend(self.token(), ProducePartition(P0, batch_of([record], WALL_MS))))
+        builder = RecordBatchBuilder()
+        key, value = encode(record)
+        builder.append(timestamp_ms=WALL_MS, key=key, value=value)
+        leader = self.host(broker).replicas[P0].leader
+        assert leader is not None
+        part = ProducePartition(P0, bytes(builder.build()))
+        self.handle(broker, OwnAppend(self.token(), part, leader.leader_epoch))
         self.run()
         self.advance(1_000)
 
@@ -111,10 +126,11 @@ class Coordinators(Hosts):
     def suspect(self, id: Any, offset: int) -> None:
         self.handle(self.coordinates, DamageSuspected(id, offset))
 
-    def replica(self, id: Any = P0, *rest: Any) -> Any:
+    def log(self, id: Any = P0, *rest: Any) -> Any:
         if isinstance(id, int):
-            return super().replica(id, *rest)
-        return self.host(self.coordinates).replicas.get(id)
+            return super().log(id, *rest)
+        replica = self.host(self.coordinates).replicas.get(id)
+        return replica.log if replica is not None else None
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
@@ -124,8 +140,8 @@ def test_a_follower_whose_log_is_cut_reads_what_is_in_it_now(is_cut: bool) -> No
     hosts.hold(hosts.assign(1, (1, 2)))
     hosts.commit(1, 0, 10)
     hosts.commit(1, 1, 11)
-    machine = hosts.groups and hosts.groups.machine_of(0)
-    assert machine is not None and machine.position == 2
+    coordinator = hosts.groups and hosts.groups.coordinator_of(0)
+    assert coordinator is not None and coordinator.position == 2
     if is_cut:
         hosts.restart_cut(1, 1)
     hosts.assign(1, (1,), epoch=1)
@@ -164,8 +180,8 @@ def test_a_log_with_damaged_bytes_is_reported_and_read_once_it_was_copied_anew(o
     hosts.hold(assignment)
     (told,) = [frame for frame in hosts.told[2] if isinstance(frame, ReplicaDamaged)]
     assert f"offset {offset}" in told.damage
-    machine = hosts.groups and hosts.groups.machine_of(0)
-    assert machine is not None and machine.position <= offset, "nothing was read over"
+    coordinator = hosts.groups and hosts.groups.coordinator_of(0)
+    assert coordinator is not None and coordinator.position <= offset, "nothing was read over"
     hosts.assign(1, (1,), epoch=1)
     while hosts.clock.later:
         hosts.clock.later.pop()()

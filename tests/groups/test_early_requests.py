@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.control.session import Assignment, Release
-from raylog.groups.offsets_topic import OFFSETS_TOPIC
+from raylog.coordination import early_requests
+from raylog.coordination.runtime import CoordinatorRuntime
+from raylog.groups.machine import GroupKind, GroupMachine
 from raylog.groups.requests import (
     Heartbeat,
     JoinGroup,
@@ -21,9 +24,8 @@ from raylog.groups.requests import (
     Request,
     SyncGroup,
 )
+from raylog.offsets_topic import OFFSETS_TOPIC
 from raylog.replication.events import Effect, Event, Released
-from raylog.server import early_group_requests
-from raylog.server.coordinated_partitions import CoordinatedPartitions
 from raylog.simulator.replica_hosts import P0, WALL_MS, Hosts
 
 NOT_COORDINATOR = ErrorCode.not_coordinator.value
@@ -70,16 +72,17 @@ class Coordinators(Hosts):
     """Broker 1's process, which may come to coordinate groups of partition 0 of ``__consumer_offsets``."""
 
     def __init__(self) -> None:
-        self.groups: CoordinatedPartitions | None = None
+        self.groups: CoordinatorRuntime[Any, Any, Any] | None = None
         self.answers: list[Any] = []
-        super().__init__((1, 2))
+        self.holds = False
+        super().__init__((1, 2), watched_topics=("topic7",))
         self.time = Clock()
-        self.groups = CoordinatedPartitions(self, clock=self.time)  # type: ignore[arg-type]
+        self.groups = CoordinatorRuntime(GroupKind(new_uuid=uuid.uuid4), self, self.time)  # type: ignore[arg-type]
 
     @property
     def early(self) -> Any:
         assert self.groups is not None
-        return self.groups.early
+        return self.groups._early
 
     def assign_it(self, leader: int, epoch: int, brokers: tuple[int, ...] = (1, 2)) -> None:
         assert self.groups is not None
@@ -88,21 +91,33 @@ class Coordinators(Hosts):
 
     def hear(self, assignment: Assignment) -> None:
         assert self.groups is not None
-        self.groups.hold(replace(assignment, topic=OFFSETS_TOPIC))
-        self.groups.look()
+        self.groups.hear(replace(assignment, topic=OFFSETS_TOPIC))
+        self.holds = True
+        self.look()
+
+    def look(self) -> None:
+        """Feed the coordinators what the replicas' machine has reported since."""
+        assert self.groups is not None
+        while self.leaderships:
+            broker, effect = self.leaderships.pop(0)
+            if broker == 1:
+                self.groups.receive((effect,))
 
     def handle(self, broker: int, event: Event) -> list[Effect]:
         effects = super().handle(broker, event)
-        if self.groups is not None and broker == 1:
-            self.groups.look()
+        if self.holds and broker == 1:
+            self.look()
         return effects
 
     def ask(self, request: Request, number: int = 0) -> None:
         assert self.groups is not None
         self.groups.ask(number, request, self.answers.append)
 
-    def replica(self, id: Any = P0, *rest: Any) -> Any:
-        return super().replica(id, *rest) if isinstance(id, int) else self.host(1).replicas.get(id)
+    def log(self, id: Any = P0, *rest: Any) -> Any:
+        if isinstance(id, int):
+            return super().log(id, *rest)
+        replica = self.host(1).replicas.get(id)
+        return replica.log if replica is not None else None
 
 
 @pytest.fixture
@@ -137,9 +152,9 @@ def test_a_request_that_overtakes_the_assignment_waits_for_it() -> None:
     hosts = Coordinators()
     hosts.ask(OffsetFetch("g", None))
     assert not hosts.answers
-    hosts.time.pass_to(early_group_requests.UNKNOWN_WAIT_MS - 1)
+    hosts.time.pass_to(early_requests.UNKNOWN_WAIT_MS - 1)
     hosts.assign_it(-1, -1)
-    hosts.time.pass_to(early_group_requests.UNKNOWN_WAIT_MS + 1)
+    hosts.time.pass_to(early_requests.UNKNOWN_WAIT_MS + 1)
     assert not hosts.answers, "it is known now"
     hosts.assign_it(1, 0)
     assert [each.error for each in hosts.answers] == [0]
@@ -148,7 +163,7 @@ def test_a_request_that_overtakes_the_assignment_waits_for_it() -> None:
 def test_a_partition_that_never_comes_is_not_waited_for_as_long_as_one_that_will_serve() -> None:
     hosts = Coordinators()
     hosts.ask(OffsetFetch("g", None))
-    hosts.time.pass_to(early_group_requests.UNKNOWN_WAIT_MS)
+    hosts.time.pass_to(early_requests.UNKNOWN_WAIT_MS)
     assert [each.error for each in hosts.answers] == [NOT_COORDINATOR]
 
 
@@ -159,7 +174,7 @@ def test_a_wait_ends_and_no_later_than_the_request_allows(new: Coordinators) -> 
     assert not new.answers
     new.time.pass_to(300)
     assert [type(each).__name__ for each in new.answers] == ["JoinedGroup"]
-    new.time.pass_to(early_group_requests.WAIT_MS)
+    new.time.pass_to(early_requests.WAIT_MS)
     assert [each.error for each in new.answers] == [NOT_COORDINATOR] * 2
 
 
@@ -180,7 +195,7 @@ def test_groups_are_listed_without_a_wait(new: Coordinators) -> None:
 
 
 def test_no_more_wait_than_there_is_room_for(new: Coordinators, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early_group_requests, "REQUESTS_MAX", 2)
+    monkeypatch.setattr(early_requests, "REQUESTS_MAX", 2)
     for _ in range(3):
         new.ask(OffsetFetch("g", None))
     assert [each.error for each in new.answers] == [NOT_COORDINATOR] and len(new.early) == 2
@@ -193,8 +208,9 @@ def test_a_native_member_whose_connection_ends_does_not_join_later(new: Coordina
     new.groups.connection_closed(7)
     assert len(new.early) == 1
     new.assign_it(1, 0)
-    machine = new.groups.machine_of(0)
-    assert machine is not None and "g" not in machine.groups
+    coordinator = new.groups.coordinator_of(0)
+    assert coordinator is not None and isinstance(coordinator.machine, GroupMachine)
+    assert "g" not in coordinator.machine.groups
     assert len(new.answers) == 1
 
 

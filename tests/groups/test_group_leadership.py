@@ -8,9 +8,8 @@ import pytest
 from group_bench import GROUP, Bench
 from kio.schema.errors import ErrorCode
 
-from raylog.groups.context import GroupConfig
-from raylog.groups.coordinator import Coordinator, Role
-from raylog.groups.events import (
+from raylog.coordination.coordinator import CoordinatorRole, PartitionCoordinator
+from raylog.coordination.events import (
     Append,
     Appended,
     Elected,
@@ -20,7 +19,9 @@ from raylog.groups.events import (
     Resigned,
     TopicsKnown,
 )
+from raylog.groups.context import GroupConfig
 from raylog.groups.group import State
+from raylog.groups.machine import GroupKind
 from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue
 from raylog.groups.requests import (
     CommittedPartition,
@@ -67,9 +68,9 @@ def test_it_leads_when_everything_up_to_its_election_is_applied() -> None:
     successor = Bench(lead=False)
     successor.handle(Elected(2, 1))
     successor.handle(Replayed((), 0))
-    assert successor.coordinator.role is Role.LOADING
+    assert successor.coordinator.role is CoordinatorRole.LOADING
     successor.handle(Replayed(tuple(bench.log), 1))
-    assert successor.coordinator.role is Role.LEADING and successor.committed() == 5
+    assert successor.coordinator.role is CoordinatorRole.LEADING and successor.committed() == 5
 
 
 def test_a_follower_that_has_read_along_leads_at_once() -> None:
@@ -78,7 +79,7 @@ def test_a_follower_that_has_read_along_leads_at_once() -> None:
     follower = Bench(lead=False)
     follower.handle(Replayed(tuple(bench.log), 1))
     follower.handle(Elected(2, 1))
-    assert follower.coordinator.role is Role.LEADING and follower.committed() == 5
+    assert follower.coordinator.role is CoordinatorRole.LEADING and follower.committed() == 5
 
 
 def test_a_successor_finds_a_stable_group_and_its_members_notice_nothing() -> None:
@@ -86,7 +87,7 @@ def test_a_successor_finds_a_stable_group_and_its_members_notice_nothing() -> No
     leader, other = bench.members(2)
     bench.commit(5, other)
     bench.fail_over()
-    assert bench.coordinator.groups[GROUP].state is State.STABLE
+    assert bench.coordinator.machine.groups[GROUP].state is State.STABLE
     assert bench.beat(leader) == 0 and bench.beat(other) == 0
     assert bench.answer(bench.sync(other)).assignment == other.member_id.encode()
     assert bench.answer(bench.commit(6, other)).partitions[0].error == 0
@@ -170,13 +171,13 @@ def test_older_epochs_change_nothing() -> None:
     (leader,) = bench.members(1)
     bench.leader_epoch = 5
     bench.handle(Elected(5, len(bench.log)))
-    assert bench.coordinator.role is Role.LEADING
+    assert bench.coordinator.role is CoordinatorRole.LEADING
     bench.handle(Elected(4, len(bench.log)))
     bench.handle(Resigned(4))
-    assert bench.coordinator.role is Role.LEADING and bench.beat(leader) == 0
+    assert bench.coordinator.role is CoordinatorRole.LEADING and bench.beat(leader) == 0
     bench.resign()
     bench.handle(Elected(5, len(bench.log)))
-    assert bench.coordinator.role is Role.FOLLOWING
+    assert bench.coordinator.role is CoordinatorRole.FOLLOWING
 
 
 def test_what_became_of_an_append_of_an_older_epoch_is_nobodys_business() -> None:
@@ -202,7 +203,7 @@ def test_a_group_that_is_larger_than_its_limit_has_grown_rebalances_when_it_is_l
 
 
 def test_a_topic_deleted_while_the_log_is_read_takes_its_offsets_with_it() -> None:
-    coordinator = Coordinator(GroupConfig(), new_uuid=uuid.uuid4)
+    coordinator = PartitionCoordinator(GroupKind(GroupConfig(), new_uuid=uuid.uuid4).machine(0))
     stored = GroupRecord(OffsetKey("g", "t", 0), OffsetValue(5, -1, "", 0))
     coordinator.handle(Elected(1, 1), 0, 0)
     assert coordinator.handle(TopicsKnown({}, ("t",), is_whole=False), 0, 0) == []
@@ -224,7 +225,7 @@ def tombstone(topic: str = "t") -> GroupRecord:
 @pytest.mark.parametrize("topics", [{}, {"t": NEW}], ids=["is gone", "was made again"])
 def test_a_new_coordinator_drops_the_offsets_of_a_topic_that_was_deleted_unheard(topics: dict[str, uuid.UUID]) -> None:
     """It followed then, or was elsewhere: who coordinated had no session, or did not replicate what it dropped."""
-    coordinator = Coordinator(GroupConfig(), new_uuid=uuid.uuid4)
+    coordinator = PartitionCoordinator(GroupKind(GroupConfig(), new_uuid=uuid.uuid4).machine(0))
     coordinator.handle(TopicsKnown(topics), 0, 0)
     coordinator.handle(Elected(1, 2), 0, 0)
     assert coordinator.handle(Replayed((stored(OLD), stored(None, topic="u")), 2), 0, 0) == [
@@ -235,7 +236,7 @@ def test_a_new_coordinator_drops_the_offsets_of_a_topic_that_was_deleted_unheard
 
 
 def test_offsets_of_the_topic_that_is_there_stay() -> None:
-    coordinator = Coordinator(GroupConfig(), new_uuid=uuid.uuid4)
+    coordinator = PartitionCoordinator(GroupKind(GroupConfig(), new_uuid=uuid.uuid4).machine(0))
     coordinator.handle(TopicsKnown({"t": OLD}), 0, 0)
     coordinator.handle(Elected(1, 1), 0, 0)
     assert coordinator.handle(Replayed((stored(OLD),), 1), 0, 0) == []

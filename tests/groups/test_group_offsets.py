@@ -6,8 +6,8 @@ import pytest
 from group_bench import DAY_MS, GROUP, MINUTE_MS, Bench, range_of
 from kio.schema.errors import ErrorCode
 
+from raylog.coordination.events import TopicsKnown
 from raylog.groups.context import GroupConfig
-from raylog.groups.events import TopicsKnown
 from raylog.groups.group import State
 from raylog.groups.records import GroupKey, OffsetKey
 from raylog.groups.requests import (
@@ -91,7 +91,7 @@ def test_commits_from_outside_are_taken_while_a_group_has_no_members() -> None:
 def test_a_generation_that_nobody_knows_is_refused() -> None:
     bench = Bench()
     assert error_of(bench, bench.commit(5, generation=0, member_id="x")) == ILLEGAL_GENERATION
-    assert GROUP not in bench.coordinator.groups
+    assert GROUP not in bench.coordinator.machine.groups
 
 
 def test_members_commit_in_their_generation_but_not_between_the_phases() -> None:
@@ -168,7 +168,7 @@ def test_an_empty_group_is_deleted_with_its_offsets() -> None:
     ]
     assert bench.call(DescribeGroup(GROUP)).state == "Dead" and bench.committed() == -1
     assert bench.call(DeleteGroup(GROUP)).error == ErrorCode.group_id_not_found.value
-    assert not bench.coordinator.image.groups
+    assert not bench.coordinator.machine.image.groups
 
 
 def test_while_its_deletion_is_replicated_a_group_answers_nobody_and_if_it_fails_it_is_back() -> None:
@@ -186,7 +186,7 @@ def test_while_its_deletion_is_replicated_a_group_answers_nobody_and_if_it_fails
     bench.commit(7)
     bench.append_error = ErrorCode.not_enough_replicas.value
     assert bench.call(DeleteGroup(GROUP)).error == not_now
-    assert bench.coordinator.groups[GROUP].state is State.EMPTY and bench.committed() == 7
+    assert bench.coordinator.machine.groups[GROUP].state is State.EMPTY and bench.committed() == 7
 
 
 def test_a_commit_on_its_way_is_deleted_with_its_group() -> None:
@@ -195,7 +195,7 @@ def test_a_commit_on_its_way_is_deleted_with_its_group() -> None:
     bench.commit(5)
     token = bench.ask(DeleteGroup(GROUP))
     bench.replicate()
-    assert bench.answer(token).error == 0 and not bench.coordinator.image.groups
+    assert bench.answer(token).error == 0 and not bench.coordinator.machine.image.groups
 
 
 def test_the_offsets_of_a_deleted_topic_go_with_it() -> None:
@@ -218,7 +218,7 @@ def test_an_empty_group_expires_a_week_after_it_became_empty() -> None:
     assert bench.committed() == 5
     bench.pass_time(21 * MINUTE_MS)
     assert bench.committed() == -1
-    assert not bench.coordinator.groups and not bench.coordinator.image.groups
+    assert not bench.coordinator.machine.groups and not bench.coordinator.machine.image.groups
 
 
 def test_a_live_group_keeps_what_its_members_read_and_loses_the_rest_a_week_after_the_commit() -> None:
@@ -240,7 +240,7 @@ def test_offsets_of_a_group_without_members_expire_a_week_after_their_commit() -
     bench.pass_time(3 * DAY_MS + 11 * MINUTE_MS)
     assert bench.committed() == -1 and bench.committed("u") == 6
     bench.pass_time(4 * DAY_MS)
-    assert not bench.coordinator.groups
+    assert not bench.coordinator.machine.groups
 
 
 def test_a_retention_of_its_own_wins() -> None:
@@ -267,9 +267,9 @@ def test_an_offset_with_a_commit_on_its_way_does_not_expire() -> None:
 def test_an_empty_group_without_offsets_goes_at_the_next_look() -> None:
     bench = Bench()
     bench.answer(bench.join(needs_member_id=True))
-    assert GROUP in bench.coordinator.groups
+    assert GROUP in bench.coordinator.machine.groups
     bench.pass_time(10 * MINUTE_MS)
-    assert not bench.coordinator.groups and not bench.log, "it never was in the log"
+    assert not bench.coordinator.machine.groups and not bench.log, "it never was in the log"
 
 
 def test_groups_are_described_in_full_only_while_stable() -> None:

@@ -20,7 +20,6 @@ from raylog.groups.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from raylog.groups.offsets_topic import java_string_hash, partition_for
 from raylog.groups.records import (
     GroupKey,
     GroupRecord,
@@ -35,6 +34,7 @@ from raylog.groups.records import (
     encode_key,
     encode_value,
 )
+from raylog.offsets_topic import java_string_hash, partition_for
 from raylog.types import TopicPartition
 
 OFFSET_KEY = "0001 0008 6d792d67726f7570 0006 6f7264657273 00000007"

@@ -22,7 +22,7 @@ def test_a_newcomer_is_given_an_id_first_and_comes_back_with_it() -> None:
     first = bench.answer(bench.join(needs_member_id=True))
     assert first.error == ErrorCode.member_id_required.value
     assert first.member_id == "c-00000000-0000-0000-0000-000000000001"
-    assert bench.coordinator.groups[GROUP].state is State.EMPTY
+    assert bench.coordinator.machine.groups[GROUP].state is State.EMPTY
     second = bench.answer(bench.join(first.member_id, needs_member_id=True))
     assert (second.error, second.member_id, second.generation) == (0, first.member_id, 1)
     assert second.leader == first.member_id and second.protocol == "range" and second.protocol_type == "consumer"
@@ -49,7 +49,7 @@ def test_a_pending_member_holds_the_join_phase_until_it_comes_or_expires() -> No
 def test_an_unknown_member_of_an_unknown_group_is_refused_and_makes_none() -> None:
     bench = Bench()
     assert bench.answer(bench.join("somebody")).error == UNKNOWN_MEMBER_ID
-    assert not bench.coordinator.groups
+    assert not bench.coordinator.machine.groups
 
 
 @pytest.mark.parametrize("timeout_ms", [5_999, 1_800_001])
@@ -132,7 +132,7 @@ def test_the_leadership_goes_to_somebody_who_came() -> None:
     joined = bench.answer(again)
     assert joined.leader == other.member_id and len(joined.members) == 2
     assert bench.answer(newcomer).members == ()
-    assert leader.member_id not in bench.coordinator.groups[GROUP].members
+    assert leader.member_id not in bench.coordinator.machine.groups[GROUP].members
 
 
 def test_the_protocol_is_one_that_all_know_with_most_votes() -> None:
@@ -199,7 +199,7 @@ def test_a_join_that_is_overtaken_by_another_of_the_same_member_is_answered() ->
 def test_a_newcomer_that_joins_again_keeps_its_five_minutes() -> None:
     bench = Bench(GroupConfig(group_initial_rebalance_delay_ms=100_000))
     token = bench.join(session_timeout_ms=6_000, rebalance_timeout_ms=300_000)
-    member_id = next(iter(bench.coordinator.groups[GROUP].members))
+    member_id = next(iter(bench.coordinator.machine.groups[GROUP].members))
     again = bench.join(member_id, session_timeout_ms=6_000, rebalance_timeout_ms=300_000)
     bench.pass_time(100_000)
     assert bench.answer(again).generation == 1 and bench.answer(token).error
@@ -218,7 +218,7 @@ def test_an_emptied_group_waits_the_initial_delay_again() -> None:
     token = bench.join()
     bench.pass_time(3_000)
     bench.leave(bench.answer(token).member_id)
-    assert bench.coordinator.groups[GROUP].state is State.EMPTY
+    assert bench.coordinator.machine.groups[GROUP].state is State.EMPTY
     token = bench.join()
     bench.pass_time(2_999)
     assert bench.waits(token)

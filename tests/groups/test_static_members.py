@@ -7,7 +7,7 @@ from typing import Any
 from group_bench import GROUP, Bench, range_of
 from kio.schema.errors import ErrorCode
 
-from raylog.groups.events import ConnectionClosed
+from raylog.coordination.events import ConnectionClosed
 from raylog.groups.group import State
 from raylog.groups.records import GroupValue
 from raylog.groups.requests import Heartbeat, JoinedGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
@@ -135,7 +135,7 @@ def test_static_members_that_do_not_join_stay_until_their_session_ends() -> None
     again = bench.join(leader.member_id, group_instance_id="i", session_timeout_ms=100_000, rebalance_timeout_ms=20_000)
     bench.pass_time(20_000)
     assert {each.group_instance_id for each in bench.answer(again).members} == {"i", "j"}
-    assert follower.member_id in bench.coordinator.groups[GROUP].members
+    assert follower.member_id in bench.coordinator.machine.groups[GROUP].members
 
 
 def test_a_group_of_static_members_that_are_all_away_waits_for_them() -> None:
@@ -145,7 +145,7 @@ def test_a_group_of_static_members_that_are_all_away_waits_for_them() -> None:
     bench.call(LeaveGroup(GROUP, (LeavingMember("", "i"),)))
     assert bench.answer(token).error == UNKNOWN_MEMBER_ID
     bench.pass_time(25_000)
-    group = bench.coordinator.groups[GROUP]
+    group = bench.coordinator.machine.groups[GROUP]
     assert group.state is State.PREPARING_REBALANCE and list(group.members) == [follower.member_id]
     bench.pass_time(80_000)
     assert group.state is State.EMPTY

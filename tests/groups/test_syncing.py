@@ -6,7 +6,7 @@ import pytest
 from group_bench import GROUP, Bench, range_of
 from kio.schema.errors import ErrorCode
 
-from raylog.groups.events import ConnectionClosed
+from raylog.coordination.events import ConnectionClosed
 from raylog.groups.group import State
 from raylog.groups.records import GroupKey, GroupValue
 from raylog.groups.requests import Heartbeat, LeaveGroup, LeavingMember, SyncGroup
@@ -30,7 +30,7 @@ def test_everyone_gets_their_part_when_the_leaders_plan_is_replicated() -> None:
     bench.replicate()
     assert bench.answer(leading).assignment == b"1" and bench.answer(waiting).assignment == b"2"
     assert bench.answer(waiting).protocol == "range" and bench.answer(waiting).protocol_type == "consumer"
-    assert bench.coordinator.groups[GROUP].state is State.STABLE
+    assert bench.coordinator.machine.groups[GROUP].state is State.STABLE
 
 
 def test_the_log_holds_the_stable_group_as_kafka_writes_it() -> None:
@@ -102,7 +102,7 @@ def test_a_plan_that_cannot_be_stored_is_nobodys(log_error: ErrorCode, told: Err
     joined = bench.answer(bench.join())
     bench.append_error = log_error.value
     assert bench.answer(bench.sync(joined, {joined.member_id: b"1"})).error == told.value
-    assert bench.coordinator.groups[GROUP].state is State.PREPARING_REBALANCE
+    assert bench.coordinator.machine.groups[GROUP].state is State.PREPARING_REBALANCE
 
 
 def test_a_plan_that_is_not_replicated_in_time_begins_a_rebalance() -> None:
@@ -115,7 +115,7 @@ def test_a_plan_that_is_not_replicated_in_time_begins_a_rebalance() -> None:
     bench.pass_time(1)
     assert bench.answer(token).error == REBALANCE_IN_PROGRESS
     bench.replicate()
-    assert bench.coordinator.groups[GROUP].state is State.PREPARING_REBALANCE, "too late"
+    assert bench.coordinator.machine.groups[GROUP].state is State.PREPARING_REBALANCE, "too late"
 
 
 def test_who_does_not_sync_within_the_rebalance_timeout_is_out() -> None:
@@ -179,7 +179,7 @@ def test_several_members_leave_at_once_each_with_an_answer_of_its_own() -> None:
     pending = bench.answer(bench.join(needs_member_id=True))
     left = bench.leave(leader.member_id, "x", other.member_id, pending.member_id)
     assert [each.error for each in left.members] == [0, UNKNOWN_MEMBER_ID, 0, 0]
-    assert list(bench.coordinator.groups[GROUP].members) == [third.member_id]
+    assert list(bench.coordinator.machine.groups[GROUP].members) == [third.member_id]
     unknown = bench.call(LeaveGroup("other", (LeavingMember("x"),)))
     assert unknown.error == 0 and unknown.members[0].error == UNKNOWN_MEMBER_ID
 
@@ -188,7 +188,7 @@ def test_the_last_one_to_leave_empties_the_group_and_the_log_says_so() -> None:
     bench = Bench()
     (leader,) = bench.members(1)
     bench.leave(leader.member_id)
-    assert bench.coordinator.groups[GROUP].state is State.EMPTY
+    assert bench.coordinator.machine.groups[GROUP].state is State.EMPTY
     value = bench.log[-1].value
     assert isinstance(value, GroupValue)
     assert (value.members, value.protocol, value.leader, value.generation) == ((), None, None, leader.generation + 1)
@@ -204,7 +204,7 @@ def test_the_end_of_a_native_connection_starts_the_rebalance_after_half_a_second
     assert bench.beat(leader) == 0
     bench.pass_time(1)
     assert bench.beat(leader) == REBALANCE_IN_PROGRESS
-    assert list(bench.coordinator.groups[GROUP].members) == [leader.member_id]
+    assert list(bench.coordinator.machine.groups[GROUP].members) == [leader.member_id]
 
 
 def test_a_native_member_that_comes_back_over_another_connection_stays() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from raylog.configs import topic_configs
 from raylog.errors import ConfigError
-from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.metadata.actors.node_slots import NodeSlots
 from raylog.metadata.events import ActorKind
 from raylog.metadata.image import MetadataImage
@@ -24,6 +23,7 @@ from raylog.metadata.requests import (
     RegisterDisk,
     UnregisterBroker,
 )
+from raylog.offsets_topic import OFFSETS_TOPIC
 from raylog.types import broker_of, node_id
 
 

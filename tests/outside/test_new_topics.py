@@ -23,11 +23,11 @@ from outside import Client, fetch, metadata, milliseconds, produce, request
 from outside import parts as fetched
 from raw_requests import batch, eventually
 
-from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.listener import coordinators, owners
 from raylog.listener import fan_out as scattered
 from raylog.listener.coordinators import Coordinators
 from raylog.listener.router import Router
+from raylog.offsets_topic import OFFSETS_TOPIC
 from raylog.server import log_work
 from raylog.testing.in_process import InProcessCluster, cluster
 

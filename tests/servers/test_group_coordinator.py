@@ -17,8 +17,8 @@ from raylog.client.sync import AdminClient
 from raylog.errors import kafka_error
 from raylog.groups.consumer_protocol import Subscription, encode_subscription
 from raylog.groups.context import GroupConfig
-from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.kafka import table
+from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.server.apis.entities import build, module_of, request_class
 from raylog.server.replica_server import ReplicaServer
 from raylog.server.spec import ServerSpec

@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from raylog.groups.context import REBALANCE_IN_PROGRESS, CoordinatorContext
-from raylog.groups.coordinator import Coordinator, Role
-from raylog.groups.events import Elected
+from raylog.coordination.context import CoordinatorContext
+from raylog.coordination.coordinator import CoordinatorRole, PartitionCoordinator
+from raylog.coordination.events import Elected
+from raylog.coordination.machine import Decided
+from raylog.coordination.runtime import CoordinatorRuntime
+from raylog.groups.context import REBALANCE_IN_PROGRESS, GroupContext
 from raylog.groups.group import Group
 from raylog.groups.offsets import Offsets
 from raylog.groups.rebalances import Rebalances
 from raylog.groups.records import OffsetKey
 from raylog.groups.requests import OffsetCommit
-from raylog.server.coordinated_partitions import CoordinatedPartitions
 from raylog.types import TopicPartition
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -25,7 +27,7 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 def acknowledge_a_commit_before_it_is_replicated(patch: pytest.MonkeyPatch) -> None:
     appended = CoordinatorContext.appended
 
-    def hasty(self: CoordinatorContext, sequence: int, end_offset: int, error: int) -> None:
+    def hasty(self: CoordinatorContext[Any, Any], sequence: int, end_offset: int, error: int) -> None:
         appended(self, sequence, end_offset, error)
         for pending in self._pending:
             is_commit = isinstance(pending.records[0].key, OffsetKey)
@@ -38,31 +40,31 @@ def acknowledge_a_commit_before_it_is_replicated(patch: pytest.MonkeyPatch) -> N
 
 def forget_the_leader_epoch_of_a_coordinator(patch: pytest.MonkeyPatch) -> None:
     """Who is deposed does not notice, and when it is elected again it goes on with what it knew."""
-    elected = Coordinator._elected
+    elected = PartitionCoordinator._elected
 
-    def forgetful(self: Coordinator, event: Elected) -> None:
-        if self.role is Role.LEADING:
+    def forgetful(self: PartitionCoordinator[Any, Any, Any], event: Elected) -> None:
+        if self.role is CoordinatorRole.LEADING:
             self._context.leader_epoch = event.leader_epoch
         else:
             elected(self, event)
 
-    patch.setattr(Coordinator, "_elected", forgetful)
-    patch.setattr(CoordinatedPartitions, "_resign", lambda self, partition: None)
+    patch.setattr(PartitionCoordinator, "_elected", forgetful)
+    patch.setattr(CoordinatorRuntime, "_resign", lambda self, partition: None)
 
 
 def coordinate_before_the_log_is_read(patch: pytest.MonkeyPatch) -> None:
-    elected = Coordinator._elected
+    elected = PartitionCoordinator._elected
     patch.setattr(
-        Coordinator, "_elected", lambda self, event: elected(self, Elected(event.leader_epoch, self.position))
+        PartitionCoordinator, "_elected", lambda self, event: elected(self, Elected(event.leader_epoch, self.position))
     )
 
 
 def _let_commit(patch: pytest.MonkeyPatch, change: Callable[[Group, OffsetCommit], OffsetCommit]) -> None:
     commit = Offsets.commit
 
-    def committed(self: Offsets, token: int, request: OffsetCommit) -> None:
+    def committed(self: Offsets, request: OffsetCommit) -> Decided[Any, Any]:
         group = self._context.groups.get(request.group_id)
-        commit(self, token, request if group is None else change(group, request))
+        return commit(self, request if group is None else change(group, request))
 
     patch.setattr(Offsets, "commit", committed)
 
@@ -93,23 +95,29 @@ def give_every_member_the_same_part(patch: pytest.MonkeyPatch) -> None:
 
 def keep_the_offsets_of_topics_that_were_deleted_unheard(patch: pytest.MonkeyPatch) -> None:
     """Who leads when a topic is deleted drops its offsets; nobody looks for what was missed."""
-    patch.setattr(CoordinatorContext, "is_void", lambda self, topic, value: False)
+    patch.setattr(GroupContext, "is_void", lambda self, topic, value: False)
 
 
 def keep_a_machine_over_a_cut(patch: pytest.MonkeyPatch) -> None:
     """Its log was cut below what it has read: it goes on from there, and keeps what is in nobody's log any more."""
-    look_at = CoordinatedPartitions._look_at
+    began, moved = CoordinatorRuntime._began, CoordinatorRuntime._moved
 
-    def looking(self: CoordinatedPartitions, partition: Any) -> None:
-        replica, machine = self._replicas.replica(partition.id), partition.machine
-        if machine is not None and replica is not None and replica.log is not None:
-            leader = replica.leader
-            limit = replica.log.high_watermark if leader is None else leader.epoch_start_offset
-            if leader is None or leader.leader_epoch != partition.epoch:
-                machine._context.position = min(machine.position, limit)
-        look_at(self, partition)
+    def cut(partition: Any, end: int) -> None:
+        if partition.coordinator is not None:
+            context = partition.coordinator.machine.context
+            context.position = min(context.position, end)
 
-    patch.setattr(CoordinatedPartitions, "_look_at", looking)
+    def beginning(self: CoordinatorRuntime[Any, Any, Any], partition: Any, leader_epoch: int, start: int) -> None:
+        cut(partition, start)
+        began(self, partition, leader_epoch, start)
+
+    def moving(self: CoordinatorRuntime[Any, Any, Any], partition: Any, high_watermark: int) -> None:
+        if partition.leader_epoch < 0:
+            cut(partition, high_watermark)
+        moved(self, partition, high_watermark)
+
+    patch.setattr(CoordinatorRuntime, "_began", beginning)
+    patch.setattr(CoordinatorRuntime, "_moved", moving)
 
 
 def let_members_commit_during_a_rebalance(patch: pytest.MonkeyPatch) -> None:
@@ -138,7 +146,7 @@ def expire_live_offsets(patch: pytest.MonkeyPatch) -> None:
 def acknowledge_a_deletion_of_offsets_before_it_is_replicated(patch: pytest.MonkeyPatch) -> None:
     appended = CoordinatorContext.appended
 
-    def hasty(self: CoordinatorContext, sequence: int, end_offset: int, error: int) -> None:
+    def hasty(self: CoordinatorContext[Any, Any], sequence: int, end_offset: int, error: int) -> None:
         appended(self, sequence, end_offset, error)
         for pending in self._pending:
             record = pending.records[0]
@@ -152,7 +160,7 @@ def acknowledge_a_deletion_of_offsets_before_it_is_replicated(patch: pytest.Monk
 
 def delete_a_group_and_keep_its_offsets(patch: pytest.MonkeyPatch) -> None:
     bury = Offsets._bury
-    patch.setattr(Offsets, "_bury", lambda self, group, places, answered: bury(self, group, (), answered))
+    patch.setattr(Offsets, "_bury", lambda self, group, places: bury(self, group, ()))
 
 
 GROUP_MUTATIONS: dict[str, Mutation] = {

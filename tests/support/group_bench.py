@@ -9,10 +9,8 @@ import uuid
 from collections import deque
 from typing import Any
 
-from raylog.groups.consumer_protocol import Assignment, Subscription, encode_assignment, encode_subscription
-from raylog.groups.context import GroupConfig
-from raylog.groups.coordinator import Coordinator, Role
-from raylog.groups.events import (
+from raylog.coordination.coordinator import CoordinatorRole, PartitionCoordinator
+from raylog.coordination.events import (
     Append,
     Appended,
     Effect,
@@ -24,6 +22,9 @@ from raylog.groups.events import (
     Resigned,
     Ticked,
 )
+from raylog.groups.consumer_protocol import Assignment, Subscription, encode_assignment, encode_subscription
+from raylog.groups.context import GroupConfig
+from raylog.groups.machine import GroupCoordinator, GroupKind
 from raylog.groups.records import GroupRecord, decode, encode
 from raylog.groups.requests import (
     CommittedPartition,
@@ -76,8 +77,8 @@ class Bench:
         if lead:
             self.elect()
 
-    def _new(self) -> Coordinator:
-        return Coordinator(self.config, new_uuid=self._new_uuid)
+    def _new(self) -> GroupCoordinator:
+        return PartitionCoordinator(GroupKind(self.config, new_uuid=self._new_uuid).machine(0))
 
     def _new_uuid(self) -> uuid.UUID:
         self._ids += 1
@@ -124,7 +125,7 @@ class Bench:
 
     def replay(self) -> None:
         self.high_watermark = len(self.log)
-        if self.coordinator.role is not Role.LEADING:
+        if self.coordinator.role is not CoordinatorRole.LEADING:
             self.handle(Replayed(tuple(self.log[self.coordinator.position :]), len(self.log)))
 
     def resign(self) -> None:

@@ -18,18 +18,8 @@ import random
 import uuid
 from typing import Any
 
-from raylog.groups.assignors import ASSIGNORS, GroupMember
-from raylog.groups.consumer_protocol import (
-    Assignment,
-    Subscription,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
-from raylog.groups.context import GroupConfig
-from raylog.groups.coordinator import Coordinator, Role
-from raylog.groups.events import (
+from raylog.coordination.coordinator import CoordinatorRole, PartitionCoordinator
+from raylog.coordination.events import (
     Append,
     Appended,
     ConnectionClosed,
@@ -41,6 +31,17 @@ from raylog.groups.events import (
     Resigned,
     Ticked,
 )
+from raylog.groups.assignors import ASSIGNORS, GroupMember
+from raylog.groups.consumer_protocol import (
+    Assignment,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from raylog.groups.context import GroupConfig
+from raylog.groups.machine import GroupCoordinator, GroupKind
 from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue
 from raylog.groups.requests import (
     CommittedPartition,
@@ -76,7 +77,7 @@ PROTOCOLS = (("range",), ("cooperative-sticky",), ("sticky", "roundrobin"), ("ra
 class Process:
     """One replica. ``log`` is set while it leads, or believes that it does: then what it appends goes there."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
         self.coordinator = coordinator
         self.leader_epoch = -1
         self.log: list[GroupRecord] | None = None
@@ -213,8 +214,8 @@ class World:
         self.rebalances = self.failovers = self.commits_acknowledged = 0
         self._elect(self.leader)
 
-    def _coordinator(self) -> Coordinator:
-        return Coordinator(self.config, new_uuid=self._uuid)
+    def _coordinator(self) -> GroupCoordinator:
+        return PartitionCoordinator(GroupKind(self.config, new_uuid=self._uuid).machine(0))
 
     def _uuid(self) -> uuid.UUID:
         self.ids += 1
@@ -251,14 +252,14 @@ class World:
         """The high watermark rises, and some hear of it."""
         self.high_watermark = len(self.log) if self.is_kind else self.random.randint(self.high_watermark, len(self.log))
         for process in self.processes:
-            if process.coordinator.role is Role.LEADING:
+            if process.coordinator.role is CoordinatorRole.LEADING:
                 if process is self.leader:
                     self.tell(process, HighWatermarkRose(self.high_watermark))
             elif process.log is None or process is self.leader:
                 known = process.coordinator.position
                 end = self.high_watermark if self.is_kind else self.random.randint(known, self.high_watermark)
                 self.tell(process, Replayed(tuple(self.log[known:end]), end))
-        if self.leader.coordinator.role is Role.LOADING and self.is_kind:
+        if self.leader.coordinator.role is CoordinatorRole.LOADING and self.is_kind:
             known = self.leader.coordinator.position
             self.tell(self.leader, Replayed(tuple(self.log[known : len(self.log)]), len(self.log)))
 
@@ -439,9 +440,9 @@ class World:
         everything = [TopicPartition(TOPIC, number) for number in range(self.partitions)]
         described = {client.number: (client.is_stable, client.generation, client.owned) for client in self.clients}
         assert owned == everything and all(client.is_stable for client in self.clients), f"no rest: {described}"
-        group = self.leader.coordinator.groups[GROUP]
+        group = self.leader.coordinator.machine.groups[GROUP]
         assert set(group.members) == {client.member_id for client in self.clients}
         self.fetch()
         self.replicate()
-        images = [process.coordinator.image.groups for process in self.processes]
+        images = [process.coordinator.machine.image.groups for process in self.processes]
         assert images[0] == images[1] == images[2], "who reads along has another picture than who leads"

@@ -21,7 +21,7 @@ from raylog.client.groups.offset_commits import Identity, OffsetAndMetadata, Off
 from raylog.client.links.link import ClusterLink
 from raylog.errors import ProtocolError, RaylogError, error_for, kafka_error
 from raylog.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
-from raylog.groups.offsets_topic import OFFSETS_TOPIC
+from raylog.offsets_topic import OFFSETS_TOPIC
 from raylog.types import TopicPartition, broker_of
 
 T = TypeVar("T")

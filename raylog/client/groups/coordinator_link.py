@@ -23,7 +23,7 @@ from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import Leader
 from raylog.client.links.silent_leaders import SilentLeaders
 from raylog.errors import ClientTimeoutError, RaylogError, error_for, kafka_error
-from raylog.groups.offsets_topic import OFFSETS_TOPIC, partition_for
+from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.types import TopicPartition
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer

@@ -29,7 +29,6 @@ from raylog.control.session import (
     Removal,
     TopicsNamed,
 )
-from raylog.groups.offsets_topic import OFFSETS_TOPIC
 from raylog.metadata.configuration import effective_configs
 from raylog.metadata.configuration import replication_quota_rates as copy_rates
 from raylog.metadata.events import SendFrame
@@ -61,6 +60,7 @@ from raylog.metadata.records import (
     encode_batch,
 )
 from raylog.metadata.sessions import Session, Sessions
+from raylog.offsets_topic import OFFSETS_TOPIC
 from raylog.types import BROKER_SLOT, TopicIdPartition, broker_of, node_id, slot_of
 
 IMAGE_FRAME_RECORDS = 10_000  # an image goes out in frames of so many records: some megabytes

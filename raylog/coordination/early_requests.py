@@ -1,65 +1,63 @@
-"""Requests about groups that came before this process leads their partition of ``__consumer_offsets``.
+"""Requests that came before this process leads their partition of a coordinators' topic.
 
-They overtook the election, or the Assignment, of a partition that is merely new, or whose process has just come back. Instead of
-being told NOT_COORDINATOR they wait, like requests for records (``raylog.replication.awaited``), in the order in which they came,
+They overtook the election, or the Assignment, of a partition that is new, or whose process has just come back. Instead of
+receiving NOT_COORDINATOR they wait, like requests for records (``raylog.replication.awaited``), in the order in which they came,
 until ``go_on``.
 
-A wait ends after ``WAIT_MS``, or the rebalance timeout of a JoinGroup where that is shorter; and after ``UNKNOWN_WAIT_MS`` if the
+A wait ends after ``WAIT_MS``, or sooner if the request allows less; and after ``UNKNOWN_WAIT_MS`` if the
 partition is still unknown here, since it may never come. Then the request is answered as if it came now. At most ``REQUESTS_MAX`` wait.
-Those of a native member whose connection has ended are dropped: nobody hears the answer.
+The requests of a native client (those with a ``connection``) are dropped when it ends.
 
-Invariant: whoever waits has a deadline.
+Invariant: each waiter has a deadline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
-from raylog.groups.requests import GroupReply, JoinGroup, Request
+from raylog.coordination.events import ReplyT, RequestT
 
 WAIT_MS = 5_000
 UNKNOWN_WAIT_MS = 1_000
 REQUESTS_MAX = 10_000
-
-OnReply = Callable[[GroupReply], None]
 
 
 class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-class _Waiter:
+class _Waiter(Generic[RequestT, ReplyT]):
     __slots__ = ("number", "request", "then", "timers")
 
-    def __init__(self, number: int, request: Request, then: OnReply) -> None:
+    def __init__(self, number: int, request: RequestT, then: Callable[[ReplyT], None]) -> None:
         self.number = number
         self.request = request
         self.then = then
         self.timers: list[Timer] = []
 
 
-class EarlyGroupRequests:
+class EarlyRequests(Generic[RequestT, ReplyT]):
     """``answer`` is called once for each request whose wait ends. ``is_known`` says whether a partition is assigned to this process."""
 
     def __init__(
         self,
         call_later: Callable[[int, Callable[[], Any]], Timer],
-        answer: Callable[[int, Request, OnReply], None],
+        answer: Callable[[int, RequestT, Callable[[ReplyT], None]], None],
         is_known: Callable[[int], bool],
     ) -> None:
         self._call_later = call_later
         self._answer = answer
         self._is_known = is_known
-        self._waiting: dict[int, dict[_Waiter, None]] = {}  # by partition, in order of arrival
+        self._waiting: dict[int, dict[_Waiter[RequestT, ReplyT], None]] = {}  # by partition, in order of arrival
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def wait(self, number: int, request: Request, then: OnReply) -> bool:
-        """Whether it waits from now on; False: it may not, or there is no room."""
-        wait_ms = min(WAIT_MS, request.rebalance_timeout_ms) if isinstance(request, JoinGroup) else WAIT_MS
+    def wait(self, number: int, request: RequestT, then: Callable[[ReplyT], None], wait_ms: int | None) -> bool:
+        """Whether it waits from now on; False: it may not, or there is no room. ``wait_ms``: as long as the request itself allows."""
+        wait_ms = WAIT_MS if wait_ms is None else min(WAIT_MS, wait_ms)
         if wait_ms <= 0 or self._count >= REQUESTS_MAX:
             return False
         waiter = _Waiter(number, request, then)
@@ -91,15 +89,15 @@ class EarlyGroupRequests:
             for waiter in list(waiters):
                 self._forget(waiter)
 
-    def _end_if_unknown(self, waiter: _Waiter) -> None:
+    def _end_if_unknown(self, waiter: _Waiter[RequestT, ReplyT]) -> None:
         if not self._is_known(waiter.number):
             self._end(waiter)
 
-    def _end(self, waiter: _Waiter) -> None:
+    def _end(self, waiter: _Waiter[RequestT, ReplyT]) -> None:
         if self._forget(waiter):
             self._answer(waiter.number, waiter.request, waiter.then)
 
-    def _forget(self, waiter: _Waiter) -> bool:
+    def _forget(self, waiter: _Waiter[RequestT, ReplyT]) -> bool:
         """Whether it was still waiting."""
         waiters = self._waiting.get(waiter.number, {})
         if waiter not in waiters:

@@ -1,0 +1,171 @@
+"""What a coordinator and its machine share: the moment, the timers, the replies, and the records that are not replicated yet.
+
+``write`` gives records to the log. The writer says what happens next: ``answered(error)`` is called exactly once, when
+the records are replicated (0), when it is certain that they never will be, or when the write has timed out (they may still be
+replicated then). ``settled(error)`` is called exactly once when their fate is known, before ``answered`` if both fall together.
+Replicated records are applied to the machine before either. Errors are those of the log.
+
+Invariants: pending writes are in log order, and so are their ends.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from raylog.coordination.events import Append, Effect, Reply, ReplyT
+from raylog.timers import Timers
+
+REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
+NOT_LEADER_OR_FOLLOWER = ErrorCode.not_leader_or_follower.value
+WRITE = "write"
+WRITE_TIMEOUT_MS = 5_000
+Outcome = Callable[[int], None]
+
+
+class Keyed(Protocol):
+    """A record of a compacted topic: the last one of a key is what holds."""
+
+    @property
+    def key(self) -> Hashable: ...
+
+
+KeyedT = TypeVar("KeyedT", bound=Keyed)
+
+
+class _Pending(Generic[KeyedT]):
+    __slots__ = ("answered", "end_offset", "records", "sequence", "settled")
+
+    def __init__(self, sequence: int, records: tuple[KeyedT, ...], answered: Outcome, settled: Outcome) -> None:
+        self.sequence = sequence
+        self.records = records
+        self.answered: Outcome | None = answered
+        self.settled = settled
+        self.end_offset = -1
+
+
+def ignore(error: int) -> None:
+    """For outcomes that change nothing."""
+
+
+class CoordinatorContext(Generic[ReplyT, KeyedT]):
+    """``position``: everything below it is applied. ``topics``: those that exist; None until the controller has named them."""
+
+    __slots__ = (
+        "_high_watermark",
+        "_last_sequence",
+        "_pending",
+        "_pending_keys",
+        "effects",
+        "leader_epoch",
+        "now_ms",
+        "position",
+        "timers",
+        "topics",
+        "wall_ms",
+    )
+
+    def __init__(self, position: int) -> None:
+        self.timers = Timers()
+        self.effects: list[Effect[ReplyT, KeyedT]] = []
+        self.now_ms = 0
+        self.wall_ms = 0
+        self.leader_epoch = -1
+        self.topics: Mapping[str, uuid.UUID] | None = None
+        self.position = position
+        self._pending: deque[_Pending[KeyedT]] = deque()
+        self._pending_keys: Counter[Hashable] = Counter()
+        self._last_sequence = 0
+        self._high_watermark = position
+
+    @property
+    def write_timeout_ms(self) -> int:
+        """How long a write may take until whoever wrote it is answered."""
+        return WRITE_TIMEOUT_MS
+
+    def reply(self, token: int, reply: ReplyT) -> None:
+        self.effects.append(Reply(token, reply))
+
+    def write(self, records: tuple[KeyedT, ...], answered: Outcome = ignore, *, settled: Outcome = ignore) -> None:
+        """Put records into the log, as one batch."""
+        assert records
+        self._last_sequence += 1
+        pending = _Pending(self._last_sequence, records, answered, settled)
+        self._pending.append(pending)
+        self._pending_keys.update(record.key for record in records)
+        self.timers.set((WRITE, pending.sequence), self.now_ms + self.write_timeout_ms)
+        self.effects.append(Append(pending.sequence, self.leader_epoch, records))
+
+    def is_pending(self, key: Hashable) -> bool:
+        """Whether a record of that key is on its way."""
+        return key in self._pending_keys
+
+    def pending_keys(self) -> Iterator[Any]:
+        """The keys of all records on their way, each once."""
+        return iter(self._pending_keys)
+
+    def pending_records(self) -> Iterator[KeyedT]:
+        """All records on their way, in the order of the log."""
+        return (record for pending in self._pending for record in pending.records)
+
+    # -------------------------------------------------------------- the coordinator's side
+
+    def appended(self, sequence: int, end_offset: int, error: int) -> None:
+        """Note the result of a write. The result of one that was given up is dropped."""
+        pending = next((each for each in self._pending if each.sequence == sequence), None)
+        if pending is None:
+            return
+        if error:
+            self._pending.remove(pending)
+            self._settle(pending, error)
+            return
+        pending.end_offset = end_offset
+
+    def high_watermark_rose(self, offset: int) -> None:
+        self._high_watermark = max(self._high_watermark, offset)
+
+    def complete(self, apply: Callable[[KeyedT], None]) -> None:
+        """Apply what is replicated by now, in order, and settle it."""
+        while self._pending and 0 <= self._pending[0].end_offset <= self._high_watermark:
+            pending = self._pending.popleft()
+            for record in pending.records:
+                apply(record)
+            self.position = pending.end_offset
+            self._settle(pending, 0)
+
+    def write_timed_out(self, sequence: int) -> None:
+        for pending in self._pending:
+            if pending.sequence == sequence and pending.answered is not None:
+                answered, pending.answered = pending.answered, None
+                answered(REQUEST_TIMED_OUT)
+                return
+
+    def give_up(self) -> None:
+        """The leadership is lost: what is pending may be replicated one day or never, and this process will not know."""
+        while self._pending:
+            self._settle(self._pending.popleft(), NOT_LEADER_OR_FOLLOWER)
+
+    def _settle(self, pending: _Pending[KeyedT], error: int) -> None:
+        self.timers.cancel((WRITE, pending.sequence))
+        for record in pending.records:
+            self._pending_keys[record.key] -= 1
+            if not self._pending_keys[record.key]:
+                del self._pending_keys[record.key]
+        pending.settled(error)
+        if pending.answered is not None:
+            pending.answered(error)
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        self.timers.check()
+        sequences = [pending.sequence for pending in self._pending]
+        assert sequences == sorted(sequences), f"{sequences}"
+        ends = [pending.end_offset for pending in self._pending if pending.end_offset >= 0]
+        assert ends == sorted(ends) and all(end > self.position for end in ends), f"{ends} from {self.position}"
+        for pending in self._pending:
+            if pending.answered is not None:
+                assert (WRITE, pending.sequence) in self.timers, f"write {pending.sequence} could wait for ever"
