@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-from tests.support.counters import Add, Count, Counted, Counters
 
 from raylog.coordination.context import CoordinatorContext
 from raylog.metadata.requests import CreateTopics, ElectionType, NewTopic
@@ -21,6 +20,7 @@ from raylog.simulator.simulated_sessions import ActorSpec
 from raylog.simulator.simulation import Simulation
 from raylog.simulator.workload import Client
 from raylog.types import TopicIdPartition
+from tests.support.counters import Add, Count, Counted, Counters
 
 pytestmark = pytest.mark.sim
 
