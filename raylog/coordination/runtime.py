@@ -51,13 +51,13 @@ from raylog.log.log import Log
 from raylog.records.batch import batches
 from raylog.records.codec import RecordBatchBuilder, light_records
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
-from raylog.replication.events import (
+from raylog.replication.events import ProducePartitionResult
+from raylog.replication.leaderships import (
     HighWatermarkMoved,
     Leadership,
     LeadershipBegan,
     LeadershipEnded,
     LeadershipExpected,
-    ProducePartitionResult,
 )
 from raylog.types import TopicIdPartition
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raylog.replication.context import HostContext
-from raylog.replication.events import (
+from raylog.replication.leaderships import (
     HighWatermarkMoved,
     Leadership,
     LeadershipBegan,

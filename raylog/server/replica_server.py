@@ -75,7 +75,6 @@ from raylog.replication.events import (
     FetchReceived,
     FetchReply,
     Flush,
-    LeadershipsChanged,
     Load,
     LogFailed,
     LogOpened,
@@ -95,6 +94,7 @@ from raylog.replication.events import (
     Ticked,
 )
 from raylog.replication.host import ReplicaHost
+from raylog.replication.leaderships import LeadershipsChanged
 from raylog.replication.replica import Replica
 from raylog.server import follower_fetches, log_work
 from raylog.server.apis import fetch, log_dirs, offsets, produce, producers, repairs, whereabouts

@@ -16,14 +16,8 @@ from raylog.coordination.machine import CoordinatorKind
 from raylog.coordination.runtime import CoordinatorRuntime
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
-from raylog.replication.events import (
-    DamageSuspected,
-    Leadership,
-    LogFailed,
-    OwnAppend,
-    ProducePartition,
-    ProducePartitionResult,
-)
+from raylog.replication.events import DamageSuspected, LogFailed, OwnAppend, ProducePartition, ProducePartitionResult
+from raylog.replication.leaderships import Leadership
 from raylog.simulator.messages import Answer, Call
 from raylog.simulator.processes import Machine
 from raylog.simulator.scheduler import Timer

@@ -40,8 +40,6 @@ from raylog.replication.events import (
     Flush,
     FlushCompleted,
     FolderRemoved,
-    Leadership,
-    LeadershipsChanged,
     ListOffsetsPartition,
     ListOffsetsPartitionResult,
     ListOffsetsReceived,
@@ -67,6 +65,7 @@ from raylog.replication.events import (
     Ticked,
 )
 from raylog.replication.host import ReplicaHost
+from raylog.replication.leaderships import Leadership, LeadershipsChanged
 from raylog.replication.replica import Replica
 from raylog.simulator.simulated_files import SimulatedDisk, SimulatedFiles
 from raylog.types import ActorIdentity, Endpoint, TopicIdPartition, node_id

@@ -52,8 +52,6 @@ from raylog.replication.events import (
     Flush,
     FlushCompleted,
     FolderRemoved,
-    Leadership,
-    LeadershipsChanged,
     ListOffsetsReceived,
     Load,
     Loaded,
@@ -76,6 +74,7 @@ from raylog.replication.events import (
     Ticked,
 )
 from raylog.replication.host import ReplicaHost
+from raylog.replication.leaderships import Leadership, LeadershipsChanged
 from raylog.simulator.checkers import Violation
 from raylog.simulator.messages import Answer, Call, Caller
 from raylog.simulator.processes import Machine

@@ -67,7 +67,7 @@ SHARED_CLASS_NAMES = frozenset(SHARED.split())
 MATCHED = ("effect", "event", "frame", "message", "order", "record", "request")
 """Names under which values of closed unions are matched."""
 OPEN_MATCHES = {
-    "raylog/groups/coordinator.py",  # which requests have to wait for a leader: most need no more than the default
+    "raylog/groups/machine.py",  # which requests have to wait for a leader: most need no more than the default
     "raylog/metadata/controller.py",  # all other events are the active controller's
     "raylog/replication/parked.py",
     "raylog/simulator/simulated_servers.py",
