@@ -196,7 +196,7 @@ def test_heartbeats_go_on_while_the_user_is_asked_to_give_up(bench: Bench) -> No
     second = Mate(bench).join()
     pass_time(bench, 25_000, first, second)
     assert first.machine.state is State.PREPARING
-    assert first.machine.member_id in bench.coordinator.groups[GROUP].members, "its session is alive"
+    assert first.machine.member_id in bench.coordinator.machine.groups[GROUP].members, "its session is alive"
     first.prepare()
     settle(first, second)
     assert {len(first.owned), len(second.owned)} == {2}

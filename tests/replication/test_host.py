@@ -211,13 +211,16 @@ def test_only_this_process_itself_writes_to_an_internal_topic_and_is_answered_at
         assert refused is not None and refused.error == ErrorCode.invalid_topic_exception
     hosts.cut = {2}
     records = ProducePartition(P0, batch(b"x", timestamp_ms=WALL_MS))
-    hosts.handle(1, OwnAppend(777, records))
+    hosts.handle(1, OwnAppend(777, records, current.leader_epoch))
     own = hosts.produced(777)
     assert own is not None and (own.error, own.base_offset) == (0, 0)
     assert hosts.replica(1).open_log().high_watermark == 0, "that it is replicated comes later"
-    hosts.handle(2, OwnAppend(778, records))
+    hosts.handle(2, OwnAppend(778, records, current.leader_epoch))
     refused = hosts.produced(778)
     assert refused is not None and refused.error == ErrorCode.not_leader_or_follower, "a follower writes nothing"
+    hosts.handle(1, OwnAppend(779, records, current.leader_epoch - 1))
+    refused = hosts.produced(779)
+    assert refused is not None and refused.error == ErrorCode.not_leader_or_follower, "nor one that led in another epoch"
 
 
 def test_a_removed_replica_is_closed_and_deleted() -> None:
