@@ -220,7 +220,9 @@ def test_only_this_process_itself_writes_to_an_internal_topic_and_is_answered_at
     assert refused is not None and refused.error == ErrorCode.not_leader_or_follower, "a follower writes nothing"
     hosts.handle(1, OwnAppend(779, records, current.leader_epoch - 1))
     refused = hosts.produced(779)
-    assert refused is not None and refused.error == ErrorCode.not_leader_or_follower, "nor one that led in another epoch"
+    assert refused is not None and refused.error == ErrorCode.not_leader_or_follower, (
+        "nor one that led in another epoch"
+    )
 
 
 def test_a_removed_replica_is_closed_and_deleted() -> None:
