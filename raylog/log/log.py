@@ -277,9 +277,7 @@ class Log:
                 raise
         if earlier is not None:
             time_ms = earlier.timestamp if stamps_time else -1
-            return AppendResult(
-                earlier.base_offset, earlier.last_offset, time_ms, self.log_start_offset, duplicate=True
-            )
+            return AppendResult(earlier.base_offset, earlier.last_offset, time_ms, self.log_start_offset, True)
         if sound is None:
             views = storable(views, checked, config=config, wall_ms=wall_ms, where=self.where)
         base_offset = next_offset = self.log_end_offset

@@ -153,29 +153,20 @@ def _opened(
     epochs = LeaderEpochs(files, directory)
     producers = ProducerStates()
     snapshots = ProducerSnapshots(files, directory)
-    transactions = Transactions(files, producers)
-    base_offsets = tidy(files, directory, report)
-    if own is None:
-        for base_offset in base_offsets:  # one after the other: only one of them needs twice its room
-            if converts(files, directory, base_offset):
-                report.converted.append(f"{base_offset:020d}.log")
-                tidy(files, directory, report)
-        base_offsets = tidy(files, directory, report)
+    found = Opened(lock, segments, epochs, producers, snapshots, Transactions(files, producers), report, 0, 0, 0, 0)
+    base_offsets = _tidied(files, directory, report, may_be_old=own is None)
     if not base_offsets:
         report.condition = Condition.MISSING
-        for offset in snapshots.offsets():
-            files.remove(snapshots.path(offset))
-        epochs.clear()
-        files.remove(f"{directory}/{COMPACTION_FILE_NAME}")
+        _remove_facts(files, directory, snapshots, epochs)
         # Its names reach the disk with the checkpoint that ends every opening.
         segments.append(Segment.create(files, directory, 0, config=config, wall_ms=wall_ms))
-        return Opened(lock, segments, epochs, producers, snapshots, transactions, report, 0, 0, 0, 0)
+        return found
     try:
         epochs.load()
     except ValueError:
         epochs.clear()
     segments += [Segment.load(files, directory, base_offset) for base_offset in base_offsets]
-    end_offset = recover_segments(
+    found.log_end_offset = recover_segments(
         segments,
         files,
         config=config,
@@ -186,52 +177,79 @@ def _opened(
         report=report,
     )
     known = checkpoint or ReplicaCheckpoint()
+    found.compacted_end = max(known.cleaner_point, read_compacted_end(files, directory))
+    _restore(found, known, config, wall_ms=wall_ms, same_boot=known.boot_id == boot_id)
+    return found
+
+
+def _restore(found: Opened, known: ReplicaCheckpoint, config: LogConfig, *, wall_ms: int, same_boot: bool) -> None:
+    """After recovery has found the end of the log: its other offsets, epochs and producers, from the checkpoint and the files."""
+    segments, report, end_offset = found.segments, found.report, found.log_end_offset
     if known.suspect:
         report.condition = Condition.SUSPECT
     start_offset = max(known.log_start_offset, segments[0].base_offset)
     if start_offset > end_offset:
         start_offset = segments[0].base_offset  # the log was cut below its start: nothing else is left to go by
-    if report.condition is Condition.CLEAN and not epochs.entries:
-        for batch in _batches(segments, segments[0].base_offset):
-            if batch.partition_leader_epoch > epochs.latest_epoch:
-                epochs.assign(batch.partition_leader_epoch, batch.base_offset)
-    epochs.truncate_from_end(end_offset)
-    epochs.truncate_from_start(start_offset)
+    _fit_epochs(found.epochs, segments, start_offset, end_offset, is_clean=report.condition is Condition.CLEAN)
     segments[-1].activate(config, roll_jitter_ms=0)
-    snapshots.remove_above(end_offset)
-    if report.scanned_from is not None and known.boot_id != boot_id:
+    found.snapshots.remove_above(end_offset)
+    if report.scanned_from is not None and not same_boot:
         # A loss of power may have brought back one that a cut had removed: it knows of records that were cut off, and
         # lies where others are by now. Up to where the scan began, each cut was synced before anything was built on it.
-        snapshots.remove_above(report.scanned_from)
+        found.snapshots.remove_above(report.scanned_from)
     load_producers(
-        producers, snapshots, segments, end_offset, wall_ms=wall_ms, expiration_ms=config.producer_id_expiration_ms
+        found.producers,
+        found.snapshots,
+        segments,
+        end_offset,
+        wall_ms=wall_ms,
+        expiration_ms=config.producer_id_expiration_ms,
     )
     # Without the page cache, what lies below the high watermark may not be what lay there when it was noted: the leader says it anew.
-    cache_is_lost = report.condition is Condition.SUSPECT and known.boot_id != boot_id
-    high_watermark = start_offset if cache_is_lost else known.high_watermark
-    high_watermark = max(start_offset, min(high_watermark, end_offset))
-    producers.settle_below(high_watermark)
-    transactions.load(
+    cache_is_lost = report.condition is Condition.SUSPECT and not same_boot
+    high_watermark = max(start_offset, min(0 if cache_is_lost else known.high_watermark, end_offset))
+    found.producers.settle_below(high_watermark)
+    found.transactions.load(
         segments,
         scanned_from=report.scanned_from,
         has_markers=report.scanned_markers,
         high_watermark=high_watermark,
     )
-    return Opened(
-        lock,
-        segments,
-        epochs,
-        producers,
-        snapshots,
-        transactions,
-        report,
-        log_start_offset=start_offset,
-        log_end_offset=end_offset,
-        high_watermark=high_watermark,
-        recovery_point=min(known.recovery_point, end_offset),
-        cleaner_point=min(known.cleaner_point, end_offset),
-        compacted_end=max(known.cleaner_point, read_compacted_end(files, directory)),
-    )
+    found.log_start_offset, found.high_watermark = start_offset, high_watermark
+    found.recovery_point = min(known.recovery_point, end_offset)
+    found.cleaner_point = min(known.cleaner_point, end_offset)
+
+
+def _tidied(files: Files, directory: str, report: RecoveryReport, *, may_be_old: bool) -> list[int]:
+    """The base offsets of the segments, ascending, without leftovers and, if the folder ``may_be_old``, in the format of today."""
+    base_offsets = tidy(files, directory, report)
+    if not may_be_old:
+        return base_offsets
+    for base_offset in base_offsets:  # one after the other: only one of them needs twice its room
+        if converts(files, directory, base_offset):
+            report.converted.append(f"{base_offset:020d}.log")
+            tidy(files, directory, report)
+    return tidy(files, directory, report)
+
+
+def _remove_facts(files: Files, directory: str, snapshots: ProducerSnapshots, epochs: LeaderEpochs) -> None:
+    """Remove what is known of records that are all gone."""
+    for offset in snapshots.offsets():
+        files.remove(snapshots.path(offset))
+    epochs.clear()
+    files.remove(f"{directory}/{COMPACTION_FILE_NAME}")
+
+
+def _fit_epochs(
+    epochs: LeaderEpochs, segments: list[Segment], start_offset: int, end_offset: int, *, is_clean: bool
+) -> None:
+    """Make the epochs those of the records. A clean log's are read from its batches if no file has them; a scan has found the others."""
+    if is_clean and not epochs.entries:
+        for batch in _batches(segments, segments[0].base_offset):
+            if batch.partition_leader_epoch > epochs.latest_epoch:
+                epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+    epochs.truncate_from_end(end_offset)
+    epochs.truncate_from_start(start_offset)
 
 
 def reload_producers(

@@ -32,6 +32,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 from raylog.errors import DiskError
@@ -41,12 +42,13 @@ from raylog.log.files import Files
 from raylog.log.leader_epochs import EpochEntry, LeaderEpochs
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET
 from raylog.log.segment import SUFFIXES, Segment
-from raylog.records.batch import CURRENT_MAGIC, HEADER_SIZE, LOG_OVERHEAD, MAGIC_POSITION
+from raylog.records.batch import CURRENT_MAGIC, HEADER_SIZE, LOG_OVERHEAD, MAGIC_POSITION, BatchView
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
 from raylog.types import Condition
 
 _ZEROS = bytes(1 << 16)
 _LEGACY_OVERHEAD = 14
+_OFFSET_MAX = (1 << 63) - 1
 _GAP_MAX = 1 << 30  # a wider one can be a follower's roll: the offset would not have fitted into the segment before
 
 
@@ -177,25 +179,42 @@ def recover_segments(
     named = frozenset(entry.epoch for entry in noted)
     epochs.truncate_from_end(segments[first].base_offset)  # the batches know better than a file that was not flushed
     gapless_from = cleaner_point if same_boot and not clean and not config.compacts else None
+    scan = partial(_scan, config=config, epochs=epochs, named=named, gapless_from=gapless_from, report=report)
+    end_offset = _scan_from(
+        first, segments, files, scan, sound_end=_OFFSET_MAX if may_have_gaps else sound_end, report=report
+    )
+    if checkpoint is not None and checkpoint.flush_failed:
+        for segment in segments[first:]:
+            segment.rewrite_from(recovery_point)
+    report.condition = Condition.SUSPECT if clean else _verdict(checkpoint, end_offset, report, boot_id)
+    if same_boot and noted and not config.compacts and not _are_named(epochs.entries[1:], noted):
+        report.condition = Condition.SUSPECT  # the file names each epoch before the log has a batch of it
+    return end_offset
+
+
+def _scan_from(
+    first: int,
+    segments: list[Segment],
+    files: Files,
+    scan: Callable[[Segment, int, int | None], tuple[int, bool]],
+    *,
+    sound_end: int,
+    report: RecoveryReport,
+) -> int:
+    """Scan the segments from number ``first`` on, and remove those behind the first fault; returns the offset where the log ends.
+
+    A segment above ``sound_end`` has to begin where the one before it ends.
+    """
     end_offset = report.scanned_from = segments[first].base_offset
     for number in range(first, len(segments)):
         segment = segments[number]
         gap = segment.base_offset - end_offset
-        whole = number == first or may_have_gaps or segment.base_offset <= sound_end or not 0 < gap <= _GAP_MAX
+        whole = number == first or segment.base_offset <= sound_end or not 0 < gap <= _GAP_MAX
         if whole:
             end_offset = max(end_offset, segment.base_offset)
             number += 1
             next_base = segments[number].base_offset if number < len(segments) else None
-            end_offset, whole = _scan(
-                segment,
-                end_offset,
-                next_base,
-                config=config,
-                epochs=epochs,
-                named=named,
-                gapless_from=gapless_from,
-                report=report,
-            )
+            end_offset, whole = scan(segment, end_offset, next_base)
         else:
             report.cut_reason = f"{segment.path}.log does not begin where the segment before it ends, at {end_offset}"
         if not whole:
@@ -203,12 +222,6 @@ def recover_segments(
                 _lose(files, lost, report)
             del segments[number:]
             break
-    if checkpoint is not None and checkpoint.flush_failed:
-        for segment in segments[first:]:
-            segment.rewrite_from(recovery_point)
-    report.condition = Condition.SUSPECT if clean else _verdict(checkpoint, end_offset, report, boot_id)
-    if same_boot and noted and not config.compacts and not _are_named(epochs.entries[1:], noted):
-        report.condition = Condition.SUSPECT  # the file names each epoch before the log has a batch of it
     return end_offset
 
 
@@ -355,15 +368,10 @@ def _scan(
     rise: tuple[int, int] | None = None  # position and offset at which the last epoch began, in this segment
     try:
         for position, batch in segment.scan():
-            if not batch.has_valid_crc():
-                reason = "a CRC does not fit"
-            elif batch.base_offset < expected or batch.last_offset_delta < 0:
-                reason = f"offset {batch.base_offset} comes again"
-            elif gapless_from is not None and batch.base_offset > expected >= gapless_from:
-                reason = f"offset {batch.base_offset} where {expected} is next"
-            elif batch.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-                reason = f"offset {batch.last_offset} is too far from the segment's base"
-            elif next_base is not None and batch.last_offset >= next_base:
+            reason = _fault_of(batch, segment, expected, gapless_from)
+            if reason is not None:
+                break
+            if next_base is not None and batch.last_offset >= next_base:
                 reason, is_back = f"offset {batch.last_offset} belongs to the next segment", True
             elif 0 <= batch.partition_leader_epoch < last_epoch or batch.partition_leader_epoch < -1:
                 reason = f"leader epoch {batch.partition_leader_epoch} after {last_epoch}"
@@ -388,23 +396,48 @@ def _scan(
     report.scanned_segments += 1
     report.scanned_bytes += end
     if reason is not None:
-        tail = _bytes_before_zeros(segment, end)
-        if tail:
-            report.cut_bytes += segment.size - end
-            report.cut_reason = f"{segment.path}.log at byte {end}: {reason}"
-            report.cut_is_one_incomplete_batch &= _is_one_incomplete_batch(segment, end, tail, expected)
-        segment.file.truncate(end)
-        segment.size = end
+        reason = _cut(segment, end, expected, next_base, reason, report)
         if (end, expected) == rise:
             epochs.truncate_from_end(expected)
             _build_indexes(segment, config)
-        if not tail:
-            reason = None
-            if next_base is not None and 0 < next_base - expected <= _GAP_MAX:
-                reason = f"zeros where the records {expected}-{next_base - 1} should be"
-                report.cut_reason = f"{segment.path}.log at byte {end}: {reason}"
     _finish_indexes(segment)
     return expected, reason is None or is_back
+
+
+def _fault_of(batch: BatchView, segment: Segment, expected: int, gapless_from: int | None) -> str | None:
+    """What is wrong with a batch where the offset ``expected`` is next; None if nothing is."""
+    if not batch.has_valid_crc():
+        return "a CRC does not fit"
+    if batch.base_offset < expected or batch.last_offset_delta < 0:
+        return f"offset {batch.base_offset} comes again"
+    if gapless_from is not None and batch.base_offset > expected >= gapless_from:
+        return f"offset {batch.base_offset} where {expected} is next"
+    if batch.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+        return f"offset {batch.last_offset} is too far from the segment's base"
+    return None
+
+
+def _cut(
+    segment: Segment, end: int, expected: int, next_base: int | None, reason: str, report: RecoveryReport
+) -> str | None:
+    """Cut the segment at byte ``end``, where the offset ``expected`` is next; returns why the log ends here, None if it does not.
+
+    Zeros alone are no reason, unless records are missing before the next segment.
+    """
+    tail = _bytes_before_zeros(segment, end)
+    if tail:
+        report.cut_bytes += segment.size - end
+        report.cut_reason = f"{segment.path}.log at byte {end}: {reason}"
+        report.cut_is_one_incomplete_batch &= _is_one_incomplete_batch(segment, end, tail, expected)
+    segment.file.truncate(end)
+    segment.size = end
+    if tail:
+        return reason
+    if next_base is None or not 0 < next_base - expected <= _GAP_MAX:
+        return None
+    missing = f"zeros where the records {expected}-{next_base - 1} should be"
+    report.cut_reason = f"{segment.path}.log at byte {end}: {missing}"
+    return missing
 
 
 def _bytes_before_zeros(segment: Segment, start: int) -> int:

@@ -414,22 +414,16 @@ class Segment:
         position = exact if exact is not None else self._start_for(offset, in_memory)
         if self._written_from is not None and position >= max(self._written_from, self.size - _RECENT_BYTES):
             in_memory = False
-        chunk = self.file.read_at(
-            position,
-            min(self.size - position, max_bytes if exact is not None else max_bytes + _WALK_BYTES),
-            in_memory=in_memory,
-        )
+        wanted = max_bytes if exact is not None else max_bytes + _WALK_BYTES
+        chunk = self.file.read_at(position, min(self.size - position, wanted), in_memory=in_memory)
         start, available = 0, len(chunk)
         unpack, delta = _PLACE.unpack_from, _DELTA.unpack_from
         while True:  # to the first batch that reaches the offset
             if start + _DELTA_END > available:
-                found = self.locate(offset, in_memory=in_memory)
+                found = self._read_from_located(offset, max_bytes, in_memory)
                 if found is None:
                     return None
-                position, base_offset, size = found
-                chunk = self.file.read_at(
-                    position, min(self.size - position, max(max_bytes, size)), in_memory=in_memory
-                )
+                chunk, position, base_offset, size = found
                 start, available = 0, len(chunk)
                 break
             base_offset, length = unpack(chunk, start)
@@ -443,10 +437,7 @@ class Segment:
             return None
         if start + size > available:
             position += start
-            chunk = self.file.read_at(position, size, in_memory=in_memory)
-            start, available = 0, size
-            if len(chunk) < size:
-                raise self._damaged(position, f"the file has {len(chunk)} of its {size} bytes")
+            chunk, start, available = self._read_whole(position, size, in_memory), 0, size
         end = last = start
         limit = start + max_bytes
         next_base = base_offset
@@ -530,6 +521,24 @@ class Segment:
             if not at:
                 raise self._damaged(position, f"the file has {len(chunk)} of its bytes")
             position += at
+
+    def _read_from_located(
+        self, offset: int, max_bytes: int, in_memory: bool
+    ) -> tuple[bytes | bytearray, int, int, int] | None:
+        """The first batch that reaches ``offset``, and more: (bytes, position, base offset, size of the batch); None if none does."""
+        found = self.locate(offset, in_memory=in_memory)
+        if found is None:
+            return None
+        position, base_offset, size = found
+        wanted = min(self.size - position, max(max_bytes, size))
+        return self.file.read_at(position, wanted, in_memory=in_memory), position, base_offset, size
+
+    def _read_whole(self, position: int, size: int, in_memory: bool) -> bytes | bytearray:
+        """The batch of ``size`` bytes at ``position``. Raises CorruptBatch if the file ends within it."""
+        chunk = self.file.read_at(position, size, in_memory=in_memory)
+        if len(chunk) < size:
+            raise self._damaged(position, f"the file has {len(chunk)} of its {size} bytes")
+        return chunk
 
     def _damaged(self, position: int, reason: str) -> CorruptBatch:
         return CorruptBatch(f"{self.path}.log{self.suffix} is damaged there: {reason}", position)

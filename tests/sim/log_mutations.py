@@ -37,9 +37,9 @@ def keep_the_high_watermark_over_a_power_loss(patch: pytest.MonkeyPatch) -> None
     """It covers what a lost truncation has brought back."""
     opened = opening._opened
 
-    def hopeful(directory: str, lock: Any, report: Any, *, files: Any, **rest: Any) -> Any:
+    def hopeful(directory: str, *facts: Any, files: Any, **rest: Any) -> Any:
         known = checkpoint.read(files, directory)
-        found = opened(directory, lock, report, files=files, **rest)
+        found = opened(directory, *facts, files=files, **rest)
         if known is not None:
             found.high_watermark = max(found.log_start_offset, min(known.high_watermark, found.log_end_offset))
         return found
