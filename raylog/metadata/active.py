@@ -158,6 +158,7 @@ class ActiveController:
         self._plan = plan
         self._new_uuid = new_uuid
         self._effects: list[ActiveEffect] = []
+        notice = self._effects.append
         self._timers = Timers()
         self._ledger = Ledger(image)
         self._sessions = Sessions()
@@ -173,22 +174,15 @@ class ActiveController:
             self._sessions,
             self._timers,
             config,
-            notice=self._effects.append,
+            notice=notice,
             unstartable=self._starts.has_failed,
             has_failed=self._disks.has_failed,
         )
         self._high_watermarks = HighWatermarkRecord(
             self._ledger, self._partitions, self._timers, interval_ms=config.high_watermark_record_interval_ms
         )
-        self._departures = Departures(
-            self._ledger,
-            self._sessions,
-            self._liveness,
-            self._starts,
-            self._partitions,
-            controller_epoch=controller_epoch,
-            emit=self._effects.append,
-        )
+        parts = self._ledger, self._sessions, self._liveness, self._starts, self._partitions
+        self._departures = Departures(*parts, controller_epoch=controller_epoch, emit=notice)
         self._leadership = Leadership(self._ledger, self._partitions, self._timers, config)
         self._reassignments = Reassignments(self._ledger, self._partitions, self._disks)
         self._moves = Moves(self._ledger, self._sessions, self._partitions, self._disks)
@@ -199,7 +193,7 @@ class ActiveController:
             self._hosts,
             self._moves,
             moved_away=self._departures.moved_away,
-            notice=self._effects.append,
+            notice=notice,
         )
 
     # -------------------------------------------------------------- the outside

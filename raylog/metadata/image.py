@@ -166,10 +166,7 @@ class MetadataImage:
             case PartitionChanged():
                 self._change_partition(record)
             case ActorRegistered():
-                self.actors[record.node_id] = record
-                broker_id = broker_of(record.node_id)
-                if slot_of(record.node_id) == BROKER_SLOT and self.leaving.get(broker_id) != record.incarnation:
-                    self.leaving.pop(broker_id, None)
+                self._add_actor(record)
             case ActorDied():
                 actor = self.actors[record.node_id]
                 assert actor.incarnation == record.incarnation, f"{record} does not name the registered {actor}"
@@ -191,11 +188,7 @@ class MetadataImage:
             case TopicDeleted():
                 self._delete_topic(record)
             case TopicConfigChanged():
-                configs = self.topics[record.topic_id].configs
-                if record.value is None:
-                    configs.pop(record.key, None)
-                else:
-                    configs[record.key] = record.value
+                self._change_topic_config(record)
             case BrokerConfigChanged():
                 self._change_broker_config(record)
             case RemovalPending():
@@ -227,6 +220,19 @@ class MetadataImage:
                 self.cluster_id = record.cluster_id
             case _:
                 assert_never(record)
+
+    def _add_actor(self, record: ActorRegistered) -> None:
+        self.actors[record.node_id] = record
+        broker_id = broker_of(record.node_id)
+        if slot_of(record.node_id) == BROKER_SLOT and self.leaving.get(broker_id) != record.incarnation:
+            self.leaving.pop(broker_id, None)
+
+    def _change_topic_config(self, record: TopicConfigChanged) -> None:
+        configs = self.topics[record.topic_id].configs
+        if record.value is None:
+            configs.pop(record.key, None)
+        else:
+            configs[record.key] = record.value
 
     def _change_partition(self, record: PartitionChanged) -> None:
         topic = self.topics[record.topic_id]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
@@ -80,6 +81,34 @@ def describe_cluster(image: MetadataImage, *, controller_node: int, controller_e
     )
 
 
+@dataclass(slots=True)
+class _PartitionHealth:
+    partitions: int = 0
+    leaderless: list[tuple[str, int]] = field(default_factory=list)
+    under_replicated: list[tuple[str, int]] = field(default_factory=list)
+    under_min_isr: list[tuple[str, int]] = field(default_factory=list)
+    unclean_elections: int = 0
+    leaders: Counter[int] = field(default_factory=Counter)
+    """By node id: how many partitions it leads."""
+
+
+def _partition_health(image: MetadataImage) -> _PartitionHealth:
+    health = _PartitionHealth()
+    for name, topic in _by_name(image):
+        minimum = effective_configs.integer(image, topic, "min.insync.replicas")
+        for partition, state in sorted(topic.partitions.items()):
+            health.partitions += 1
+            health.unclean_elections += state.unclean_elections
+            health.leaders[state.node_of(state.leader)] += 1
+            if state.leader == NO_LEADER:
+                health.leaderless.append((name, partition))
+            if len(state.isr) < len(reassignments.origin(state)):
+                health.under_replicated.append((name, partition))
+            if len(state.isr) < elections.effective_min_isr(state, minimum):
+                health.under_min_isr.append((name, partition))
+    return health
+
+
 def cluster_status(
     image: MetadataImage,
     *,
@@ -94,21 +123,7 @@ def cluster_status(
     failed_disks: Mapping[uuid.UUID, str],
 ) -> ClusterStatusReport:
     """``failed_disks`` tells what only the active controller knows of disks, the other arguments what it knows of processes."""
-    leaderless, under_replicated, under_min_isr = [], [], []
-    leaders: Counter[int] = Counter()
-    partitions = unclean = 0
-    for name, topic in _by_name(image):
-        minimum = effective_configs.integer(image, topic, "min.insync.replicas")
-        for partition, state in sorted(topic.partitions.items()):
-            partitions += 1
-            unclean += state.unclean_elections
-            leaders[state.node_of(state.leader)] += 1
-            if state.leader == NO_LEADER:
-                leaderless.append((name, partition))
-            if len(state.isr) < len(reassignments.origin(state)):
-                under_replicated.append((name, partition))
-            if len(state.isr) < elections.effective_min_isr(state, minimum):
-                under_min_isr.append((name, partition))
+    health = _partition_health(image)
     nodes = sorted(set(image.actors) | set(image.assigned) | set(image.hosts))
     return ClusterStatusReport(
         cluster_id=image.cluster_id,
@@ -116,11 +131,11 @@ def cluster_status(
         controller_epoch=controller_epoch,
         brokers=len(image.brokers),
         topics=len(image.topics),
-        partitions=partitions,
-        leaderless=tuple(leaderless),
-        under_replicated=tuple(under_replicated),
-        under_min_isr=tuple(under_min_isr),
-        unclean_elections=unclean,
+        partitions=health.partitions,
+        leaderless=tuple(health.leaderless),
+        under_replicated=tuple(health.under_replicated),
+        under_min_isr=tuple(health.under_min_isr),
+        unclean_elections=health.unclean_elections,
         removals_pending=len(image.removals),
         failed_disks=tuple(sorted((each, reason) for each, reason in failed_disks.items() if each in image.disks)),
         actors=tuple(
@@ -138,7 +153,7 @@ def cluster_status(
                 removals=len(image.removals_of.get(node, ())),
                 path=image.disks[directory_id].path if directory_id in image.disks else "",
                 host=image.hosts[node].kind if node in image.hosts else None,
-                leaders=leaders[node],
+                leaders=health.leaders[node],
                 cpu_per_mille=usage.cpu_per_mille,
                 memory_bytes=usage.memory_bytes,
                 busy_per_mille=usage.busy_per_mille,
