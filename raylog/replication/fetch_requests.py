@@ -14,7 +14,7 @@ with THROTTLING_QUOTA_EXCEEDED, and the follower asks again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -112,27 +112,20 @@ class FetchRequests:
                     replica.leader.count_fetch(progress, part, now_ms)
 
     def _read(
-        self,
-        event: FetchReceived,
-        now_ms: int,
-        *,
-        in_memory: bool = True,
-        unled: Collection[TopicIdPartition] = (),
+        self, event: FetchReceived, now_ms: int, *, in_memory: bool = True, unled: Collection[TopicIdPartition] = ()
     ) -> _Reading:
         """The answer as of now. ``unled`` are partitions that a consumer asked for as their leader's, before there was one."""
         follower = event.replica_id >= 0
         budget = min(event.max_bytes, self._context.config.fetch_max_bytes) if not follower else event.max_bytes
         results: list[FetchPartitionResult] = []
-        size = 0
-        news = is_outdated = False
+        size, news, is_outdated = 0, False, False
         lacking: Lacking = []
         held_back: list[TopicIdPartition] = []
         allowance = self._context.copying_out.allowance
         for part in event.partitions:
             replica = self._replicas.get(part.id)
             if replica is None:
-                error, hint = self._context.absence(part.id)
-                results.append(FetchPartitionResult(part.id, error, hint=hint))
+                results.append(self._absent(part.id))
                 news = True
                 continue
             if replica.log is None and not follower and replica.may_lead_soon:
@@ -141,17 +134,16 @@ class FetchRequests:
             refused = replica.validate_fetch(part, follower=follower)
             if refused is None and part.id in unled and replica.leader is None and not replica.may_lead_soon:
                 refused = replica.refused_fetch(replica.refusal())  # another one leads
+            progress: FollowerProgress | None = None
+            if refused is None and follower and replica.leader is not None:
+                if event.replica_id in replica.leader.followers:
+                    progress = replica.follower_progress(event)
+                else:
+                    refused = replica.refused_fetch(UNKNOWN_LEADER_EPOCH)
             if refused is not None:
                 results.append(refused)
                 news = True
                 continue
-            progress: FollowerProgress | None = None
-            if follower and replica.leader is not None:
-                if event.replica_id not in replica.leader.followers:
-                    results.append(replica.refused_fetch(UNKNOWN_LEADER_EPOCH))
-                    news = True
-                    continue
-                progress = replica.follower_progress(event)
             limit = min(part.max_bytes, budget - size)
             throttled = follower and is_throttled(replica, event.replica_id)
             if throttled:
@@ -160,36 +152,39 @@ class FetchRequests:
                     held_back.append(part.id)
                     self._copying_out.hold_back(replica, now_ms)
                     continue
-            first = size == 0
             try:
-                result = replica.read(part, limit, event, at_least_one=first, in_memory=in_memory)
+                result = replica.read(part, limit, event, at_least_one=size == 0, in_memory=in_memory)
             except NotInMemory as missing:
                 lacking.append((part.id, missing))
                 result = replica.read(part, 0, event, at_least_one=False, in_memory=True)
             got = len(result.records)
             size += got
-            if throttled:
-                allowance -= got
-            if follower:
-                if progress is not None and result.log_start_offset > progress.sent_log_start_offset:
-                    news = True
-                elif progress is not None and result.high_watermark > progress.sent_high_watermark:
-                    is_outdated = True
-                elif not got and not result.error:
-                    continue  # nothing that it does not know
-            if result.error:
+            allowance -= got if throttled else 0
+            if result.error or (progress is not None and result.log_start_offset > progress.sent_log_start_offset):
                 news = True
+            elif progress is not None and result.high_watermark > progress.sent_high_watermark:
+                is_outdated = True
+            elif follower and not got:
+                continue  # nothing that it does not know
             results.append(result)
         if follower and not size and (lacking or held_back):
-            errors = dict.fromkeys(held_back, THROTTLED) | {id: REQUEST_TIMED_OUT for id, _ in lacking}
-            results = self._naming(event, results, errors)
+            results = self._naming(event, results, held_back, lacking)
         is_enough = news or (size >= event.min_bytes and not (lacking and not size))
         return _Reading(results, is_enough, lacking, is_outdated)
 
+    def _absent(self, id: TopicIdPartition) -> FetchPartitionResult:
+        error, hint = self._context.absence(id)
+        return FetchPartitionResult(id, error, hint=hint)
+
     def _naming(
-        self, event: FetchReceived, results: list[FetchPartitionResult], errors: Mapping[TopicIdPartition, int]
+        self,
+        event: FetchReceived,
+        results: list[FetchPartitionResult],
+        held_back: Iterable[TopicIdPartition],
+        lacking: Lacking,
     ) -> list[FetchPartitionResult]:
         """The results of a follower's fetch in the order asked, with an error for each partition whose records have to wait."""
+        errors = dict.fromkeys(held_back, THROTTLED) | {id: REQUEST_TIMED_OUT for id, _ in lacking}
         by_id = {result.id: result for result in results}
         by_id |= {id: self._replicas[id].refused_fetch(error) for id, error in errors.items()}
         return [by_id[part.id] for part in event.partitions if part.id in by_id]

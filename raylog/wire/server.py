@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ssl import SSLContext
 from typing import Any, Final
 
@@ -112,12 +112,7 @@ class Server:
         if secret is not None:
             self.handlers.setdefault(private.CANCEL, _cancel)
         self.claimed_versions = dict(claimed_versions or {})
-        self.versions: dict[int, range] = {}
-        for api_key in self.handlers:
-            if api_key >= private.FIRST_API_KEY:
-                self.versions[api_key] = range(1)
-            else:
-                self.versions[api_key] = (versions or {}).get(api_key, known_versions(api_key))
+        self.versions = _served_versions(self.handlers, versions or {})
 
     def bind(self) -> Endpoint:
         """Takes the port; who connects waits for ``start``. Raises ClusterError when no port can be had."""
@@ -223,3 +218,9 @@ class Server:
 def _cancel(request: Request) -> None:
     request.connection.cancel(request.body.correlation_id)
     request.reply(private.Cancelled())
+
+
+def _served_versions(api_keys: Iterable[int], versions: Mapping[int, range]) -> dict[int, range]:
+    """By API key; raylog's own APIs have one version."""
+    kafkas = {key: versions.get(key, known_versions(key)) for key in api_keys if key < private.FIRST_API_KEY}
+    return {key: kafkas.get(key, range(1)) for key in api_keys}
