@@ -87,21 +87,7 @@ class Router:
         room = AnswerRoom(lambda: self.server)
         fetches = Fetches(self._places, self._owners, self.sessions, _now_ms, room, self._arrivals, self._moves.routed)
         coordinators = Coordinators(self._places, self._owners, self._creation, self._arrivals)
-        apis = table.serving(
-            ServerKind.BROKER,
-            {
-                table.METADATA: self._metadata,
-                table.DESCRIBE_CLUSTER: self._describe_cluster,
-                table.DESCRIBE_TOPIC_PARTITIONS: self._describe_topic_partitions,
-                table.LIST_CONFIG_RESOURCES: self._list_config_resources,
-                table.FETCH: fetches.handle,
-                table.DESCRIBE_LOG_DIRS: log_directories.handler(self._places, self._owners),
-                **{spec: acls.handler(spec) for spec in (table.DESCRIBE_ACLS, table.CREATE_ACLS, table.DELETE_ACLS)},
-                **{spec: self._scattered(spec) for spec in table.OF_LEADERS},
-                **{spec: self._link.forward(spec) for spec in table.OF_CONTROLLER},
-                **coordinators.handlers(),
-            },
-        )
+        apis = table.serving(ServerKind.BROKER, self._handlers(fetches, coordinators))
         self.server = Server(
             apis.handlers,
             cluster_id=cluster_id,
@@ -120,6 +106,20 @@ class Router:
         )
         self.server.on_read = room.answers_read
         self._moves.server = self.server
+
+    def _handlers(self, fetches: Fetches, coordinators: Coordinators) -> dict[ApiSpec, Handler]:
+        return {
+            table.METADATA: self._metadata,
+            table.DESCRIBE_CLUSTER: self._describe_cluster,
+            table.DESCRIBE_TOPIC_PARTITIONS: self._describe_topic_partitions,
+            table.LIST_CONFIG_RESOURCES: self._list_config_resources,
+            table.FETCH: fetches.handle,
+            table.DESCRIBE_LOG_DIRS: log_directories.handler(self._places, self._owners),
+            **{spec: acls.handler(spec) for spec in (table.DESCRIBE_ACLS, table.CREATE_ACLS, table.DELETE_ACLS)},
+            **{spec: self._scattered(spec) for spec in table.OF_LEADERS},
+            **{spec: self._link.forward(spec) for spec in table.OF_CONTROLLER},
+            **coordinators.handlers(),
+        }
 
     def _scattered(self, spec: ApiSpec) -> Handler:
         return Scattered(spec, self._places, self._owners, self._arrivals, self._moves.routed).handle

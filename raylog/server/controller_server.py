@@ -140,13 +140,8 @@ class ControllerServer:
             on_event=self._handle,
         )
         self._requests = ControllerRequests(self._handle, self._active_elsewhere)
-        apis = table.serving(
-            ServerKind.CONTROLLER,
-            {
-                **{api.spec: self._requests.kafka_handler(api) for api in APIS},
-                table.DESCRIBE_QUORUM: self._describe_quorum,
-            },
-        )
+        kafkas = {api.spec: self._requests.kafka_handler(api) for api in APIS}
+        apis = table.serving(ServerKind.CONTROLLER, {**kafkas, table.DESCRIBE_QUORUM: self._describe_quorum})
         self._server = Server(
             {
                 **apis.handlers,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from raylog.disks.disk import encode_id
 from raylog.metadata import requests
-from raylog.metadata.actors.opened_logs import NamedLogs
+from raylog.metadata.actors.opened_logs import NamedLogs, OpenedLogs
 from raylog.metadata.image import MetadataImage
 from raylog.raft.quorum import Quorum
 from raylog.types import BROKER_SLOT, Endpoint, broker_of
@@ -34,90 +34,104 @@ def cluster_status(
             "endpoint": str(endpoint),
             "pid": os.getpid(),
         },
-        "brokers": [
-            {
-                "id": broker.broker_id,
-                "rack": broker.rack,
-                "draining": broker.is_draining,
-                "listener": str(broker.listener) if broker.listener is not None else None,
-                "live": broker.broker_id << 16 | BROKER_SLOT in live,
-                "disks": [path for _, path in broker.directories],
-                "offline_disks": {path: failed[each] for each, path in broker.directories if each in failed},
-            }
-            for broker in brokers
-        ],
-        "actors": [
-            {
-                "node_id": actor.node_id,
-                "broker": broker_of(actor.node_id),
-                "kind": actor.kind,
-                "endpoint": str(actor.endpoint) if actor.endpoint else None,
-                "pid": actor.pid,
-                "state": actor.state,
-                "incarnation": actor.incarnation,
-                "disk": actor.path,
-                "host": actor.host.value if actor.host is not None else None,
-                "replicas": actor.replicas,
-                "removals": actor.removals,
-                "leaders": actor.leaders,
-                "cpu": actor.cpu_per_mille / 1_000 if actor.cpu_per_mille >= 0 else None,
-                "memory_bytes": actor.memory_bytes if actor.memory_bytes >= 0 else None,
-                "busy": actor.busy_per_mille / 1_000 if actor.busy_per_mille >= 0 else None,
-                "automatic": actor.is_automatic,
-                "failures": _named(actor.failures),
-                "damaged": _named(actor.damaged),
-                "mended": _named(actor.mended),
-            }
-            for actor in report.actors
-        ],
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {
-                        "partition": part.partition,
-                        "leader": broker_of(part.leader_node),
-                        "leader_node": part.leader_node,
-                        "leader_epoch": part.leader_epoch,
-                        "replicas": [broker_of(node) for node in part.replica_nodes],
-                        "replica_nodes": list(part.replica_nodes),
-                        "isr": [broker_of(node) for node in part.isr_nodes],
-                        "elr": [broker_of(node) for node in part.elr_nodes],
-                        "offline": [broker_of(node) for node in part.offline_nodes],
-                    }
-                    for part in topic.partitions
-                ],
-            }
-            for topic in topics
-        ],
+        "brokers": [_broker(broker, live, failed) for broker in brokers],
+        "actors": [_actor(actor) for actor in report.actors],
+        "topics": [_topic(topic) for topic in topics],
         "under_replicated": [f"{topic}-{partition}" for topic, partition in report.under_replicated],
         "under_min_isr": [f"{topic}-{partition}" for topic, partition in report.under_min_isr],
         "leaderless": [f"{topic}-{partition}" for topic, partition in report.leaderless],
         "unclean_elections": report.unclean_elections,
         "removals_pending": report.removals_pending,
-        "logs": {
-            "clean": report.logs.clean,
-            "whole": report.logs.whole,
-            "suspect": report.logs.suspect,
-            "missing": report.logs.missing,
-            "opening": report.logs.opening,
-            "scanned_bytes": report.logs.scanned_bytes,
-            "cut": [
-                {
-                    "topic": each.topic,
-                    "partition": each.partition,
-                    "broker": each.broker_id,
-                    "condition": each.condition.value,
-                    "cut_bytes": each.cut_bytes,
-                }
-                for each in report.logs.cut
-            ],
-        },
+        "logs": _logs(report.logs),
+    }
+
+
+def _broker(broker: requests.BrokerView, live: set[int], failed: Mapping[uuid.UUID, str]) -> dict[str, Any]:
+    return {
+        "id": broker.broker_id,
+        "rack": broker.rack,
+        "draining": broker.is_draining,
+        "listener": str(broker.listener) if broker.listener is not None else None,
+        "live": broker.broker_id << 16 | BROKER_SLOT in live,
+        "disks": [path for _, path in broker.directories],
+        "offline_disks": {path: failed[each] for each, path in broker.directories if each in failed},
+    }
+
+
+def _actor(actor: requests.ActorStatus) -> dict[str, Any]:
+    return {
+        "node_id": actor.node_id,
+        "broker": broker_of(actor.node_id),
+        "kind": actor.kind,
+        "endpoint": str(actor.endpoint) if actor.endpoint else None,
+        "pid": actor.pid,
+        "state": actor.state,
+        "incarnation": actor.incarnation,
+        "disk": actor.path,
+        "host": actor.host.value if actor.host is not None else None,
+        "replicas": actor.replicas,
+        "removals": actor.removals,
+        "leaders": actor.leaders,
+        "cpu": actor.cpu_per_mille / 1_000 if actor.cpu_per_mille >= 0 else None,
+        "memory_bytes": actor.memory_bytes if actor.memory_bytes >= 0 else None,
+        "busy": actor.busy_per_mille / 1_000 if actor.busy_per_mille >= 0 else None,
+        "automatic": actor.is_automatic,
+        "failures": _named(actor.failures),
+        "damaged": _named(actor.damaged),
+        "mended": _named(actor.mended),
+    }
+
+
+def _topic(topic: requests.TopicView) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "partitions": [
+            {
+                "partition": part.partition,
+                "leader": broker_of(part.leader_node),
+                "leader_node": part.leader_node,
+                "leader_epoch": part.leader_epoch,
+                "replicas": [broker_of(node) for node in part.replica_nodes],
+                "replica_nodes": list(part.replica_nodes),
+                "isr": [broker_of(node) for node in part.isr_nodes],
+                "elr": [broker_of(node) for node in part.elr_nodes],
+                "offline": [broker_of(node) for node in part.offline_nodes],
+            }
+            for part in topic.partitions
+        ],
+    }
+
+
+def _logs(logs: OpenedLogs) -> dict[str, Any]:
+    return {
+        "clean": logs.clean,
+        "whole": logs.whole,
+        "suspect": logs.suspect,
+        "missing": logs.missing,
+        "opening": logs.opening,
+        "scanned_bytes": logs.scanned_bytes,
+        "cut": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "broker": each.broker_id,
+                "condition": each.condition.value,
+                "cut_bytes": each.cut_bytes,
+            }
+            for each in logs.cut
+        ],
     }
 
 
 def _named(logs: NamedLogs) -> list[str]:
     return [f"{topic}-{partition}: {words}" for topic, partition, words in logs]
+
+
+def _slowest(voters: list[dict[str, Any]]) -> tuple[int, int]:
+    """How far the last of the voters lags behind, and when it had caught up; -1 if nothing is known."""
+    slowest = min(voters, key=lambda each: int(each["log_end_offset"]), default=None)
+    caught_up = int(slowest["last_caught_up_timestamp"]) if slowest is not None else -1
+    return max((each["lag"] for each in voters if each["lag"] >= 0), default=-1), caught_up
 
 
 def quorum_status(
@@ -139,15 +153,12 @@ def quorum_status(
     """
     matches = quorum.match_indexes()
     recovering = quorum.recovering()
-    times = quorum.reply_times()
-    if matches:
-        times[quorum.identity] = (now_ms, now_ms)
+    times = quorum.reply_times() | ({quorum.identity: (now_ms, now_ms)} if matches else {})
 
     def broker(member: uuid.UUID | None) -> int:
         disk = image.disks.get(member) if member is not None else None
-        if disk is not None:
-            return int(disk.broker_id)
-        return broker_id if member == quorum.identity else -1
+        own = broker_id if member == quorum.identity else -1
+        return int(disk.broker_id) if disk is not None else own
 
     def unix(at_ms: int) -> int:
         return unix_ms - (now_ms - at_ms) if at_ms >= 0 else -1
@@ -170,16 +181,14 @@ def quorum_status(
 
     voters = [view(member) for member in quorum.voters]
     observers = [view(member) for member in sorted({*linked, quorum.identity} - set(quorum.voters))]
-    lags = [each["lag"] for each in voters if each["lag"] >= 0]
-    slowest = min(voters, key=lambda each: int(each["log_end_offset"]), default=None)
-    caught_up = slowest["last_caught_up_timestamp"] if slowest is not None else -1
+    lag, caught_up = _slowest(voters)
     return {
         "cluster_id": quorum.cluster_id,
         "leader_id": broker(quorum.leader) if quorum.leader is not None else -1,
         "leader_epoch": quorum.term,
         "high_watermark": quorum.commit_index,
         "log_end_offset": quorum.last_index,
-        "max_follower_lag": max(lags) if is_active and lags else -1,
+        "max_follower_lag": lag if is_active else -1,
         "max_follower_lag_time_ms": unix_ms - caught_up if is_active and caught_up >= 0 else -1,
         "voters": voters,
         "observers": observers,

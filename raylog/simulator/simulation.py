@@ -98,29 +98,8 @@ class Simulation:
         drawn_minutes = rng.randint(3, 15) if rng.random() < NIGHTS else 0
         self._nights = self._drawn_nights(night_minutes or drawn_minutes)
         self.calm = (CALMER if sum(self._nights) >= LONG_NIGHTS_MINUTES else CALM) if self._nights else 1
-        self.host_config = HostConfig(
-            replica_lag_time_max_ms=rng.choice((500, 2_000, 10_000)) * self.calm,
-            replica_fetch_wait_max_ms=500 * self.calm,
-            replica_fetch_max_bytes=rng.choice((300, 1 << 20)),
-            replica_fetch_response_max_bytes=rng.choice((1_000, 10 << 20)),
-            replica_high_watermark_checkpoint_interval_ms=1_000 * self.calm,
-            log_retention_check_interval_ms=3_000 * self.calm,
-            log_cleaner_backoff_ms=300 * self.calm,
-            replica_fetch_backoff_ms=500,
-            # In every third seed a thread checks the records of each Produce before it is appended.
-            walked_bytes_max=0 if seed % 3 == 2 else WALKED_BYTES_MAX,
-            log_scrub_interval_ms=5_000 * self.calm,
-        )
-        self.controller_config = ControllerConfig(
-            heartbeat_interval_ms=1_000 * self.calm,
-            session_timeout_ms=rng.choice((2_000, 4_000, 9_000)) * self.calm,
-            hello_timeout_ms=5_000,
-            start_backoff_max_ms=3_000,
-            snapshot_bytes=rng.choice((1_000, 5_000, 20 << 20)),
-            stable_after_ms=3_000,
-            unclean_shutdown_election_wait_ms=30_000,
-            high_watermark_record_interval_ms=500 * self.calm,
-        )
+        self.host_config = self._drawn_host_config()
+        self.controller_config = self._drawn_controller_config()
         brokers = rng.choice((3, 3, 3, 4))
         self.machines = [self._machine(f"b{number}") for number in range(1, brokers + 1)]
         self.broker_machines = list(self.machines)
@@ -150,6 +129,35 @@ class Simulation:
         self.faults = Faults(self)
         self.administration = Administration(self)
         self.scaling = SimulatedScaling(self)
+
+    def _drawn_host_config(self) -> HostConfig:
+        rng = self.scheduler.rng
+        return HostConfig(
+            replica_lag_time_max_ms=rng.choice((500, 2_000, 10_000)) * self.calm,
+            replica_fetch_wait_max_ms=500 * self.calm,
+            replica_fetch_max_bytes=rng.choice((300, 1 << 20)),
+            replica_fetch_response_max_bytes=rng.choice((1_000, 10 << 20)),
+            replica_high_watermark_checkpoint_interval_ms=1_000 * self.calm,
+            log_retention_check_interval_ms=3_000 * self.calm,
+            log_cleaner_backoff_ms=300 * self.calm,
+            replica_fetch_backoff_ms=500,
+            # In every third seed a thread checks the records of each Produce before it is appended.
+            walked_bytes_max=0 if self.seed % 3 == 2 else WALKED_BYTES_MAX,
+            log_scrub_interval_ms=5_000 * self.calm,
+        )
+
+    def _drawn_controller_config(self) -> ControllerConfig:
+        rng = self.scheduler.rng
+        return ControllerConfig(
+            heartbeat_interval_ms=1_000 * self.calm,
+            session_timeout_ms=rng.choice((2_000, 4_000, 9_000)) * self.calm,
+            hello_timeout_ms=5_000,
+            start_backoff_max_ms=3_000,
+            snapshot_bytes=rng.choice((1_000, 5_000, 20 << 20)),
+            stable_after_ms=3_000,
+            unclean_shutdown_election_wait_ms=30_000,
+            high_watermark_record_interval_ms=500 * self.calm,
+        )
 
     # ---------------------------------------------------------------- the cluster
 
