@@ -31,56 +31,68 @@ if TYPE_CHECKING:
 REPORT_EVERY_S = 10
 
 
+_Where = Annotated[Path, typer.Argument(help="Where the brokers' disks are, or shall be.")]
+_BrokerCount = Annotated[int, typer.Option(min=1, help="Logical brokers on this machine.")]
+_DisksPerBroker = Annotated[int, typer.Option(min=1, help="Folders broker-0, broker-0-disk-1, …")]
+_ControllerCount = Annotated[
+    int | None,
+    typer.Option(
+        help="1 or 3; one can become three later.", show_default="what it has; 3 for a new one of three brokers"
+    ),
+]
+_Racks = Annotated[list[str] | None, typer.Option(help="A broker's rack, once per broker.", show_default=False)]
+_Listeners = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Where Kafka clients reach a broker, host:port or none; once per broker, or once: the next free port for each.",
+        show_default="what it has; port 9092 of --host for a new one",
+    ),
+]
+_AdvertisedListeners = Annotated[
+    list[str] | None,
+    typer.Option(help="What Kafka clients are told instead, once per broker.", show_default=False),
+]
+_BrokerConfigs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        help="NAME=VALUE of a broker's config, set for all brokers: num.partitions=4. As often as you like.",
+        show_default=False,
+    ),
+]
+_Host = Annotated[str, typer.Option(help="The address that the servers listen on.")]
+_DiskCount = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Brokers are the nodes of this Ray, on the disks that they advertise: a new cluster is made when that many have joined.",
+        show_default=False,
+    ),
+]
+_Wait = Annotated[float, typer.Option(min=0, help="With --disks: seconds to wait until every disk serves.")]
+_Stall = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        help="Give up when nothing has moved for so many seconds: no process, log, byte or broker. Ray has 30 at most to answer.",
+    ),
+]
+
+
 def up(
-    folder: Annotated[Path, typer.Argument(help="Where the brokers' disks are, or shall be.")] = DEFAULT_FOLDER,
-    brokers: Annotated[int, typer.Option(min=1, help="Logical brokers on this machine.")] = 3,
-    disks_per_broker: Annotated[int, typer.Option(min=1, help="Folders broker-0, broker-0-disk-1, …")] = 1,
-    controllers: Annotated[
-        int | None,
-        typer.Option(
-            help="1 or 3; one can become three later.", show_default="what it has; 3 for a new one of three brokers"
-        ),
-    ] = None,
-    rack: Annotated[
-        list[str] | None, typer.Option(help="A broker's rack, once per broker.", show_default=False)
-    ] = None,
-    listeners: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Where Kafka clients reach a broker, host:port or none; once per broker, or once: the next free port for each.",
-            show_default="what it has; port 9092 of --host for a new one",
-        ),
-    ] = None,
-    advertised_listeners: Annotated[
-        list[str] | None,
-        typer.Option(help="What Kafka clients are told instead, once per broker.", show_default=False),
-    ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            help="NAME=VALUE of a broker's config, set for all brokers: num.partitions=4. As often as you like.",
-            show_default=False,
-        ),
-    ] = None,
-    host: Annotated[str, typer.Option(help="The address that the servers listen on.")] = "127.0.0.1",
-    disks: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Brokers are the nodes of this Ray, on the disks that they advertise: a new cluster is made when that many have joined.",
-            show_default=False,
-        ),
-    ] = None,
-    wait: Annotated[float, typer.Option(min=0, help="With --disks: seconds to wait until every disk serves.")] = 0,
+    folder: _Where = DEFAULT_FOLDER,
+    brokers: _BrokerCount = 3,
+    disks_per_broker: _DisksPerBroker = 1,
+    controllers: _ControllerCount = None,
+    rack: _Racks = None,
+    listeners: _Listeners = None,
+    advertised_listeners: _AdvertisedListeners = None,
+    config: _BrokerConfigs = None,
+    host: _Host = "127.0.0.1",
+    disks: _DiskCount = None,
+    wait: _Wait = 0,
     address: Address = None,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="Give up when nothing has moved for so many seconds: no process, log, byte or broker. Ray has 30 at most to answer.",
-        ),
-    ] = 60,
+    timeout: _Stall = 60,
     as_json: AsJson = False,
 ) -> None:
     """Start the cluster under FOLDER, or find it running; data that is there comes back.
@@ -94,8 +106,7 @@ def up(
     """
     import raylog.server  # noqa: F401  # refuses a Python that leaves assertions out, before anything starts
     from raylog.cli.configs import parse_changes
-    from raylog.configs.broker_configs import REPLICATION_FACTOR_UNSET, for_all_brokers
-    from raylog.launcher import Launcher
+    from raylog.configs.broker_configs import for_all_brokers
 
     configs = for_all_brokers(parse_changes(config, "--config"))
     if disks is not None:
@@ -108,35 +119,20 @@ def up(
     with progress_bar(quiet=as_json) as progress:
         task = progress.add_task("Ray", total=3)
         start = Start(timeout, _reporter(lambda words: progress.update(task, description=words), quiet=as_json))
-        launcher, asked = None, None
-        with contextlib.ExitStack() as ends:
-            address = address or running_ray()
-            if address is None:
-                launcher = ends.enter_context(Launcher(is_loopback=True))  # comes up beside Ray
-                beside = ends.enter_context(ThreadPoolExecutor(1))
-                asked = beside.submit(_ask_for_running, folder, brokers * disks_per_broker)
-                with start.phase("ray"):
-                    address = start_ray(folder, brokers, rack, disks_per_broker)
-            from raylog.cluster import start_cluster
-
-            progress.update(task, advance=1, description="controllers")
-            if controllers is None and not has_run(folder):
-                controllers = 3 if brokers >= 3 else 1
-            cluster = start_cluster(
-                folder,
-                start,
-                brokers=brokers,
-                disks_per_broker=disks_per_broker,
-                controllers=controllers,
-                racks=rack,
-                listeners=listeners,
-                advertised_listeners=advertised_listeners,
-                configs=configs,
-                host=host,
-                ray_address=address,
-                launcher=launcher,
-                asked=asked,
-            )
+        cluster = _start_on_disks(
+            folder,
+            start,
+            lambda words: progress.update(task, advance=1, description=words),
+            address or running_ray(),
+            brokers=brokers,
+            disks_per_broker=disks_per_broker,
+            controllers=controllers,
+            racks=rack,
+            listeners=listeners,
+            advertised_listeners=advertised_listeners,
+            configs=configs,
+            host=host,
+        )
         progress.update(task, advance=1, description="logs")
         with start.phase("logs"):
             status = await_recovery(cluster, start)
@@ -152,6 +148,54 @@ def up(
     if as_json:
         print_json(state)
         return
+    _print_up(state, folder)
+
+
+def _start_on_disks(
+    folder: Path,
+    start: Start,
+    advance: Callable[[str], None],
+    ray_address: str | None,
+    *,
+    brokers: int,
+    disks_per_broker: int,
+    controllers: int | None,
+    racks: list[str] | None,
+    **settings: Any,
+) -> Cluster:
+    """The cluster in the folder, started in the Ray that runs, else in one of its own. ``settings`` are those of ``start_cluster``."""
+    from raylog.launcher import Launcher
+
+    launcher, asked = None, None
+    with contextlib.ExitStack() as ends:
+        if ray_address is None:
+            launcher = ends.enter_context(Launcher(is_loopback=True))  # comes up beside Ray
+            beside = ends.enter_context(ThreadPoolExecutor(1))
+            asked = beside.submit(_ask_for_running, folder, brokers * disks_per_broker)
+            with start.phase("ray"):
+                ray_address = start_ray(folder, brokers, racks, disks_per_broker)
+        from raylog.cluster import start_cluster
+
+        advance("controllers")
+        if controllers is None and not has_run(folder):
+            controllers = 3 if brokers >= 3 else 1
+        return start_cluster(
+            folder,
+            start,
+            brokers=brokers,
+            disks_per_broker=disks_per_broker,
+            controllers=controllers,
+            racks=racks,
+            ray_address=ray_address,
+            launcher=launcher,
+            asked=asked,
+            **settings,
+        )
+
+
+def _print_up(state: dict[str, Any], folder: Path) -> None:
+    from raylog.configs.broker_configs import REPLICATION_FACTOR_UNSET
+
     servers = _bootstrap_servers(state)
     live = sum(1 for each in state["brokers"] if each["live"])
     factor = min(REPLICATION_FACTOR_UNSET, len(state["brokers"]))
@@ -159,7 +203,7 @@ def up(
     print_text(
         f"Cluster {state['cluster_id']} is up: {live} brokers, data in {state['folder']}",
         *([f"Kafka: bootstrap.servers={servers}"] if servers else []),
-        *([f"Logs:  {words}"] if (words := recovery_words(status["logs"])) else []),
+        *([f"Logs:  {words}"] if (words := recovery_words(state["logs"])) else []),
         f"Next:  raylog topics create events --partitions 6 --replication-factor {factor}{option}",
         f"       raylog status{option}",
         f"       raylog down{where}",
@@ -327,6 +371,10 @@ def _print_status(cluster_id: str, state: dict[str, Any]) -> None:
         print_text(f"No topics yet: raylog topics create events --partitions 6 --replication-factor {factor}")
     if words := recovery_words(state["logs"]):
         print_text("", f"Logs: {words}")
+    _print_warnings(state)
+
+
+def _print_warnings(state: dict[str, Any]) -> None:
     for broker in state["brokers"]:
         for path, reason in broker["offline_disks"].items():
             notice(f"broker {broker['id']}: the disk {path} is offline: {reason}")

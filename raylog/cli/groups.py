@@ -99,6 +99,48 @@ def describe(
         )
 
 
+def _rule(
+    to_earliest: bool,
+    to_latest: bool,
+    to_current: bool,
+    to_offset: int | None,
+    shift_by: int | None,
+    to_datetime: str | None,
+    by_duration: str | None,
+    from_file: Path | None,
+) -> Rule:
+    """The one rule that the options name; BadParameter for none or several."""
+    rules = [Rule("earliest")] * to_earliest + [Rule("latest")] * to_latest + [Rule("current")] * to_current
+    rules += [Rule("offset", to_offset)] if to_offset is not None else []
+    rules += [Rule("shift", shift_by)] if shift_by is not None else []
+    rules += [Rule("time", offset_resets.parse_moment(to_datetime))] if to_datetime is not None else []
+    if by_duration is not None:
+        since_ms = time.time() * 1000 - offset_resets.parse_duration(by_duration).total_seconds() * 1000
+        rules.append(Rule("time", round(since_ms)))
+    if from_file is not None:
+        rules.append(Rule("file", file=offset_resets.parse_file(from_file.read_text(encoding="utf-8"))))
+    if len(rules) != 1:
+        raise typer.BadParameter(
+            "give one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, --to-datetime, --by-duration, --from-file"
+        )
+    return rules[0]
+
+
+def _print_plan(group: str, plan: Mapping[TopicPartition, int], *, as_csv: bool, as_json: bool) -> None:
+    if as_csv:
+        print_text(*offset_resets.export(plan))
+    elif as_json:
+        print_json(
+            [
+                {"group": group, "topic": key.topic, "partition": key.partition, "new_offset": plan[key]}
+                for key in sorted(plan)
+            ]
+        )
+    else:
+        rows = [(group, key.topic, str(key.partition), str(plan[key])) for key in sorted(plan)]
+        _print_columns(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows)
+
+
 @app.command("reset-offsets")
 def reset_offsets(
     group: Group,
@@ -140,38 +182,14 @@ def reset_offsets(
     """Let a group go on elsewhere. It must have no members."""
     if dry_run + execute + export > 1:
         raise typer.BadParameter("give one of --dry-run, --execute and --export")
-    rules = [Rule("earliest")] * to_earliest + [Rule("latest")] * to_latest + [Rule("current")] * to_current
-    rules += [Rule("offset", to_offset)] if to_offset is not None else []
-    rules += [Rule("shift", shift_by)] if shift_by is not None else []
-    rules += [Rule("time", offset_resets.parse_moment(to_datetime))] if to_datetime is not None else []
-    if by_duration is not None:
-        since_ms = time.time() * 1000 - offset_resets.parse_duration(by_duration).total_seconds() * 1000
-        rules.append(Rule("time", round(since_ms)))
-    if from_file is not None:
-        rules.append(Rule("file", file=offset_resets.parse_file(from_file.read_text(encoding="utf-8"))))
-    if len(rules) != 1:
-        raise typer.BadParameter(
-            "give one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, --to-datetime, --by-duration, --from-file"
-        )
-    rule = rules[0]
+    rule = _rule(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, from_file)
     if (all_topics + bool(topic)) != (rule.file is None):
         raise typer.BadParameter("say of what: --all-topics or --topic; a file says it itself")
     with find_cluster(folder, address, timeout).admin() as admin:
         plan = planned(admin, group, rule, offset_resets.parse_scope(topic or ()))
         if execute:
             admin.alter_group_offsets(group, plan)
-    if export:
-        print_text(*offset_resets.export(plan))
-    elif as_json:
-        print_json(
-            [
-                {"group": group, "topic": key.topic, "partition": key.partition, "new_offset": plan[key]}
-                for key in sorted(plan)
-            ]
-        )
-    else:
-        rows = [(group, key.topic, str(key.partition), str(plan[key])) for key in sorted(plan)]
-        _print_columns(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows)
+    _print_plan(group, plan, as_csv=export, as_json=as_json)
     if not execute and not export:
         notice("Nothing was changed: give --execute to do it.")
 

@@ -6,7 +6,7 @@ It exits with 1 if a partition that was meant did not get the leader that was as
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
 from raylog.cli.output import AsJson, print_json, print_text
-from raylog.errors import ConfigError
+from raylog.errors import ConfigError, RaylogError
 from raylog.types import TopicPartition
 
 
@@ -67,6 +67,14 @@ def leader_election(
         named = partitions_of(path_to_json_file.read_text())
     with find_cluster(folder, address, timeout).admin() as admin:
         results = admin.elect_leaders(named, kind=election_type.value)
+    if not _print_results(results, election_type, as_json=as_json):
+        raise typer.Exit(1)
+
+
+def _print_results(
+    results: Mapping[TopicPartition, RaylogError | None], election_type: ElectionType, *, as_json: bool
+) -> bool:
+    """Whether every partition has the leader that was asked for."""
     done = [each for each, error in results.items() if error is None]
     valid = [each for each, error in results.items() if error and error.code is ErrorCode.election_not_needed]
     failed = {each: error for each, error in results.items() if error and each not in valid}
@@ -88,8 +96,7 @@ def leader_election(
             print_text(f"Error completing leader election ({name}) for partition: {_joined([each])}: {error}")
         if not results:
             print_text("Valid replica already elected for all partitions")
-    if failed:
-        raise typer.Exit(1)
+    return not failed
 
 
 def partitions_of(text: str) -> list[TopicPartition]:

@@ -18,16 +18,17 @@ from ray.data.datasource import Datasource, ReadTask
 
 from raylog.client.links.address import ClusterAddress
 from raylog.client.sync import AdminClient
+from raylog.data.cuts import cut_between, options_of
 from raylog.data.loss_reports import Listener, listener
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S, check_default_ray
 from raylog.ranges.addresses import address_of
-from raylog.ranges.cut import Cut, take
-from raylog.ranges.given_values import COUNT_MAX, OFFSET_MAX, count, flag, seconds, unknown
-from raylog.ranges.places import Moment, Offsets, Strategy, bound
+from raylog.ranges.cut import Cut
+from raylog.ranges.given_values import COUNT_MAX, OFFSET_MAX, count, seconds, unknown
+from raylog.ranges.places import Moment, Offsets, Strategy
 from raylog.ranges.reading import ReadOptions, read_range, report_loss
 from raylog.ranges.splitting import OffsetRange, split
 from raylog.ranges.topics import Topics, checked
-from raylog.records.arrow_columns import chosen_columns, schema_of
+from raylog.records.arrow_columns import schema_of
 
 TASK_BYTES = 128 << 20
 BLOCK_BYTES = 64 << 20
@@ -75,33 +76,16 @@ def read_topic(
             ("max_records_per_task", max_records_per_task, OFFSET_MAX),
         )
     )
-    options = ReadOptions(
-        chosen_columns(columns),
-        fail_on_data_loss=flag("fail_on_data_loss", fail_on_data_loss),
-        read_committed=flag("read_committed", read_committed),
-    )
+    options = options_of(columns, fail_on_data_loss, read_committed)
     address = address_of(cluster, timeout_s)
     check_default_ray(timeout_s)
-    starting = bound(
-        "starting",
-        offsets=starting_offsets,
-        timestamp=starting_timestamp,
-        offsets_by_timestamp=starting_offsets_by_timestamp,
-    )
-    ending = bound(
-        "ending",
-        offsets=ending_offsets,
-        timestamp=ending_timestamp,
-        offsets_by_timestamp=ending_offsets_by_timestamp,
-    )
-    cut = take(
+    cut = cut_between(
         address,
         topics,
-        starting,
-        ending,
-        fail_on_data_loss=options.fail_on_data_loss,
+        starting=(starting_offsets, starting_timestamp, starting_offsets_by_timestamp),
+        ending=(ending_offsets, ending_timestamp, ending_offsets_by_timestamp),
         strategy=starting_offsets_by_timestamp_strategy,
-        read_committed=options.read_committed,
+        options=options,
     )
     source = TopicSource(address, cut, options, tasks_min=min_tasks, records_max=max_records_per_task)
     if (blocks := source.blocks()) is not None:

@@ -30,19 +30,19 @@ from typing import Any
 
 from raylog.client.background import background
 from raylog.client.links.address import ClusterAddress
+from raylog.data.cuts import cut_between, options_of
 from raylog.data.rounds import Rounds, Tell, told, train_context, train_tell
 from raylog.errors import ConfigError
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.addresses import address_of
-from raylog.ranges.cut import Cut, take
+from raylog.ranges.cut import Cut
 from raylog.ranges.dealing import Lane, StreamState, lane_of, left_for, step_of, stepped, union
 from raylog.ranges.given_values import COUNT_MAX, OFFSET_MAX, count, flag, seconds
 from raylog.ranges.lane_reading import LaneReader
-from raylog.ranges.places import Moment, Offsets, Strategy, bound
+from raylog.ranges.places import Moment, Offsets, Strategy
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.topics import Topics, checked
 from raylog.ranges.watch import topic_ids
-from raylog.records.arrow_columns import chosen_columns
 
 logger = logging.getLogger("raylog.data")
 
@@ -50,6 +50,19 @@ LANE_BYTES = 16 << 20
 LANE_OFFSETS = 65_536  # where the size of records is not known
 SHORT_AFTER_S = 1.0
 FILE_NAME = "raylog-stream"
+
+
+def _first_state(address: ClusterAddress, topics: Topics, cut: Cut, batch_size: int, *, endless: bool) -> StreamState:
+    """Where all workers are before the first step."""
+    ids = background().run(topic_ids(address, topics))
+    return StreamState(
+        address.cluster_id,
+        {each.topic: ids[each.topic] for each in cut.ranges},
+        {each.key: each.start for each in cut.ranges},
+        None if endless else {each.key: each.end for each in cut.ranges},
+        batch_size,
+        _lane_offsets(cut),
+    )
 
 
 def stream_topic(
@@ -82,11 +95,7 @@ def stream_topic(
     ConfigError and UnknownTopicOrPartitionError for what can't be; OffsetOutOfRangeError for offsets that are not there.
     """
     topics = checked(topics)
-    options = ReadOptions(
-        chosen_columns(columns),
-        fail_on_data_loss=flag("fail_on_data_loss", fail_on_data_loss),
-        read_committed=flag("read_committed", read_committed),
-    )
+    options = options_of(columns, fail_on_data_loss, read_committed)
     batch_size = count("batch_size", batch_size, OFFSET_MAX)
     endless = flag("endless", endless)
     ending = (ending_offsets, ending_timestamp, ending_offsets_by_timestamp)
@@ -98,39 +107,19 @@ def stream_topic(
         if value is not None:
             seconds(name, value)
     address = address_of(cluster, timeout_s)
-    cut = take(
+    cut = cut_between(
         address,
         topics,
-        bound(
-            "starting",
-            offsets=starting_offsets,
-            timestamp=starting_timestamp,
-            offsets_by_timestamp=starting_offsets_by_timestamp,
-            of_stream=endless,
-        ),
-        bound(
-            "ending",
-            offsets=ending_offsets,
-            timestamp=ending_timestamp,
-            offsets_by_timestamp=ending_offsets_by_timestamp,
-        ),
-        fail_on_data_loss=options.fail_on_data_loss,
+        starting=(starting_offsets, starting_timestamp, starting_offsets_by_timestamp),
+        ending=ending,
         strategy=starting_offsets_by_timestamp_strategy,
-        read_committed=options.read_committed,
-    )
-    ids = background().run(topic_ids(address, topics))
-    state = StreamState(
-        address.cluster_id,
-        {each.topic: ids[each.topic] for each in cut.ranges},
-        {each.key: each.start for each in cut.ranges},
-        None if endless else {each.key: each.end for each in cut.ranges},
-        batch_size,
-        _lane_offsets(cut),
+        options=options,
+        of_stream=endless,
     )
     return TopicStream(
         address,
         topics,
-        state,
+        _first_state(address, topics, cut, batch_size, endless=endless),
         options,
         cut.losses,
         SHORT_AFTER_S if short_after_s is None else short_after_s,

@@ -11,6 +11,7 @@ from compacted_topics import create
 
 import raylog.data
 import raylog.testing
+from raylog.data import cuts as cuts_of_reads
 from raylog.data import reading
 from raylog.data.reading import TopicSource
 from raylog.errors import ConfigError
@@ -62,7 +63,7 @@ def test_the_options_of_a_read_are_those_of_its_tasks(asked: list[Any], monkeypa
         cuts.append(options)
         return take(*given, **options)
 
-    monkeypatch.setattr(reading, "take", noted)
+    monkeypatch.setattr(cuts_of_reads, "take", noted)
     with raylog.testing.broker(topics={"t": 1}) as kafka:
         kafka.write("t", *(b"%d" % n for n in range(12)))
         assert len(raylog.data.read_topic("t", cluster=kafka, max_records_per_task=5).get_read_tasks(1)) == 3
