@@ -6,6 +6,8 @@ What broke a rule before the rule was made is listed. The lists may only become 
 from __future__ import annotations
 
 import ast
+import re
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -123,3 +125,40 @@ def test_a_match_over_a_closed_union_says_that_nothing_is_left() -> None:
 @pytest.mark.parametrize("folder", ["actors", "placement"])
 def test_rays_own_folders_stay_at_the_top(folder: str) -> None:
     assert (ROOT / folder).is_dir() and not (ROOT / folder).is_symlink() and (ROOT / "raylog" / folder).is_symlink()
+
+
+CITED = re.compile(
+    r"\[([ALPQ]\d+(?:[–, ]+[ALPQ]\d+)*)\]|\((?:[^()`\"]*?[ ,;])?([ALPQ]\d+)[):]|\b(TV-\d+)\b|\b(?:DESIGN|design) §(\d+)"
+)
+"""How comments and docs cite the specification and the design: ``[L22, L24]``, ``(Q9)``, ``TV-21``, ``DESIGN §6``."""
+
+
+def prose(path: Path) -> str:
+    """A page, or the comments and docstrings of a module."""
+    if path.suffix != ".py":
+        return path.read_text()
+    with path.open("rb") as file:
+        tokens = list(tokenize.tokenize(file.readline))
+    triple = [each.string for each in tokens if each.type == tokenize.STRING and each.string.startswith('"""')]
+    return "\n".join([*triple, *(each.string for each in tokens if each.type == tokenize.COMMENT)])
+
+
+def cited_ids(text: str) -> set[str]:
+    """The ids that a text cites; both ends of a range such as ``[L22–L26]``."""
+    found: set[str] = set()
+    for bracketed, parenthesised, vector, section in CITED.findall(text):
+        found.update(re.findall(r"[ALPQ]\d+", bracketed or parenthesised))
+        found.update([vector] if vector else [])
+        found.update([f"§{section}"] if section else [])
+    return found
+
+
+def test_every_citation_leads_to_an_id_or_a_section() -> None:
+    specification = "".join(path.read_text() for path in sorted((ROOT / "docs" / "specification").glob("*.md")))
+    sections = re.findall(r"(?m)^## (\d+)\. ", (ROOT / "docs" / "design.md").read_text())
+    there = {*re.findall(r'<a id="([^"]+)">', specification), *(f"§{section}" for section in sections)}
+    paths = [ROOT / name for name in modules()] + [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    cited = {path: cited_ids(prose(path)) for path in paths}
+    assert {"L22", "L26", "P8", "Q9", "A20", "TV-21", "§6"} <= set().union(*cited.values())
+    lost = {str(path.relative_to(ROOT)): sorted(ids - there) for path, ids in cited.items() if ids - there}
+    assert not lost, f"add these to docs/specification or docs/design.md, or cite something else: {lost}"
