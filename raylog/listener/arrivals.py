@@ -1,7 +1,7 @@
-"""Whoever waits for the Broker's copy of the image to say something: that a leader's process is there, that a topic has leaders.
+"""Waits for a change of the Broker's metadata image, such as a new process or a topic's leaders.
 
-Nothing is polled: the Broker calls ``image_changed`` with each decision that it has folded in, and the waiters are asked in
-the order in which they came. Each wait has an end.
+Nothing polls. The Broker calls ``image_changed`` after each decision that it applies, and waiters
+are checked in the order in which they came. Every wait has a time limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ class Arrivals:
         return len(self._waiters)
 
     def wait(self, condition: Condition, timeout_ms: float, then: Callable[[], None]) -> Callable[[], None]:
-        """Call ``then`` when the condition holds, or after ``timeout_ms``; at once where it holds already. Returns how to give up."""
+        """Call ``then`` when the condition holds or ``timeout_ms`` has passed; at once if it holds
+        now.
+
+        Returns a function that cancels the wait.
+        """
         if condition() or timeout_ms <= 0:
             then()
             return lambda: None
@@ -39,7 +43,7 @@ class Arrivals:
         return lambda: self._forget(waiter)
 
     async def until(self, condition: Condition, timeout_ms: float) -> bool:
-        """Wait until the condition holds, at most so long; whether it does."""
+        """Wait until the condition holds or the time is up, and return whether it holds."""
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         forget = self.wait(condition, timeout_ms, lambda: None if over.done() else over.set_result(None))
         try:
@@ -49,13 +53,13 @@ class Arrivals:
         return condition()
 
     def image_changed(self) -> None:
-        """Let those go on for whom the image now says what they wait for."""
+        """Resume the waiters whose condition the image now meets."""
         for waiter in list(self._waiters):
             if waiter in self._waiters and waiter.condition():
                 self._end(waiter)
 
     def close(self) -> None:
-        """Nobody is called any more."""
+        """Drop all waiters without calling them."""
         for waiter in list(self._waiters):
             self._forget(waiter)
 

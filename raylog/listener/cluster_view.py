@@ -1,10 +1,12 @@
-"""What Metadata, DescribeTopicPartitions, DescribeCluster and ListConfigResources say outside.
+"""Answers to Metadata, DescribeTopicPartitions, DescribeCluster and ListConfigResources.
 
-Brokers instead of processes, and each one's listener alone.
+Clients see brokers instead of processes, and one listener for each broker. All functions are pure
+functions of the Broker's copy of the image.
 
-Pure functions of the Broker's copy of the image. What a broker leads whose own listener is away has another broker for its leader
-outside, which forwards (``routes``): so the leader of a partition need not be one of its replicas. The lists of replicas say what is.
-A partition that nobody has led yet is shown with the leader that it will get: clients wait for seconds where they are told of none.
+A broker may lead partitions while its own listener is away. Clients then see another broker as
+their leader, and that one forwards (``routes``). So a partition's leader need not be one of its
+replicas; the lists of replicas stay correct. A partition that has never had a leader is shown with
+its first one, because clients wait for seconds when they see none.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from raylog.server.apis.api import answer
 from raylog.server.apis.entities import NO_DELAY, build
 from raylog.types import NO_LEADER
 
-NOT_ASKED = -(1 << 31)  # operations that are authorised, of who did not ask for them
+NOT_ASKED = -(1 << 31)  # authorised operations, in answers to clients that did not ask for them
 TOPIC_OPERATIONS = sum(
     1 << each for each in (3, 4, 5, 6, 7, 8, 10, 11)
-)  # all that Kafka has: nobody is refused any here
+)  # all operations that Kafka has: there is no authoriser yet
 CLUSTER_OPERATIONS = sum(1 << each for each in (5, 7, 8, 9, 10, 11, 12))
 PARTITIONS_MAX = 2_000  # in one page of DescribeTopicPartitions (Kafka's max.request.partition.size.limit)
-BROKERS = 1  # the kind of endpoints that there are outside
+BROKERS = 1  # the only kind of endpoint that clients can see
 
 
 def asks_for_all(body: Any, version: int) -> bool:
@@ -141,9 +143,11 @@ def _partition(places: Places, cls: Any, number: int, state: PartitionState) -> 
 
 
 def describe_topic_partitions(places: Places, body: Any, version: int) -> Any:
-    """The answer to a DescribeTopicPartitions request (KIP-966): topics by name, page by page; without names, of all topics.
+    """The answer to a DescribeTopicPartitions request (KIP-966): topics by name, in pages. No
+    names: all topics.
 
-    A page that is full says where the next one begins. It begins at the cursor's topic, which has to be asked for, and partition.
+    A full page names the start of the next one. A page begins at the cursor's partition, whose
+    topic must be in the request.
     """
     cls, module = answer(DESCRIBE_TOPIC_PARTITIONS, version)
     first, start = ("", 0) if body.cursor is None else (body.cursor.topic_name, body.cursor.partition_index)
@@ -193,9 +197,10 @@ def _error_of_missing(name: str) -> ErrorCode:
 
 
 def list_config_resources(places: Places, body: Any, version: int) -> Any:
-    """The answer to a ListConfigResources request (KIP-1142): what has configs, by kind; without kinds, of all kinds.
+    """The answer to a ListConfigResources request (KIP-1142): resources with configs, by kind. No
+    kinds: all kinds.
 
-    In version 0 it asks for subscriptions to clients' metrics, of which there are none, as there are no configs of groups.
+    Version 0 asks for subscriptions to client metrics. raylog has none, and no configs of groups.
     """
     cls, module = answer(LIST_CONFIG_RESOURCES, version)
     if version == 0:

@@ -1,9 +1,10 @@
-"""Requests that change the cluster, forwarded to the active controller, wherever it is at the moment.
+"""Forwards requests that change the cluster to the active controller.
 
-The Broker's control session knows where the active controller listens (``find``). A request waits while there is none, and is sent again
-where the connection broke or the controller was none any more, as Kafka's brokers do, until ``TIMEOUT_MS`` have passed, or a little more
-than the request's own timeout if that is longer: then it is answered by REQUEST_TIMED_OUT. A client that is gone is not
-forwarded for.
+The Broker's control session knows the active controller's address (``find``). While there is none,
+a request waits. If the connection breaks or the process turns out not to be the active controller,
+the request is sent again, as Kafka's brokers do. After ``TIMEOUT_MS``, or slightly more than the
+request's own timeout if that is longer, the answer is REQUEST_TIMED_OUT. A request is dropped when
+its client disconnects.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from raylog.wire.request import Request
 logger = logging.getLogger("raylog.broker")
 
 TIMEOUT_MS = 30_000
-SLACK_MS = 2_000  # the controller answers by the request's own timeout; this is how much later it may arrive
+SLACK_MS = 2_000  # grace for the answer, which the controller sends within the request's own timeout
 RETRY_S = 0.05
 OPEN_TIMEOUT_MS = 2_000
-NO_ANSWER = "no controller has answered: it may have been done"
+NO_ANSWER = "no controller answered in time; the change may have been made"
 
 
 class ControllerLink:
-    """``find`` gives the active controller's address, None while there is none."""
+    """``find`` returns the active controller's address, or None while there is none."""
 
     def __init__(
         self, find: Callable[[], Endpoint | None], *, secret: bytes, cluster_id: str, caller: Peer, timeout_ms: int
@@ -49,7 +50,7 @@ class ControllerLink:
         self._opening = asyncio.Lock()
 
     def forward(self, spec: ApiSpec) -> Callable[[Request], Any]:
-        """The handler of an API that the controller answers."""
+        """Return the handler of an API that the controller answers."""
 
         async def handle(request: Request) -> Any:
             reply = await self.ask(request.body, context=request.context, is_wanted=lambda: request.is_open)
@@ -62,9 +63,9 @@ class ControllerLink:
     async def ask(
         self, entity: Any, *, context: RequestContext | None = None, is_wanted: Callable[[], bool] = lambda: True
     ) -> Any | None:
-        """The active controller's reply, None if there was none in time or it is not wanted any more.
+        """Return the active controller's reply; None on a timeout or if the client is gone.
 
-        ``context`` says for whom; without one the Broker asks for itself.
+        ``context`` names the client; without one the request is the Broker's own.
         """
         loop = asyncio.get_running_loop()
         own = getattr(entity, "timeout", NO_DELAY)

@@ -1,17 +1,22 @@
-"""Group coordinators from outside: where they are, and requests to those of this broker.
+"""Finds group coordinators for Kafka clients and forwards group requests to them.
 
-The coordinator of a group is the broker whose process leads the group's partition of ``__consumer_offsets``, or that one's ``door``
-(``routes``). FindCoordinator is answered from the image; asked for the first time it has the topic created, and waits until somebody
-leads the group's partition, which is a matter of milliseconds. Where a leader has gone it says COORDINATOR_NOT_AVAILABLE, which
-clients repeat. A request about a group goes to the process that leads its partition;
-what names several groups is split and put together again in the order asked. While the group's partition is new and its process has
-not come, or ``__consumer_offsets`` itself is not in this Broker's image yet, the request waits for that: the client heard of its
-coordinator earlier than this Broker. Where nobody leads whose door this broker is, or its
-process ends, the answer is NOT_COORDINATOR: the client looks again. Commits for partitions that do not exist are answered here: a
-coordinator does not know what topics there are.
+A group's coordinator is the broker whose process leads the group's partition of
+``__consumer_offsets``, or that broker's stand-in, its ``door`` (``routes``).
 
-A request's context says its client's host and id, which members are described by. The process that is asked does not hear that the client
-hung up: a member that is gone falls out by its session timeout, as in Kafka.
+FindCoordinator is answered from the image. The first one creates the topic and waits, usually for
+milliseconds, until the group's partition has a leader. If a leader has gone the answer is
+COORDINATOR_NOT_AVAILABLE, and clients retry.
+
+A request about one group goes to the process that leads its partition. A request about several
+groups is split, and the answers are merged in the order of the request. A request waits while its
+group's partition is new and has no process yet, and while ``__consumer_offsets`` is missing from
+this Broker's image: the client may have found its coordinator through a Broker that is further
+ahead. If this broker neither leads the partition nor stands in for its leader, or if the process
+ends, the answer is NOT_COORDINATOR, and the client looks again. Commits for partitions that do not
+exist are answered here, because a coordinator does not know which topics exist.
+
+The request's context carries the client's host and id, which describe members. The coordinator
+does not notice when a client disconnects: as in Kafka, the member leaves by its session timeout.
 """
 
 from __future__ import annotations
@@ -38,11 +43,9 @@ from raylog.wire.request import Handler, Request
 
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 TIMEOUT_MS = 30_000
-FIRST_LEADERS_MS = (
-    5_000  # how long FindCoordinator, and who has found one, wait for the first leader of a group's partition
-)
-UNKNOWN_TOPIC_MS = 1_000  # how long who has found a coordinator waits for this Broker to hear of ``__consumer_offsets``
-PATIENCE_MS = float("inf")  # of requests that wait for others: the end of the process's connection ends them
+FIRST_LEADERS_MS = 5_000  # how long FindCoordinator and group requests wait for the first leader of a group's partition
+UNKNOWN_TOPIC_MS = 1_000  # how long a group request waits until ``__consumer_offsets`` is in this Broker's image
+PATIENCE_MS = float("inf")  # for requests that wait for other members: they end with the process's connection
 WAITING = (table.JOIN_GROUP, table.SYNC_GROUP)
 
 
@@ -81,7 +84,7 @@ class Coordinators:
         return self._found(request.body, request.version)
 
     def _are_new(self, request: Request) -> bool:
-        """Whether nobody has led the partitions of some of these groups yet."""
+        """Return whether the partition of any of these groups has never had a leader."""
         body = request.body
         keys = body.coordinator_keys if request.version >= 4 else (body.key,)
         return any(self._places.is_new(OFFSETS_TOPIC, partition_for(key)) for key in keys)
@@ -102,12 +105,18 @@ class Coordinators:
         if key_type == TRANSACTION_KEY:
             error, message = NO_TRANSACTIONS, NO_TRANSACTIONS_MESSAGE
         elif key_type != GROUP_KEY:
-            error, message = ErrorCode.invalid_request, f"coordinators of type {key_type} are unknown: 0 is of groups"
+            error, message = (
+                ErrorCode.invalid_request,
+                f"unknown coordinator type {key_type}: raylog knows type 0, groups",
+            )
         else:
             broker = self._places.leading_broker(OFFSETS_TOPIC, partition_for(key))
             listener = self._places.door(broker)
             if listener is None:
-                error, message = ErrorCode.coordinator_not_available, "nobody leads the group's partition at the moment"
+                error, message = (
+                    ErrorCode.coordinator_not_available,
+                    "the group's partition has no leader at the moment",
+                )
         return {
             "error_code": error,
             "error_message": message,
@@ -149,7 +158,7 @@ class Coordinators:
         return self._places.image.topic_named(OFFSETS_TOPIC) is not None
 
     def _is_awaited(self, number: int) -> bool:
-        """Whether this broker may have a process that leads that partition any moment, and has none yet."""
+        """Return whether this broker is about to lead that partition but has no process for it yet."""
         if not self._is_there():
             return True
         is_new = self._places.is_new(OFFSETS_TOPIC, number)
@@ -174,7 +183,9 @@ class Coordinators:
         self.ask(spec, owner, body, request, replied)
 
     def _known(self, body: Any, version: int) -> tuple[Any, Callable[[Any], Any]]:
-        """An OffsetCommit without the partitions that do not exist, and what puts them into its answer as unknown."""
+        """Return an OffsetCommit without unknown partitions, and a function that adds their errors
+        to the answer.
+        """
         image = self._places.image
         asked = [(topic.name, each.partition_index) for topic in body.topics for each in topic.partitions]
         topics_there = {name: image.topic_named(name) for name, _ in asked}
@@ -220,7 +231,7 @@ class Coordinators:
         request: Request,
         on_reply: Callable[[Any, Exception | None], None],
     ) -> None:
-        """Ask one process, in the name of the request's client."""
+        """Ask one process on behalf of the request's client."""
         timeout_ms = PATIENCE_MS if spec in WAITING else TIMEOUT_MS
         self._owners.call(owner, body, on_reply, timeout_ms=timeout_ms, context=request.context)
 
@@ -263,12 +274,12 @@ def _together(replies: Sequence[Any]) -> Any:
 
 
 def _longest_wait(replies: Sequence[Any]) -> Any:
-    """The reply that has its client wait longest."""
+    """Return the reply with the longest throttle time."""
     return max(replies, key=lambda reply: getattr(reply, "throttle_time", NO_DELAY))
 
 
 class _Split:
-    """A request that names several groups, on its way to several processes."""
+    """A request about several groups that has been split among several processes."""
 
     def __init__(self, coordinators: Coordinators, spec: ApiSpec, split: GroupSplit, request: Request) -> None:
         self._coordinators = coordinators

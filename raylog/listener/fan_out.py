@@ -1,15 +1,18 @@
-"""Requests about partitions: split per owning process, forwarded, and the answers merged in the order of the request.
+"""Splits requests about partitions among the owning processes and merges their answers.
 
-What the fields of such an API are called is said in its ``PartitionSplit``; a Produce with acks 0 has no reply, and what of it cannot be
-forwarded closes the connection, as in Kafka. A request whose partitions all have one owner is forwarded as it is, and its
-answer is passed on as it is unless it names leaders, which are nodes inside and brokers outside. A Produce to one partition is not even
-decoded for that (``raw_forward``).
+The answers are merged in the order of the request. A ``PartitionSplit`` names the fields of such an
+API. A Produce with acks 0 has no reply; if part of it cannot be forwarded the connection closes, as
+in Kafka. A request with a single owner is forwarded unchanged, and so is the answer unless it names
+leaders, which are nodes inside and brokers outside. A Produce to one partition is not even decoded
+(``raw_forward``).
 
-A new partition whose first process is still being started is asked about when that process is there, as long as the request's own timeout
-allows (``ARRIVAL_MS`` where it has none). The other partitions do not wait for it, only the answer does.
+A new partition whose first process is still starting is asked when that process has arrived, within
+the request's own timeout (``ARRIVAL_MS`` if it has none). The other partitions are asked at once;
+only the merged answer waits.
 
-Each partition is answered exactly once: by its owner; by NOT_LEADER_OR_FOLLOWER with a hint where another broker leads it, and where the
-connection to the owner ends; by REQUEST_TIMED_OUT where the owner says nothing.
+Each partition is answered exactly once: by its owner; by NOT_LEADER_OR_FOLLOWER, with a hint, if
+another broker leads it or the connection to the owner ends; by REQUEST_TIMED_OUT if the owner does
+not answer.
 """
 
 from __future__ import annotations
@@ -37,14 +40,14 @@ from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.broker")
 
-SLACK_MS = 5_000  # an owner answers by the request's own timeout; this is how much later it may arrive
+SLACK_MS = 5_000  # grace for the answer, which an owner sends within the request's own timeout
 TIMEOUT_MS = 30_000
 ARRIVAL_MS = 5_000  # how long a request without a timeout waits for the first process of a new partition
 _NAMING = ("name", "topic", "topic_id")
 
 
 Spot = tuple[int, int]
-"""Where a partition stands in its request: which topic, which of its partitions."""
+"""A partition's place in its request: the index of the topic, and of the partition in it."""
 
 
 def _split_of(spec: ApiSpec) -> PartitionSplit:
@@ -53,17 +56,17 @@ def _split_of(spec: ApiSpec) -> PartitionSplit:
 
 
 def _waits_ms(split: PartitionSplit, body: Any) -> int:
-    """How long a request allows its owners, or the first processes of new partitions, to take."""
+    """How long a request gives its owners, or the first processes of new partitions."""
     return milliseconds(body.timeout) if split.has_timeout else ARRIVAL_MS
 
 
 def _timeout_ms(split: PartitionSplit, body: Any) -> int:
-    """After how long an owner says nothing."""
+    """How long to wait for an owner before it counts as silent."""
     return milliseconds(body.timeout) + SLACK_MS if split.has_timeout else TIMEOUT_MS
 
 
 class Scattered:
-    """The handler of one of these APIs."""
+    """Return the handler of one of these APIs."""
 
     def __init__(
         self, spec: ApiSpec, places: Places, owners: Owners, arrivals: Arrivals, routed: Routed = unmoved
@@ -76,10 +79,10 @@ class Scattered:
         self._owners = owners
 
     def handle(self, request: Request) -> None:
-        """Forward it. The reply follows when every owner has answered, or was lost."""
+        """Forward the request. The reply is sent when every owner has answered or was lost."""
         if self._spec is PRODUCE and self._pass_on(request):
             return
-        if getattr(request.body, "replica_id", -1) >= 0:  # nobody outside is a follower, whatever he says
+        if getattr(request.body, "replica_id", -1) >= 0:  # a client is never a follower, even if it claims to be
             request.body = dataclasses.replace(request.body, replica_id=-1)
         split, body = self._split, request.body
         spots = [
@@ -95,7 +98,9 @@ class Scattered:
         gathering.part_is_done()
 
     def _ask(self, gathering: _Gathering, request: Request, spots: list[Spot], body: Any, *, waits_ms: int) -> None:
-        """Ask the owners of these partitions, now, and those who have not come yet when they are there."""
+        """Ask the owners of these partitions now, and owners that are still starting when they
+        arrive.
+        """
 
         def go_on(spot: Spot, left_ms: int) -> None:
             later = body
@@ -119,7 +124,9 @@ class Scattered:
     def _routes(
         self, body: Any, spots: list[Spot], *, may_wait: bool
     ) -> tuple[dict[Owner, list[Spot]], dict[Spot, Elsewhere], list[Spot]]:
-        """Who is asked about which partitions, which are refused, and which have to wait for their owner."""
+        """Return which owners to ask about which partitions, the refusals, and the partitions whose
+        owner is still starting.
+        """
         shares: dict[Owner, list[Spot]] = {}
         refused: dict[Spot, Elsewhere] = {}
         coming: list[Spot] = []
@@ -138,7 +145,9 @@ class Scattered:
         return self._places.leader(topic, self._split.number_of(getattr(topic, self._split.partitions)[spot[1]]))
 
     def _when_there(self, request: Request, spot: Spot, waits_ms: int, then: Callable[[int], None]) -> None:
-        """Call ``then`` with the milliseconds that are left when the owner has come, or nobody may be waited for any longer."""
+        """Call ``then`` with the milliseconds that are left, when the owner has arrived or the wait
+        is over.
+        """
         body, loop = request.body, request.connection.loop
         due = loop.time() + waits_ms / 1_000
 
@@ -152,7 +161,9 @@ class Scattered:
         request.on_close(lambda _: give_up())
 
     def _pass_on(self, request: Request) -> bool:
-        """Whether it is a Produce to one partition that is led here: its bytes go to the leader, and those of the answer come back."""
+        """Forward the raw bytes if this is a Produce to one partition that is led here; return
+        whether it was.
+        """
         if request.frame is None:
             return False
         asked = one_partition.produced(request.frame, request.version, request.position)
@@ -175,12 +186,14 @@ class Scattered:
         return True
 
     def _forward_unanswered(self, request: Request, spots: list[Spot], *, waits_ms: int) -> None:
-        """Without acknowledgements only the end of the connection tells a client to look for leaders again."""
+        """Close the connection: without acknowledgements, this is the only sign to look for leaders
+        again.
+        """
         connection = request.connection
         pending = 1
 
         def lost() -> None:
-            logger.info("closing the connection of %s: a Produce with acks=0 finds no leader here", connection.peername)
+            logger.info("closing the connection of %s: no leader here for its Produce with acks=0", connection.peername)
             connection.close()
 
         def forward(spots: list[Spot], waits_ms: int) -> None:
@@ -203,7 +216,7 @@ class Scattered:
         forward(spots, waits_ms)
 
     def _part(self, body: Any, spots: list[Spot]) -> Any:
-        """The request with these partitions only."""
+        """Return the request with these partitions only."""
         split = self._split
         topics = getattr(body, split.topics)
         wanted: dict[int, list[int]] = {}
@@ -218,7 +231,7 @@ class Scattered:
 
 
 class _Gathering:
-    """The answers to one request, until all are there."""
+    """Collects the answers to one request until all have arrived."""
 
     def __init__(self, request: Request, spec: ApiSpec, places: Places, *, pending: int) -> None:
         self._split = split = _split_of(spec)
@@ -232,10 +245,10 @@ class _Gathering:
         self._module = module_of(self._cls)
         self._has_leaders = "current_leader" in fields_of(getattr(self._module, split.replied_partition))
         self._results: dict[Spot, Any] = {}
-        self._throttle_time = NO_DELAY  # the longest that an owner asks for
+        self._throttle_time = NO_DELAY  # the longest that any owner returned
 
     def begin_part(self) -> None:
-        """The answer waits for one thing more."""
+        """Make the answer wait for one more owner."""
         self._pending += 1
 
     def part_is_done(self) -> None:
@@ -248,7 +261,9 @@ class _Gathering:
             self._refuse(spot, elsewhere)
 
     def answered(self, spots: list[Spot], *, is_whole: bool) -> Callable[[Any, Exception | None], None]:
-        """The callback for the owner of these partitions. ``is_whole``: they are all that were asked for."""
+        """Return the callback for the owner of these partitions. ``is_whole``: the request has no
+        others.
+        """
         self.begin_part()
 
         def take(reply: Any, error: Exception | None) -> None:
@@ -268,7 +283,9 @@ class _Gathering:
         return take
 
     def _now_elsewhere(self, spot: Spot, code: ErrorCode) -> Elsewhere:
-        """The refusal of a partition whose owner is lost, with the new leader if the image knows one by now."""
+        """Return the refusal of a partition whose owner was lost, with the new leader if the image
+        has one.
+        """
         topic = getattr(self._body, self._split.topics)[spot[0]]
         number = self._split.number_of(getattr(topic, self._split.partitions)[spot[1]])
         place = self._places.leader(topic, number)
@@ -282,7 +299,7 @@ class _Gathering:
         )
 
     def _collect(self, spots: list[Spot], reply: Any) -> None:
-        """Answers come in the order of what was asked."""
+        """Return the answers in the order of the request."""
         answers = (
             partition
             for topic in getattr(reply, self._split.replied_topics)

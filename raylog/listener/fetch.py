@@ -1,21 +1,25 @@
-"""Fetch: asks all owning processes, without waiting if there are several, and parks one read at each while there is too little to answer.
+"""Fetch: reads from all owning processes and waits at each of them while there is too little to
+return.
 
-One owner and nothing to refuse: its own waiting does it all, the request is forwarded with the client's ``max_wait`` and ``min_bytes``. If
-it is about one partition, outside of any session, it is not even decoded for that (``raw_forward``).
+With one owner and nothing to refuse, the request is forwarded with the client's ``max_wait`` and
+``min_bytes``, and the owner does the waiting. If such a request is for one partition and has no
+session, it is not even decoded (``raw_forward``).
 
-Several owners: the first round asks for what is there now. If that is less than ``min_bytes``, each owner is asked to wait until it has
-its share of what is missing: ``(missing / owners)``, rounded up, more than it had. As long as no owner has that, the sum is short, too,
-so nobody is woken in vain, and whoever has it wakes the request: its answer replaces the earlier one, and the sum is judged anew. At the
-deadline the answer is what was gathered. What is still parked when the answer leaves, or when the client hangs up, is cancelled at its
-owner.
+With several owners, the first round asks for what is there now, without waiting. If the sum is less
+than ``min_bytes``, each owner is asked to wait until it has its share of the missing bytes
+(``missing / owners``, rounded up) more than before. While no owner has reached its share, the sum
+must be too small, so no request wakes in vain. The first owner that reaches its share answers; its
+answer replaces its earlier one, and the sum is judged again. At the deadline the answer is whatever
+has been gathered. Reads that are still waiting when the answer leaves, or when the client
+disconnects, are cancelled at their owners.
 
-A client that names its rack is sent to an in-sync replica there, if the leader is not (KIP-392): the leader's answer then says where, and
-holds no records.
+A client that names its rack is sent to an in-sync replica there if the leader is elsewhere
+(KIP-392): the leader's answer names that replica and holds no records.
 
-A partition that cannot be read here (another broker's, unknown, its process gone) makes the answer leave at once. One whose first process
-is still being started is an empty one. No more than
-``max_bytes`` leave in one answer, but for its first batch; each owner is asked for its share of them. While the Broker holds too much that
-clients do not read, it asks for less, and later (``response_budget``).
+A partition that cannot be read here (led by another broker, unknown, process gone) makes the answer
+leave at once. A partition whose first process is still starting counts as empty. An answer has at
+most ``max_bytes`` besides its first batch, and each owner is asked for its share of them. While the
+Broker holds too much that clients have not read, it asks for less, and later (``response_budget``).
 """
 
 from __future__ import annotations
@@ -53,15 +57,13 @@ from raylog.wire.request import Request
 
 logger = logging.getLogger("raylog.broker")
 
-ALONE = -1  # the session epoch of a request that is part of no session
-SLACK_MS = (
-    5_000  # how much later than its deadline an owner's answer is waited for: it may have to read from a slow disk
-)
-PATIENCE_MS = 2_000  # the same, while others have answered
+ALONE = -1  # the session epoch of a request without a session
+SLACK_MS = 5_000  # grace for an owner's answer after its deadline: it may be reading from a slow disk
+PATIENCE_MS = 2_000  # the same, once other owners have answered
 
 
 class Fetches:
-    """The handler of Fetch."""
+    """Handles Fetch."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class Fetches:
         self.room = room
 
     def handle(self, request: Request) -> None:
-        """Begin it: the reply follows."""
+        """Begin a fetch; the reply is sent later."""
         if self._pass_on(request):
             return
         fetch_ = self._begun(request)
@@ -90,13 +92,15 @@ class Fetches:
             self.room.when_there_is_room(request, milliseconds(request.body.max_wait), fetch_.begin)
 
     def refuse(self, request: Request, refuse: Refuse) -> None:
-        """Answer it by that error for every partition of its session; the session goes on."""
+        """Answer every partition of the session with that error. The session continues."""
         fetch_ = self._begun(request)
         if fetch_ is not None:
             fetch_.refuse(refuse.code)
 
     def _begun(self, request: Request) -> _Fetch | None:
-        """The request within its session; None if that is not to be had, which is answered."""
+        """Return the request within its session; None, with an error sent, if the session is not
+        available.
+        """
         body, version = request.body, request.version
         asked = _asked(body)
         if version < 7:
@@ -112,7 +116,9 @@ class Fetches:
         return _Fetch(self, request, fetching)
 
     def _pass_on(self, request: Request) -> bool:
-        """Whether it is about one partition that is led here: its bytes go to the leader, and those of the answer come back."""
+        """Forward the raw bytes if this is about one partition that is led here; return whether it
+        is.
+        """
         version = request.version
         asked = one_partition.fetched(request.frame, version, request.position) if request.frame is not None else None
         owner = self.places.leader_of(asked.topic, asked.number) if asked is not None else None
@@ -135,18 +141,18 @@ class Fetches:
 
 
 def _asked(body: Any) -> list[tuple[Key, Any]]:
-    """The partitions that a request names."""
+    """Return the partitions that a request names."""
     return [((_named(topic), each.partition), each) for topic in body.topics for each in topic.partitions]
 
 
 def _named(topic: Any) -> Any:
-    """A topic as this version names it."""
+    """Return a topic as this version names it: by name or by id."""
     return topic.topic_id if hasattr(topic, "topic_id") else topic.topic
 
 
 @dataclasses.dataclass(slots=True)
 class _Share:
-    """The partitions of one owner, and what it has told."""
+    """The partitions of one owner, and its latest answer."""
 
     keys: list[Key]
     results: dict[Key, Any]
@@ -156,7 +162,7 @@ class _Share:
 
 
 class _Fetch:
-    """One request until its answer."""
+    """One request, until it is answered."""
 
     def __init__(self, fetches: Fetches, request: Request, fetching: Fetching) -> None:
         self._fetches = fetches
@@ -175,7 +181,7 @@ class _Fetch:
         self._leaders: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
-        self._throttle_time = NO_DELAY  # the longest that an owner asks for
+        self._throttle_time = NO_DELAY  # the longest that any owner returned
         self._max_bytes = self._body.max_bytes if hasattr(self._body, "max_bytes") else (1 << 31) - 1
         self._deadline_ms = fetches.now_ms() + milliseconds(self._body.max_wait)
 
@@ -183,7 +189,7 @@ class _Fetch:
         self._max_bytes = min(self._max_bytes, most_bytes)
         places = self._fetches.places
         rack = getattr(self._body, "rack_id", "")
-        find = places.reader if rack else places.leader  # who names no rack is better off with the leader
+        find = places.reader if rack else places.leader  # without a rack the leader is the better choice
         topics: dict[Any, Any] = {}
         for key, _ in self._fetching.partitions:
             topic = topics.get(key[0])
@@ -213,17 +219,19 @@ class _Fetch:
             self._ask(owner, share, min_bytes=self._body.min_bytes if waits else 0, waits=waits)
 
     def refuse(self, error: ErrorCode) -> None:
-        """End at once, with that error for every partition."""
+        """Finish at once, with that error for every partition."""
         self._refused = {key: self._refusal(key, Elsewhere(error)) for key, _ in self._fetching.partitions}
         self._finish()
 
     def end_with(self, owner: Owner, reply: Any, error: Exception | None) -> None:
-        """What the only owner has to say is known already."""
+        """Take the result of the only owner, which is already known."""
         share = self._shares[owner] = _Share([key for key, _ in self._fetching.partitions], {})
         self._heard(owner, share, reply, error)
 
     def _end_empty(self) -> None:
-        """Nothing to ask anybody: refusals leave at once, an empty request waits as it wants to, or for the first process."""
+        """Finish without asking an owner: refusals leave at once; an empty request waits for
+        ``max_wait`` or a first process.
+        """
         left_ms = self._deadline_ms - self._fetches.now_ms()
         if self._refused or left_ms <= 0:
             self._finish()
@@ -264,7 +272,7 @@ class _Fetch:
         limits: dict[str, Any] = {"max_bytes": max(1, self._max_bytes // len(self._shares))}
         if version >= 7:
             limits |= {"session_id": NO_SESSION, "session_epoch": ALONE, "forgotten_topics_data": ()}
-        if version >= 15:  # nobody outside is a follower, whatever he says
+        if version >= 15:  # a client is never a follower, even if it claims to be
             limits["replica_state"] = self._asking.ReplicaState(replica_id=-1, replica_epoch=-1)
         return limits
 
@@ -280,7 +288,7 @@ class _Fetch:
             return module.FetchTopic(topic_id=named, partitions=partitions)
         return module.FetchTopic(topic=named, partitions=partitions)
 
-    # ------------------------------------------------------------------ hearing
+    # ------------------------------------------------------------------ answers
 
     def _heard(self, owner: Owner, share: _Share, reply: Any, error: Exception | None) -> None:
         if self._is_over:
@@ -305,14 +313,14 @@ class _Fetch:
             self._judge()
 
     def _time_up(self) -> None:
-        """An owner says nothing, not even that it has nothing: the others' answers do not wait for it."""
+        """Give up on an owner that has not answered at all, so that the others' answers can leave."""
         for share in self._shares.values():
             if not share.is_heard:
                 self._refused |= {key: self._refusal(key, self._now_elsewhere(key)) for key in share.keys}
         self._finish()
 
     def _judge(self) -> None:
-        """Every owner has answered once: is it enough?"""
+        """Decide, once every owner has answered, whether it is enough."""
         missing = self._body.min_bytes - sum(share.size for share in self._shares.values())
         errors = self._refused or any(
             part.error_code is not ErrorCode.none or _diverges(part)
@@ -323,12 +331,12 @@ class _Fetch:
             self._finish()
             return
         if len(self._shares) == 1:
-            self._finish()  # it has waited itself
+            self._finish()  # the owner itself has waited
             return
         step = -(-missing // len(self._shares))
         for owner, share in self._shares.items():
             if share.cancel is not None:
-                share.cancel()  # its threshold was of an earlier sum
+                share.cancel()  # its threshold belongs to an earlier sum
             self._ask(owner, share, min_bytes=share.size + step, waits=True)
 
     def _now_elsewhere(self, key: Key) -> Elsewhere:
@@ -362,7 +370,7 @@ class _Fetch:
     # ------------------------------------------------------------------ the end
 
     def _cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the request: its client is gone."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -383,7 +391,7 @@ class _Fetch:
                 continue
             count = len(part.records or b"")
             if size and size + count > self._max_bytes:
-                part = dataclasses.replace(part, records=b"")  # it is asked for again
+                part = dataclasses.replace(part, records=b"")  # the client will ask for it again
             else:
                 size += count
             results[key] = part

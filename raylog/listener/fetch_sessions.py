@@ -1,7 +1,9 @@
-"""Incremental fetch sessions (KIP-227): a client names its partitions once, then only what changes, and hears only of partitions with news.
+"""Incremental fetch sessions (KIP-227): a client names its partitions once and then only the
+changes; answers hold only partitions with news.
 
-Pure: no clock, no randomness; ``now_ms`` and new ids come in. A session belongs to the Broker, not to a connection: a client may go on
-with it after it has reconnected. It is a cache: one that was dropped makes its client send everything once more.
+Pure: ``now_ms`` and new ids are arguments. A session belongs to the Broker, not to a connection, so
+a client may continue it after reconnecting. Sessions are a cache: a client whose session was
+dropped sends its whole list again.
 
 ==================  =========================  ==========================================================================
 session id, epoch   the request is             it is answered
@@ -12,11 +14,12 @@ a session, its      incremental                what has news; unknown id: FETCH_
 next epoch                                     INVALID_FETCH_SESSION_EPOCH
 ==================  =========================  ==========================================================================
 
-The cache holds ``slots`` sessions (Kafka's ``max.incremental.fetch.session.cache.slots``) and ``PARTITIONS_MAX`` partitions in all. When
-it is full a new session takes the place of the one that was used least recently, if that was not used for ``EVICTION_MS``; else it is not
-kept.
+The cache holds ``slots`` sessions (Kafka's ``max.incremental.fetch.session.cache.slots``) and
+``PARTITIONS_MAX`` partitions in all. When it is full a new session takes the place of the one that
+was used least recently, if that one was not used for ``EVICTION_MS``; otherwise it is not kept.
 
-Invariants: sessions stand in the order of their last use; a session's partitions stand in the order in which they are asked for next.
+Invariants: sessions stand in the order of their last use; a session's partitions stand in the order
+in which they are asked for next.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ Key = tuple[Any, int]
 
 @dataclass(slots=True)
 class Asked:
-    """A partition of a session: what the client asks of it, and what it was told last."""
+    """A partition of a session: what the client asks for, and what it last got."""
 
     request: Any  # the FetchPartition of its last request
     high_watermark: int = -1
@@ -51,7 +54,9 @@ class Asked:
 
 @dataclass(slots=True)
 class FetchSession:
-    """``next_epoch`` is what the next request has to say; ``version`` that of Fetch in which its partitions are kept."""
+    """``next_epoch`` is the epoch that the next request must have. ``version`` is the Fetch version
+    of the stored partitions.
+    """
 
     session_id: int
     version: int
@@ -62,7 +67,7 @@ class FetchSession:
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """What one request comes down to. ``session`` None: there is none, and ``is_full``."""
+    """One request with its session resolved. ``session`` None: the request is full and has none."""
 
     partitions: list[tuple[Key, Any]]
     session: FetchSession | None
@@ -70,7 +75,7 @@ class Fetching:
 
 
 class FetchSessions:
-    """``draw_id`` gives random positive numbers below 2**31."""
+    """``draw_id`` returns a random positive number below 2**31."""
 
     def __init__(self, draw_id: Callable[[], int], *, slots: int = SLOTS) -> None:
         self._draw_id = draw_id
@@ -90,7 +95,7 @@ class FetchSessions:
         forgotten: Iterable[Key],
         now_ms: int,
     ) -> Fetching | ErrorCode:
-        """What a request is about. ``asked`` are the partitions that it names, as (key, entity)."""
+        """Resolve a request. ``asked``: the partitions that it names, as (key, entity)."""
         if epoch in (FINAL_EPOCH, OPENING_EPOCH):
             self._drop(session_id)
             partitions = list(asked)
@@ -120,7 +125,7 @@ class FetchSessions:
         return Fetching([(key, each.request) for key, each in session.partitions.items()], session, is_full=False)
 
     def answered(self, fetching: Fetching, results: dict[Key, Any]) -> dict[Key, Any]:
-        """What of the results to send: all of a full request's, else those with news. ``results`` are PartitionData entities."""
+        """Return the results to send: all for a full request, otherwise those with news."""
         session = fetching.session
         if session is None:
             return results
@@ -128,14 +133,14 @@ class FetchSessions:
         for key, result in results.items():
             asked = session.partitions.get(key)
             if asked is None:
-                continue  # another request has let go of it meanwhile
+                continue  # another request has dropped it meanwhile
             told = (result.high_watermark, result.last_stable_offset, getattr(result, "log_start_offset", -1))
             if fetching.is_full or _has_news(asked, result, told):
                 news[key] = result
             asked.high_watermark, asked.last_stable_offset, asked.log_start_offset = told
             if result.error_code is not ErrorCode.none:
                 asked.high_watermark = -1  # its end is news, too
-            if result.records:  # who got something stands last next time, so that nobody starves
+            if result.records:  # a partition that got records goes last next time, so that none starves
                 session.partitions[key] = session.partitions.pop(key)
         return news
 
@@ -164,7 +169,7 @@ class FetchSessions:
             self._partitions -= len(session.partitions)
 
     def check(self) -> None:
-        """Everything that must hold between two requests."""
+        """Assert the invariants that hold between two requests."""
         assert self._partitions == sum(len(each.partitions) for each in self._sessions.values()), self._partitions
         used = [each.used_ms for each in self._sessions.values()]
         assert used == sorted(used), "sessions are out of order"

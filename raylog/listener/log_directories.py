@@ -1,4 +1,4 @@
-"""DescribeLogDirs: every process of this broker answers for what it holds; their answers are put together per folder."""
+"""DescribeLogDirs: asks every process of this broker, and merges the answers by folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_MS = 10_000
 
 
 def handler(places: Places, owners: Owners) -> Callable[[Request], Any]:
-    """The handler. A process that does not answer is left out: its replicas have no size at the moment."""
+    """Return the handler. A process that does not answer is left out, so its replicas have no size."""
 
     async def handle(request: Request) -> Any:
         loop = asyncio.get_running_loop()

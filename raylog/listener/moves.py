@@ -1,12 +1,14 @@
-"""Which connections of a listener move to a host of this broker, and how they come back.
+"""Moves connections from the listener to a host of this broker, and takes them back.
 
-A Broker passes each Produce and Fetch on to the process that leads the partition: two processes see every request. A connection whose
-requests all go to the same host needs only that one, so after some of them (``PATIENCE``) it moves there (``raylog.server.door``). It comes
-back with the first request that the host doesn't serve. Each return makes the Broker wait sixteen times longer before it moves that
-connection again, unless the host served it for long.
+A Broker passes each Produce and Fetch on to the process that leads the partition: two processes see
+every request. A connection whose requests all go to the same host needs only that one, so after
+some of them (``PATIENCE``) it moves there (``raylog.server.door``). It comes back with the first
+request that the host doesn't serve. Each return makes the Broker wait sixteen times longer before
+it moves that connection again, unless the host served it for long.
 
-Connections that have moved count toward ``max.connections``. They outlive the Broker: when it dies they are served on, and what
-the host doesn't serve then ends them, as the death of their broker would have.
+Connections that have moved count toward ``max.connections``. They outlive the Broker: when it dies
+the host continues to serve them. A request that the host doesn't serve then ends the connection, as
+the death of its broker would have.
 """
 
 from __future__ import annotations
@@ -27,13 +29,15 @@ from raylog.wire.server_connection import ServerConnection
 logger = logging.getLogger("raylog.broker")
 
 PATIENCE: Final = 4
-"""How many requests in a row go to one host before their connection does."""
+"""How many requests in a row must go to one host before their connection moves there."""
 RETURNS_COUNTED_MAX: Final = 4
 OPEN_TIMEOUT_MS: Final = 5_000
 
 
 class _Route:
-    """Where a connection's requests go: the last ones, ``count`` in a row up to its request number ``last``, to one host."""
+    """Where a connection's requests go: the last ``count`` in a row, up to request number ``last``,
+    went to one host.
+    """
 
     __slots__ = ("count", "last", "owner")
 
@@ -44,7 +48,9 @@ class _Route:
 
 
 class _Host:
-    """The channel to one host, once it is open, and the numbers of the connections that are there."""
+    """The channel to one host, once it is open, and the numbers of the connections that have moved
+    there.
+    """
 
     def __init__(self) -> None:
         self.channel: Channel | None = None
@@ -52,7 +58,7 @@ class _Host:
 
 
 class Moves:
-    """``server`` is the outside listener, as soon as there is one."""
+    """``server`` returns the listener for clients, once there is one."""
 
     def __init__(self, owners: Owners) -> None:
         self.server: Server
@@ -61,7 +67,9 @@ class Moves:
         self._last_number = 0
 
     def routed(self, request: Request, owner: Owner) -> None:
-        """A request of one partition is about to be passed on to its owner: its connection may follow when this is answered."""
+        """Count a request for one partition that is about to be forwarded; its connection may move
+        once it is answered.
+        """
         connection = request.connection
         route: _Route | None = connection.route
         if route is None or route.last + 1 != connection.requests or route.owner != owner:
@@ -97,7 +105,7 @@ class Moves:
                 if reply is None:
                     raise OSError(str(error))
                 sock = connect(reply.name, reply.token)
-            except OSError as failure:  # it is asked again when its process is another one
+            except OSError as failure:  # retried when the host has a new process
                 logger.info("connections cannot move to node %d: %s", owner.node_id, failure)
                 return
             host.channel = Channel(sock, partial(self._heard, host), partial(self._close, owner))

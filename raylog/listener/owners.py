@@ -1,11 +1,14 @@
-"""Connections from a Broker to the processes that hold its replicas: opened when first wanted, one per purpose, shared by all clients.
+"""Connections from a Broker to the processes that hold its replicas.
 
-A ``Owners`` sends a request to one process and calls back exactly once: with the reply, or with what went wrong. The end of a connection
-ends everything in flight on it at once. ``keep`` closes those of processes that the image no longer names as alive, so that nothing waits
-for a machine that was declared dead without a word. Nothing is repeated here: clients retry.
+A connection opens on first use. There is one for each process and purpose, shared by all clients.
 
-Produce and everything else have connections of their own: a process that is told more than it can hold stops reading, and a consumer must
-not wait for that.
+``Owners`` sends a request to one process and calls back exactly once, with the reply or an error.
+When a connection ends, everything in flight on it fails at once. ``keep`` closes the connections to
+processes that the image no longer lists as alive, so no request waits for a machine that was
+declared dead in silence. Nothing is retried here: clients retry.
+
+Produce has a connection of its own: a process that receives more than it can hold stops reading,
+and consumers must not wait for that.
 """
 
 from __future__ import annotations
@@ -28,12 +31,12 @@ logger = logging.getLogger("raylog.broker")
 
 OPEN_TIMEOUT_MS = 5_000
 PRODUCE = table.PRODUCE.key
-NO_REPLY = -1  # the correlation id of what cannot be cancelled
+NO_REPLY = -1  # the correlation id of requests that cannot be cancelled
 
 Routed = Callable[[Request, "Owner"], None]
-"""Is told of each request that is about to go to one owner as it is."""
+"""Called before a request is forwarded unchanged to a single owner."""
 Send = Callable[[Connection, OnReply], int]
-"""Sends a request and says its correlation id."""
+"""Sends a request and returns its correlation id."""
 
 
 class Owner(NamedTuple):
@@ -45,7 +48,7 @@ class Owner(NamedTuple):
 
 
 def unmoved(request: Request, owner: Owner) -> None:
-    """Where nobody's connection follows its requests to their owner (``raylog.listener.moves``)."""
+    """The default where connections do not move to owners (``raylog.listener.moves``)."""
 
 
 def _nothing() -> None:
@@ -64,9 +67,10 @@ class Owners:
     def call(
         self, owner: Owner, request: Any, on_reply: OnReply, *, timeout_ms: float, context: RequestContext | None = None
     ) -> Callable[[], None]:
-        """Send a request. Returns how to cancel it, after which ``on_reply`` is not called.
+        """Send a request. Returns a function that cancels it, after which ``on_reply`` is not
+        called.
 
-        ``context`` says for whom; without one the Broker asks for itself.
+        ``context`` names the client; without one the request is the Broker's own.
         """
         link = self._link(owner, is_produce=getattr(request, "__api_key__", None) == PRODUCE)
         return link.begin(
@@ -77,9 +81,11 @@ class Owners:
     def pass_on(
         self, owner: Owner, request: Request, end: int, on_reply: OnReply, *, timeout_ms: float, is_produce: bool
     ) -> Callable[[], None]:
-        """The same with a request as it came, in its frame up to ``end``. ``on_reply`` gets the reply's frame (``Connection.pass_on``)."""
+        """Send the bytes of a request unchanged: its frame up to ``end``. ``on_reply`` gets the
+        reply's frame (``Connection.pass_on``).
+        """
         frame, position, context = request.frame, request.position, request.context
-        assert frame is not None, "only what came in bytes is passed on in bytes"
+        assert frame is not None, "only a request that came as bytes can be forwarded as bytes"
         return self._link(owner, is_produce).begin(
             lambda connection, heard: connection.pass_on(
                 frame, position, end, heard, context=context, timeout_ms=timeout_ms
@@ -88,7 +94,9 @@ class Owners:
         )
 
     def tell(self, owner: Owner, request: Any, on_loss: Callable[[], None], *, context: RequestContext) -> None:
-        """Send a Produce with acks 0, to which no reply comes; ``on_loss``: the process could not be reached."""
+        """Send a Produce with acks 0, which has no reply. ``on_loss`` is called if the process is
+        unreachable.
+        """
         self._link(owner, is_produce=True).tell(request, on_loss, context)
 
     def keep(self, living: Collection[Owner]) -> None:
@@ -120,7 +128,7 @@ class Owners:
 
 
 class _Link:
-    """The connection to one process. Requests that come while it opens wait in order."""
+    """The connection to one process. Requests wait in order while it opens."""
 
     def __init__(self, open_: Callable[[Owner], Any], owner: Owner) -> None:
         self._open = open_

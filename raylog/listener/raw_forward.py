@@ -1,9 +1,10 @@
-"""Produce and Fetch requests of one partition, read where they stand: what a Broker needs to know to pass them on as they came.
+"""Reads just enough of a one-partition Produce or Fetch to forward its bytes unchanged.
 
-Nearly all requests of librdkafka, and of whoever reads or writes one partition at a time, are like that. Their bytes go to the owner and
-its answer's bytes go back, both under other correlation ids; nothing of them is decoded or encoded. ``produced`` and ``fetched`` return
-None for every request that is not as simple, or not sound: it goes the long way, where it is decoded and judged. What an owner would not
-understand must never reach it from here: it would end the connection that all clients share::
+Nearly all requests of librdkafka, and of any client that uses one partition at a time, are like
+that. The bytes of the request go to the owner and those of the answer come back, both under other
+correlation ids; neither is decoded. ``produced`` and ``fetched`` return None for a request that is
+less simple or malformed: it is then decoded and checked in full. A malformed request must never
+reach an owner from here, because it would end the connection that all clients share::
 
     Produce v3–8    transactional_id string?, acks int16, timeout int32, [name string, [index int32, records bytes?]]
     Produce v9–13   the same with compact lengths and tagged fields; from v13 with the topic's id for its name
@@ -11,11 +12,12 @@ understand must never reach it from here: it would end the connection that all c
                     2 int32 (from v7), [name or id, [partition int32, leader epoch int32 (from v9), offset int64, last epoch int32
                     (from v12), log start int64 (from v5), max bytes int32]], forgotten [...] (from v7), rack string (from v11)
 
-Simple are: a Produce that wants an answer and has records; a Fetch of nobody's follower, in no session, from no rack. Tagged fields make
-none simple.
+A simple Produce has records and wants an answer. A simple Fetch comes from a client, not a
+follower, and has no session and no rack. A request with tagged fields is not simple.
 
-An answer about one partition without an error is what the client gets. ``is_good_news`` says whether it is that; else it is decoded: the
-leaders that it may name are nodes inside and brokers outside, and whom it has wait is not read meanwhile.
+An answer about one partition without an error goes to the client unchanged (``is_good_news``).
+Other answers are decoded: leaders are nodes inside and brokers outside, and a client that is to be
+throttled is not read meanwhile.
 """
 
 from __future__ import annotations
@@ -42,17 +44,19 @@ _waits = struct.Struct(">iii").unpack_from  # max wait, min bytes, max bytes
 
 
 class OnePartition(NamedTuple):
-    """``topic`` is named or identified. ``end``: of the request in its frame. ``waits_ms``: how long its owner may take by its own word."""
+    """``topic``: a name or an id. ``end``: where the request ends in its frame. ``waits_ms``: how
+    long it lets its owner wait.
+    """
 
     topic: str | uuid.UUID
     number: int
     end: int
     waits_ms: int
-    found_at: int  # where the number stands in an answer about this partition alone; its error follows
-    throttle_at: int  # where the throttle time stands in such an answer, from its end if negative
-    named: bytes  # the topic as the request writes it, and the answer, too
-    varies_at: int  # behind what further requests of this kind begin with: size and records, or the fetch offset
-    error_at: int | None = None  # where the error of the answer as a whole stands
+    found_at: int  # where an answer about this partition alone has the partition's number; its error follows
+    throttle_at: int  # where such an answer has the throttle time, from its end if negative
+    named: bytes  # the topic as both request and answer write it
+    varies_at: int  # where requests like this one begin to differ: size and records, or the fetch offset
+    error_at: int | None = None  # where the answer has its top-level error
     bytes_max: int = 0  # of a Fetch
     acks: int = 0  # of a Produce
     records_at: int = 0
@@ -60,11 +64,11 @@ class OnePartition(NamedTuple):
 
 
 class NotSimpleError(Exception):
-    """These bytes go the long way."""
+    """The request is not simple and has to be decoded."""
 
 
 def produced(frame: Buffer, version: int, position: int) -> OnePartition | None:
-    """A Produce request whose header's fixed part ends at ``position``."""
+    """Read a Produce request whose header's fixed part ends at ``position``."""
     try:
         return _produced(frame, version, position)
     except (NotSimpleError, IndexError, ValueError, struct.error):
@@ -108,7 +112,7 @@ def _produced(frame: Buffer, version: int, position: int) -> OnePartition:
 
 
 def fetched(frame: Buffer, version: int, position: int) -> OnePartition | None:
-    """A Fetch request whose header's fixed part ends at ``position``."""
+    """Read a Fetch request whose header's fixed part ends at ``position``."""
     try:
         return _fetched(frame, version, position)
     except (NotSimpleError, IndexError, ValueError, struct.error):
@@ -165,7 +169,9 @@ def _fetched(frame: Buffer, version: int, position: int) -> OnePartition:
 
 
 def is_good_news(answer: Buffer, asked: OnePartition) -> bool:
-    """Whether an answer's frame is about the partition asked for, tells of no error, and has nobody wait."""
+    """Return whether an answer is about the requested partition, without an error or a throttle
+    time.
+    """
     size = len(answer)
     if size < asked.found_at + 11 or _index_and_error(answer, asked.found_at) != (asked.number, 0):
         return False
@@ -182,7 +188,7 @@ def _no_tags(frame: Buffer, position: int) -> int:
 
 
 def _one(frame: Buffer, position: int, is_flexible: bool) -> int:
-    """Behind the length of an array that has one element."""
+    """Return the position after the length of an array that must have one element."""
     count, position = _count(frame, position, is_flexible)
     if count != 1:
         raise NotSimpleError
@@ -207,7 +213,7 @@ def _topic(frame: Buffer, position: int, version: int, is_flexible: bool) -> tup
 
 
 def _text(frame: Buffer, position: int, is_flexible: bool) -> tuple[str, int]:
-    """A text or none, which is read as an empty one, and where it ends."""
+    """Return a string, empty for null, and where it ends."""
     size, position = _text_size(frame, position, is_flexible)
     if size < -1:
         raise NotSimpleError
@@ -222,12 +228,12 @@ def _text_size(frame: Buffer, position: int, is_flexible: bool) -> tuple[int, in
 
 
 def _size(frame: Buffer, position: int, is_flexible: bool) -> tuple[int, int]:
-    """A length of bytes, −1 for none, and where they start."""
+    """Return the length of a bytes field, −1 for null, and where its content starts."""
     return compact_size(frame, position) if is_flexible else (_int32(frame, position)[0], position + 4)
 
 
 def compact_size(frame: Buffer, position: int) -> tuple[int, int]:
-    """The same as flexible versions write it. Raises NotSimpleError or IndexError."""
+    """Return the same for flexible versions. Raises NotSimpleError or IndexError."""
     size = frame[position]
     position += 1
     if size > 127:

@@ -1,12 +1,15 @@
-"""A bound on what a Broker holds of answers that clients have asked for and do not read.
+"""Limits the memory that a Broker spends on answers that clients have not read yet.
 
-A Broker holds an answer until its client has taken it: a client that is slow, or stands still, costs its answers' bytes. One connection is
-bounded by its own fetches (``connection_fetches_max``), and is not read while it does not read. All together are bounded here, without
-an error: while ``answers_bytes_max`` are held, a Fetch waits until somebody has read, as long as it would wait for records; then it
-asks for as little as there is, one batch. So everybody gets on, slowly, and who stands still gets nothing more. Below the bound a Fetch
-asks for no more than what is left, or ``LEAST_BYTES``.
+A Broker holds an answer until its client has read it, so slow or stalled clients cost memory. Each
+connection is limited by its own fetches (``connection_fetches_max``), and its requests are not read
+while it does not read its answers. This module limits all connections together, without an error:
+while the Broker holds ``answers_bytes_max``, a Fetch waits for other clients to read, as long as it
+would wait for records, and then asks for the minimum, one batch. So every client makes progress,
+slowly, and a stalled one gets nothing more. Below the limit a Fetch asks for at most the rest of
+the budget, or ``LEAST_BYTES``.
 
-What owners are sending already, or hold parked, comes on top: a bound on what is asked for, not on what arrives.
+The limit is on what is requested, not on what arrives: answers that owners are already sending, or
+that are still waiting at them, come on top.
 """
 
 from __future__ import annotations
@@ -18,22 +21,24 @@ from raylog.wire.request import Request
 from raylog.wire.server import Server
 
 LEAST_BYTES = 1 << 20
-ONE_BATCH = 1  # an owner gives a whole batch, however little is asked for
+ONE_BATCH = 1  # an owner returns a whole batch even if asked for one byte
 
 
 class AnswerRoom:
-    """``server`` is the outside listener."""
+    """``server`` is the listener for clients."""
 
     def __init__(self, server: Callable[[], Server]) -> None:
         self._server = server
         self._waiting: dict[Request, Callable[[], None]] = {}
 
     def has(self, count: int) -> bool:
-        """Whether so many bytes may be asked for at once."""
+        """Return whether that many bytes may be requested now."""
         return self._room() >= count
 
     def when_there_is_room(self, request: Request, max_wait_ms: int, begin: Callable[[int], None]) -> None:
-        """Call ``begin`` with how many bytes may be asked for, now or within ``max_wait_ms``; never if the client hangs up before."""
+        """Call ``begin`` with the allowed bytes, now or within ``max_wait_ms``; never if the client
+        disconnects first.
+        """
         room = self._room()
         if room > 0:
             begin(max(room, LEAST_BYTES))
@@ -55,7 +60,7 @@ class AnswerRoom:
         request.on_close(lambda _: end_waiting())
 
     def answers_read(self) -> None:
-        """Some client has read what was there for it, or is gone."""
+        """Resume waiting fetches: a client has read its answers or disconnected."""
         while self._waiting and self._room() > 0:
             request = next(iter(self._waiting))
             self._waiting[request]()

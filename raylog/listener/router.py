@@ -1,15 +1,16 @@
 """The listener of a Broker, and how each Kafka API is answered there.
 
-What a Broker does with an API follows from its owner (``raylog.kafka.table``). Metadata, DescribeCluster,
-FindCoordinator and the ACLs are answered from its copy of the image (``cluster_view``, ``coordinators``,
-``acls``). What partitions' leaders answer is split among them (``fan_out``); a Fetch has ways of its own
-(``fetch``), and DescribeLogDirs is asked of all processes of this broker (``log_directories``). The APIs of
-groups go to the processes that coordinate them (``coordinators``), the controller's to the active one
-(``controller_link``). Metadata may create topics (``topic_creation``), and FindCoordinator has
-``__consumer_offsets`` created.
+What a Broker does with an API follows from its owner (``raylog.kafka.table``). Metadata,
+DescribeCluster, FindCoordinator and the ACLs are answered from its copy of the image
+(``cluster_view``, ``coordinators``, ``acls``). Requests for partition leaders are split among them
+(``fan_out``). Fetch has a module of its own (``fetch``), and DescribeLogDirs goes to all processes
+of this broker (``log_directories``). The APIs of groups go to the processes that coordinate them
+(``coordinators``), the controller's to the active one (``controller_link``). Metadata may create
+topics (``topic_creation``), and FindCoordinator creates ``__consumer_offsets``.
 
-An API or version that is not in the table ends the connection with a line in the log, as in Kafka; ApiVersions of an unknown version is
-answered in version 0 with the ranges, so that a newer client can step down.
+An API or version that is not in the table ends the connection with a line in the log, as in Kafka;
+ApiVersions of an unknown version is answered in version 0 with the ranges, so that a newer client
+can step down.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ _chance = random.SystemRandom()
 
 
 class Router:
-    """The listener of one Broker. ``bind`` takes the port, ``start`` begins to answer, once there is an image."""
+    """The listener of one Broker. ``bind`` takes the port, ``start`` begins to answer, once there
+    is an image.
+    """
 
     def __init__(
         self,
@@ -65,12 +68,13 @@ class Router:
         controller_timeout_ms: int = TIMEOUT_MS,
         stages: Sequence[Stage] = (),
     ) -> None:
-        """``listener`` is where to listen, ``controller`` says which broker has the active controller, and where that listens.
+        """``listener``: where to listen. ``controller`` returns the active controller's broker and
+        address.
 
         ``stages`` run before every handler of the listener.
         """
         self._controller = controller
-        self._limits = limits or LISTENER_LIMITS  # where nothing else is set
+        self._limits = limits or LISTENER_LIMITS  # the default limits
         self._places = Places(broker_id, image)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
         self._moves = Moves(self._owners)
@@ -125,15 +129,19 @@ class Router:
         return Scattered(spec, self._places, self._owners, self._arrivals, self._moves.routed).handle
 
     def bind(self) -> Endpoint:
-        """Take the port. Clients that connect wait until ``start``. Raises ClusterError if none can be had."""
+        """Bind the port. Clients that connect wait until ``start``. Raises ClusterError if no port
+        is free.
+        """
         return self.server.bind()
 
     async def start(self) -> None:
-        """Begin to answer."""
+        """Start answering requests."""
         await self.server.start()
 
     def image_changed(self) -> None:
-        """The image has changed: processes that are gone are not waited for, and limits are as they are set now."""
+        """Follow a change of the image: stop waiting for processes that are gone, and apply the
+        current limits.
+        """
         self._take_limits()
         living = {
             Owner(node, actor.incarnation, actor.endpoint)
@@ -174,7 +182,7 @@ class Router:
         return found[1] if found is not None else None
 
     def _controller_broker(self) -> int:
-        """Whom clients shall take for the controller: any broker would do, since all of them forward."""
+        """Return the broker to show as the controller. Any would do, because all of them forward."""
         found = self._controller()
         if found is not None and self._places.listener(found[0]) is not None:
             return found[0]
@@ -196,7 +204,9 @@ class Router:
         )
 
     def _refuse_metadata(self, request: Request, refuse: Refuse) -> None:
-        """The error stands at every topic. Brokers are named all the same: a client without any could not ask again."""
+        """Put the error at every topic. Brokers are still listed: a client without any could not
+        ask again.
+        """
         entity = self._metadata_entity(request, {})
         topics = tuple(replace(each, error_code=refuse.code, partitions=()) for each in entity.topics)
         request.reply(replace(entity, topics=topics))

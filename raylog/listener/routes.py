@@ -1,15 +1,19 @@
-"""Where a partition is served, as the Broker's copy of the image has it: by a process of this broker, or by whom else.
+"""Where a partition is served, according to the Broker's copy of the image.
 
-A request for a partition that another broker leads is not forwarded there: the client is told who leads (KIP-951) and goes itself. So a
-broker that is cut off from another one hurts nobody who can reach both.
+Either a process of this broker serves it or the client is referred elsewhere. Requests for a
+partition that another broker leads are not forwarded: the answer names the leader (KIP-951), and
+the client goes there. So two brokers that cannot reach each other do not affect a client that
+reaches both.
 
-But for one case. A broker whose own listener is away (its Broker has died and is not back yet, or it has none) still leads: replicas and
-groups live on without it. Meanwhile another broker's listener is its ``door``: clients are told that this one leads, and it forwards
-to the processes of the other. Which one it is follows from the image alone, so all Brokers name the same; while their copies differ, a
-client is sent on once more. Nothing else changes hands, and leader epochs stay as they are.
+There is one exception. A broker whose own listener is away (its Broker has died and is not back, or
+it never had one) still leads its partitions and groups. Meanwhile another broker's listener stands
+in for it, as its ``door``: clients see that broker as the leader, and it forwards to the processes
+of the first. The choice follows from the image alone, so all Brokers name the same stand-in; while
+their copies differ, a client is referred once more. Leadership and leader epochs do not change.
 
-A partition that nobody has led yet counts as led by the broker that will lead it (``new_partitions``). Its process holds what it is asked
-until it leads; where that process is only being started, the Broker holds it (``Coming``, ``arrivals``).
+A partition that has never had a leader counts as led by its first one (``new_partitions``). That
+process holds requests until it leads; while it is still starting, the Broker holds them
+(``Coming``, ``arrivals``).
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ NO_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Why this broker does not serve a partition, and who leads it as far as is known."""
+    """Why this broker does not serve a partition, and the leader as far as the image has one."""
 
     error: ErrorCode
     leader: int = NO_LEADER
@@ -42,7 +46,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class Coming(Elsewhere):
-    """This broker will lead the partition, which is new, and the process that is to hold it has not come yet."""
+    """The partition is new, this broker will lead it, and the process for it is still starting."""
 
 
 UNKNOWN_NAME = Elsewhere(ErrorCode.unknown_topic_or_partition)
@@ -57,7 +61,7 @@ class Listener:
 
 
 class Places:
-    """``image`` gives the copy as it is now."""
+    """``image`` returns the current copy."""
 
     def __init__(self, broker_id: int, image: Callable[[], MetadataImage]) -> None:
         self.broker_id = broker_id
@@ -70,11 +74,14 @@ class Places:
     # ------------------------------------------------------------------ partitions
 
     def leader(self, topic: Any, number: int) -> Owner | Elsewhere:
-        """The process that leads a partition of a request's topic (an entity with a name or an id), where this broker is its door."""
+        """Return the process that leads a partition, if this broker serves it.
+
+        ``topic``: an entity with a name or an id.
+        """
         return self.leader_of(_named(topic), number)
 
     def leader_of(self, topic: str | uuid.UUID, number: int) -> Owner | Elsewhere:
-        """The same by the topic's name or id alone."""
+        """Return the same, given the topic's name or id."""
         found = self._state(topic, number)
         if isinstance(found, Elsewhere):
             return found
@@ -89,7 +96,9 @@ class Places:
         return absent(ErrorCode.not_leader_or_follower, NO_LEADER, found.leader_epoch)
 
     def reader(self, topic: Any, number: int) -> Owner | Elsewhere:
-        """The process of this broker that a consumer of its rack may read a partition from: the leader, or a follower (KIP-392)."""
+        """Return the process of this broker that a consumer in its rack may read from: leader or
+        follower (KIP-392).
+        """
         found = self._find(topic, number)
         if isinstance(found, Elsewhere):
             return found
@@ -98,7 +107,7 @@ class Places:
         return owner or self.leader(topic, number)
 
     def leading_broker(self, topic: str, number: int) -> int:
-        """The broker whose live process leads a partition; −1 for nobody."""
+        """Return the broker whose live process leads a partition; −1 if there is none."""
         found = self.image.topic_named(topic)
         state = found.partitions.get(number) if found is not None else None
         if state is None or self._owner(state.node_of(state.leader)) is None:
@@ -106,17 +115,19 @@ class Places:
         return state.leader
 
     def is_new(self, topic: str, number: int) -> bool:
-        """Whether there is such a partition, and nobody has led it yet."""
+        """Return whether the partition exists and has never had a leader."""
         found = self._state(topic, number)
         return not isinstance(found, Elsewhere) and new_partitions.is_new(found)
 
     def has_leaders(self, topic: str) -> bool:
-        """Whether there is such a topic, and each of its partitions has been led."""
+        """Return whether the topic exists and each of its partitions has had a leader."""
         found = self.image.topic_named(topic)
         return found is not None and not any(map(new_partitions.is_new, found.partitions.values()))
 
     def nearer(self, topic: Any, number: int, rack: str) -> int | None:
-        """Another broker of that rack that has a partition in sync, where this one leads it and is not in that rack."""
+        """Return a broker in that rack with an in-sync replica, if this broker leads and is in
+        another rack.
+        """
         found = self._find(topic, number)
         if isinstance(found, Elsewhere) or found.leader != self.broker_id or self._rack(self.broker_id) == rack:
             return None
@@ -128,7 +139,7 @@ class Places:
         return broker.rack if broker is not None else None
 
     def replica_processes(self) -> list[Owner]:
-        """The live processes of this broker that hold replicas."""
+        """Return the live processes of this broker that hold replicas."""
         nodes = sorted(node for node in self.image.actors if broker_of(node) == self.broker_id)
         owners = (self._owner(node) for node in nodes if slot_of(node) != BROKER_SLOT)
         return [owner for owner in owners if owner is not None]
@@ -154,7 +165,9 @@ class Places:
     # ------------------------------------------------------------------ brokers
 
     def listener(self, broker_id: int, *, dead_too: bool = False) -> Listener | None:
-        """Where clients reach a broker; None while its Broker is dead, unless that one is wanted, too, or has no outside listener."""
+        """Return a broker's address for clients; None without a listener, or while its Broker is
+        dead and only live ones are wanted.
+        """
         actor = self.image.actors.get(node_id(broker_id, BROKER_SLOT)) if broker_id >= 0 else None
         if actor is None or not (actor.alive or dead_too) or actor.listener is None:
             return None
@@ -162,7 +175,9 @@ class Places:
         return Listener(broker_id, actor.listener, broker.rack if broker is not None else None)
 
     def door(self, broker_id: int) -> Listener | None:
-        """Where clients reach what a broker leads: its own listener, and while there is none another broker's; None for nobody's."""
+        """Return where clients reach the partitions that a broker leads: its own listener, or its
+        stand-in's; None if there is neither.
+        """
         own = self.listener(broker_id)
         if own is not None or broker_id < 0:
             return own
@@ -170,17 +185,21 @@ class Places:
         return others[broker_id % len(others)] if others else None
 
     def door_of(self, broker_id: int) -> int:
-        """The broker whom clients are to take for the leader of what that one leads; −1 for nobody."""
+        """Return the broker that clients see as the leader of that broker's partitions; −1 if there
+        is none.
+        """
         door = self.door(broker_id)
         return door.broker_id if door is not None else NO_LEADER
 
     def listeners(self, *, dead_too: bool = False) -> list[Listener]:
-        """Of all brokers that clients can reach, by id."""
+        """Return the addresses of all brokers that clients can reach, by id."""
         found = (self.listener(broker_id, dead_too=dead_too) for broker_id in sorted(self.image.brokers))
         return [each for each in found if each is not None]
 
     def endpoints(self, module: ModuleType, brokers: Iterable[int]) -> tuple[Any, ...]:
-        """The ``node_endpoints`` of an answer that names these leaders; older versions have none."""
+        """Return the ``node_endpoints`` of an answer that names these leaders; empty for older
+        versions.
+        """
         if not hasattr(module, "NodeEndpoint"):
             return ()
         found = (self.listener(broker_id) for broker_id in sorted(set(brokers)))
@@ -194,6 +213,6 @@ class Places:
 
 
 def _named(topic: Any) -> str | uuid.UUID:
-    """What an entity's topic is called, by its id where it has one."""
+    """Return the name of an entity's topic, looked up by id if it has one."""
     named: str | uuid.UUID | None = getattr(topic, "topic_id", None)
     return named if named is not None else getattr(topic, "name", None) or getattr(topic, "topic", None) or ""

@@ -1,9 +1,10 @@
-"""Topics that come into being because somebody asks for them (Kafka's ``auto.create.topics.enable``).
+"""Creates topics on first use (Kafka's ``auto.create.topics.enable``).
 
-A Metadata request that names an unknown topic, and allows it, has the topic created with the cluster's default partitions and replicas;
-its answer waits until this Broker's image has all of its leaders, at most ``WAIT_S``: then it names those that will lead. What cannot be
-created is answered with the reason. Requests for one topic at a time share one creation, in the
-name of the first.
+A Metadata request that names an unknown topic and allows creation creates it with the cluster's
+default partitions and replicas. The answer waits until this Broker's image has all of the topic's
+leaders, at most ``WAIT_S``; after that it names the future leaders. A topic that cannot be created
+is answered with the reason. Concurrent requests for one topic share one creation, made on behalf of
+the first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from raylog.server.apis.entities import module_of, request_class
 
 ENABLED = "auto.create.topics.enable"
 VERSION = 7  # of CreateTopics, which is sent to the controller
-ALWAYS_ALLOWED_BELOW = 4  # older Metadata requests cannot say whether they want it
+ALWAYS_ALLOWED_BELOW = 4  # older Metadata requests have no field for it
 WAIT_S = 5.0
 DEFAULT = -1
 TIMEOUT = datetime.timedelta(seconds=30)
@@ -40,7 +41,7 @@ class TopicCreation:
         self._creations: dict[str, asyncio.Task[int]] = {}
 
     def wanted(self, body: Any, version: int) -> list[str]:
-        """The topics that this request names, allows to be created, and that are not there."""
+        """Return the missing topics that this request names and allows to be created."""
         if asks_for_all(body, version):
             return []
         if version >= ALWAYS_ALLOWED_BELOW and not body.allow_auto_topic_creation:
@@ -52,9 +53,9 @@ class TopicCreation:
         return []
 
     async def create(self, names: Iterable[str], context: RequestContext | None = None) -> dict[str, int]:
-        """Have them created; the error of each one that could not be.
+        """Create the topics, and return the error of each that failed.
 
-        ``context``: who wants them. Without one the Broker does.
+        ``context`` names the client; without one the request is the Broker's own.
         """
         tasks = {}
         for name in names:
@@ -70,7 +71,7 @@ class TopicCreation:
         }
 
     async def _create(self, name: str, context: RequestContext | None) -> int:
-        """The error that a Metadata reply shows while the topic is not in the image."""
+        """Return the error that a Metadata reply shows while the topic is not in the image."""
         cls = request_class(CREATE_TOPICS, VERSION)
         topic = module_of(cls).CreatableTopic(
             name=name, num_partitions=DEFAULT, replication_factor=DEFAULT, assignments=(), configs=()
@@ -78,7 +79,7 @@ class TopicCreation:
         reply = await self._link.ask(cls(topics=(topic,), timeout=TIMEOUT, validate_only=False), context=context)
         error = reply.topics[0].error_code if reply is not None else ErrorCode.unknown_topic_or_partition
         if error in (ErrorCode.none, ErrorCode.topic_already_exists, ErrorCode.request_timed_out):
-            # It is there. Another Broker may have had it created: then its leaders are still to come.
+            # The topic exists. If another Broker created it, its leaders may not be elected yet.
             await self._arrivals.until(lambda: self._places.has_leaders(name), WAIT_S * 1_000)
             return int(ErrorCode.leader_not_available)
         return int(error)
