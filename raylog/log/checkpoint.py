@@ -12,13 +12,12 @@
     flush_failed <0|1>            what lies above the recovery point may be in the page cache only, and marked as written there
     crc <8 hex digits>            CRC-32C of the lines above
 
-A damaged or missing file costs nothing but trust: the whole log is scanned and the replica is suspect. Apache Kafka keeps
-the same facts per disk; ``read_kafka_checkpoints`` takes one partition's from there, for a folder that Kafka wrote.
+A damaged or missing file costs nothing but trust: the whole log is scanned and the replica is suspect. A folder that
+Apache Kafka wrote has none: Kafka keeps the same facts in files of the whole disk, which raylog does not read.
 """
 
 from __future__ import annotations
 
-import os.path
 from dataclasses import dataclass
 
 import crc32c
@@ -109,28 +108,3 @@ def remove(files: Files, directory: str) -> None:
 
 def write(files: Files, directory: str, checkpoint: ReplicaCheckpoint, *, flush: bool) -> None:
     files.write_file(f"{directory}/{FILE_NAME}", encode(checkpoint), flush=flush)
-
-
-def read_kafka_checkpoints(files: Files, directory: str) -> ReplicaCheckpoint:
-    """What Apache Kafka's files beside a partition's folder say about it; ``clean`` if its broker was stopped cleanly.
-
-    Each of them is text: ``0``, the number of lines, then ``<topic> <partition> <offset>``. A missing one counts as zero offsets.
-    """
-    disk, name = os.path.split(directory)
-    topic, _, partition = name.rpartition("-")
-
-    def offset(file_name: str) -> int:
-        try:
-            lines = files.read_file(f"{disk}/{file_name}").decode().splitlines()
-        except FileNotFoundError:
-            return 0
-        found = (line.rsplit(" ", 1) for line in lines[2:])
-        return next((int(value) for key, value in found if key == f"{topic} {partition}"), 0)
-
-    return ReplicaCheckpoint(
-        recovery_point=offset("recovery-point-offset-checkpoint"),
-        high_watermark=offset("replication-offset-checkpoint"),
-        log_start_offset=offset("log-start-offset-checkpoint"),
-        cleaner_point=offset("cleaner-offset-checkpoint"),
-        clean=files.exists(f"{disk}/.kafka_cleanshutdown"),
-    )

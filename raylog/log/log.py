@@ -108,14 +108,13 @@ class Log:
         now_ms: int,
         boot_id: str,
         roll_jitter: Callable[[int], int] | None = None,
-        adopted: ReplicaCheckpoint | None = None,
         open_files: OpenFiles | None = None,
     ) -> Log:
         """Open a replica's folder: create, take as it is after a clean stop, or recover. ``now_ms`` is the wall clock.
 
         ``roll_jitter`` draws a number from 0 to its argument for each new segment (``segment.jitter.ms``); None: no jitter.
-        ``adopted`` stands in for a missing ``replica.checkpoint`` in a folder that Apache Kafka wrote. A folder of another topic id
-        is set aside as ``-stray``. ``open_files``: what all logs share that are written by the same thread; None: this one has its own.
+        A folder without ``replica.checkpoint``, such as Apache Kafka's, is recovered. A folder of another topic id is set aside as
+        ``-stray``. ``open_files``: what all logs share that are written by the same thread; None: this one has its own.
         An open log holds no file but its lock until it is used.
 
         Raises DiskError for a folder that is locked, cannot be written or is of a newer version, TooManyLogs without a descriptor to spare.
@@ -131,7 +130,6 @@ class Log:
                 topic_id=topic_id,
                 wall_ms=now_ms,
                 boot_id=boot_id,
-                adopted=adopted,
             )
         except BaseException:
             open_files.log_closed()

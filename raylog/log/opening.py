@@ -66,7 +66,6 @@ def opened(
     topic_id: uuid.UUID,
     wall_ms: int,
     boot_id: str,
-    adopted: ReplicaCheckpoint | None,
 ) -> Opened:
     """Raises DiskError for what a person has to mend, OSError for what the disk refuses: then no file is left open, and no lock held."""
     report = RecoveryReport()
@@ -92,7 +91,6 @@ def opened(
             config=config,
             wall_ms=wall_ms,
             boot_id=boot_id,
-            adopted=adopted,
             is_kafkas=is_kafkas,
         )
         found.is_new_folder = other is None
@@ -144,17 +142,15 @@ def _opened(
     config: LogConfig,
     wall_ms: int,
     boot_id: str,
-    adopted: ReplicaCheckpoint | None,
     is_kafkas: bool,
 ) -> Opened:
     """Puts the segments into the caller's list before any of them opens a file: the caller closes the files in any case."""
-    own = checkpoints.read(files, directory)
-    checkpoint = own or adopted
+    checkpoint = checkpoints.read(files, directory)
     epochs = LeaderEpochs(files, directory)
     producers = ProducerStates()
     snapshots = ProducerSnapshots(files, directory)
     found = Opened(lock, segments, epochs, producers, snapshots, Transactions(files, producers), report, 0, 0, 0, 0)
-    base_offsets = _tidied(files, directory, report, may_be_old=own is None)
+    base_offsets = _tidied(files, directory, report, may_be_old=checkpoint is None)
     if not base_offsets:
         report.condition = Condition.MISSING
         _remove_facts(files, directory, snapshots, epochs)

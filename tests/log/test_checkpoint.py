@@ -61,17 +61,6 @@ def test_partition_metadata_is_kafkas(files: SimulatedFiles) -> None:
         read_topic_id(files, "/d/t-0")
 
 
-def test_kafkas_checkpoints_of_a_disk_are_read_for_one_partition(files: SimulatedFiles) -> None:
-    assert checkpoints.read_kafka_checkpoints(files, "/d/my-topic-0") == ReplicaCheckpoint()
-    files.write_file("/d/recovery-point-offset-checkpoint", b"0\n2\nmy-topic 1 11\nmy-topic 0 7\n")
-    files.write_file("/d/replication-offset-checkpoint", b"0\n1\nmy-topic 0 6\n")
-    files.write_file("/d/log-start-offset-checkpoint", b"0\n1\nmy-topic 0 2\n")
-    files.write_file("/d/.kafka_cleanshutdown", b'{"version":0,"brokerEpoch":5}')
-    assert checkpoints.read_kafka_checkpoints(files, "/d/my-topic-0") == ReplicaCheckpoint(
-        recovery_point=7, high_watermark=6, log_start_offset=2, clean=True
-    )
-
-
 @pytest.mark.parametrize("name", ["recovery_point", "high_watermark", "log_start_offset", "cleaner_point"])
 def test_a_checkpoint_claims_whatever_offset_it_names(name: str) -> None:
     assert ReplicaCheckpoint().claims_at_most(0)

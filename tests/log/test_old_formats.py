@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import uuid
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ from old_messages import entry, wrapper
 
 from raylog.errors import DiskError
 from raylog.log import old_formats
-from raylog.log.checkpoint import ReplicaCheckpoint
-from raylog.log.log import Log
 from raylog.records.batch import BatchView, batches
 from raylog.records.codec import encode_values, light_records
 from raylog.types import Condition
@@ -151,26 +148,14 @@ def test_a_segment_that_grows_too_large_is_split(machine: Any, monkeypatch: pyte
     assert everything(machine.recover()) == expected
 
 
-def test_a_folder_that_kafka_stopped_cleanly_is_converted_and_stays_clean(machine: Any) -> None:
+def test_the_index_of_the_old_positions_does_not_outlive_a_conversion(machine: Any) -> None:
     content, expected = mixed(12)
-    end = expected[-1][0] + 1
     put(machine, (0, content))
-    machine.files.write_file(
-        machine.path(name(0, "index")), b"\x00\x00\x00\x01\x00\x00\x00\x20"
-    )  # of the old positions
-    adopted = ReplicaCheckpoint(recovery_point=end, high_watermark=end, clean=True)
-    log = Log.open(
-        machine.directory,
-        files=machine.files,
-        config=machine.config,
-        topic="t",
-        partition=0,
-        topic_id=uuid.UUID(int=7),
-        now_ms=machine.wall_ms,
-        boot_id="boot-2",
-        adopted=adopted,
-    )
-    assert (log.condition, log.high_watermark) == (Condition.CLEAN, end) and everything(log) == expected
+    machine.files.write_file(machine.path(name(0, "index")), b"\x00\x00\x00\x01\x00\x00\x00\x20")
+    log = machine.open()
+    assert log.condition is Condition.SUSPECT, "Kafka has left no checkpoint in the folder"
+    assert everything(log) == expected
+    log.check()
 
 
 class Crash(BaseException):
