@@ -1,7 +1,7 @@
 """How the controller starts server actors on Ray.
 
-Calls block, so the controller server runs them in threads, one per actor that is being created: with Ray's head away a creation
-waits in its thread and nothing else does. An actor is detached, never restarted by Ray (``max_restarts=0``), pinned into the
+Calls block, so the controller server runs them in threads of their own (``CREATIONS_AT_ONCE``). With Ray's head away
+creations wait there, and the controller goes on. An actor is detached, never restarted by Ray (``max_restarts=0``), pinned into the
 placement group of its disk, and takes nothing of a user's runtime environment: its creator is the controller, whose own job has none.
 """
 

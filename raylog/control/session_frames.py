@@ -4,8 +4,8 @@ Byte layout of a frame (the length prefix is the transport's)::
 
     msgpack map {"t": <class name>, "v": 1, <field>: <value>, ...}      UUIDs 16 bytes, inner dataclasses arrays
 
-A frame of a newer version, or of an unknown name, is refused by name (``ProtocolError``). Which side may send which frame is
-checked by ``from_actor`` and ``from_controller``.
+A frame of a newer version, or of an unknown name, is refused by name (``ProtocolError``). The two ends
+refuse what only their own side may send; ``from_actor`` and ``from_controller`` read and check in one step.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ A Produce whose records take long to check is held until a thread has checked th
 that this process may lead any moment wait for that (``awaited.py``). Reading never waits for the disk (``fetch_requests.py``).
 
 Fencing: every frame of a controller carries its epoch; one lower than the highest seen here comes from a deposed
-controller and is refused (TV-25). The shell asks ``admit_controller`` for the frames that it handles itself (Welcome,
-Exit).
+controller and is refused (TV-25). ``admit_controller`` decides that for each frame that reaches the host; the session
+client has asked a guard of its own before (``session_frames.ControllerEpochGuard``).
 
 Invariants: ``check`` asks every part for its own; tests and the simulator call it after every event.
 """
