@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from raylog.configs.broker_config import BrokerConfig
 from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.replication_quotas import FOLLOWER_RATE, LEADER_RATE
+from raylog.configs.server_configs import CONTROLLERS, HEARTBEAT_INTERVAL, HOSTS, SESSION_TIMEOUT
 from raylog.configs.topic_configs import (
     BROKER_NAMES,
     INT_MAX,
@@ -22,7 +23,6 @@ from raylog.configs.topic_configs import (
     PARTITIONS_MAX,
     TOPIC_CONFIGS,
     ConfigType,
-    TopicConfig,
 )
 from raylog.errors import ConfigError
 
@@ -36,19 +36,6 @@ SHORT_MAX = (1 << 15) - 1
 
 BrokerConfigs = Mapping[int | None, Mapping[str, str]]
 """What was set, by broker id; None: for all brokers."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerConfig(TopicConfig):
-    """``of_topic`` names the topic config that this one stands in for. ``is_of_groups``: group coordinators go by it;
-    ``is_of_cleaner``: compaction does; ``is_of_scrubbing``: scrubbing does.
-    """
-
-    is_cluster_wide: bool = False
-    of_topic: str | None = None
-    is_of_groups: bool = False
-    is_of_cleaner: bool = False
-    is_of_scrubbing: bool = False
 
 
 _CONTROLLERS = ("min.insync.replicas", "unclean.leader.election.enable")  # honoured by the controller, not by a log
@@ -76,6 +63,15 @@ def _of_groups(name: str, default: str, meaning: str, minimum: int = 1) -> Broke
 _GROUPS = (
     _of_groups(
         "group.initial.rebalance.delay.ms", "3000", "how long the first join of an empty group waits for more", 0
+    ),
+    _of_groups(
+        "group.native.return.ms",
+        "500",
+        "how long a member that is a native client may be away after its connection has ended",
+        0,
+    ),
+    _of_groups(
+        "group.new.member.join.timeout.ms", "300000", "how long a new member waits for its first rebalance to end"
     ),
     _of_groups("group.max.session.timeout.ms", "1800000", "the longest session timeout that a member may ask for"),
     _of_groups("group.max.size", "2147483647", "how many members a group may have"),
@@ -125,6 +121,8 @@ _TABLE = (
     *_GROUPS,
     *_CLEANER,
     *_SCALING,
+    *HOSTS,
+    *CONTROLLERS,
     BrokerConfig("auto.create.topics.enable", ConfigType.BOOLEAN, "true",
                  "whether a topic is created when a Kafka client first asks for it", is_cluster_wide=True),
     BrokerConfig("auto.leader.rebalance.enable", ConfigType.BOOLEAN, "true",
@@ -156,11 +154,8 @@ _TABLE = (
 
 _FIXED = (
     BrokerConfig("advertised.listeners", ConfigType.LIST, "", "where Kafka clients are told to reach this broker"),
-    BrokerConfig("broker.heartbeat.interval.ms", ConfigType.INT, "2000", "how often a server says that it lives", 1),
     BrokerConfig("broker.id", ConfigType.INT, "-1", "the number of this broker", -1, INT_MAX),
     BrokerConfig("broker.rack", ConfigType.STRING, "", "the rack, or zone, of this broker"),
-    BrokerConfig("broker.session.timeout.ms", ConfigType.INT, "9000", "a server that is silent for so long is dead", 1),
-    BrokerConfig("delete.topic.enable", ConfigType.BOOLEAN, "true", "whether topics can be deleted"),
     BrokerConfig("log.cleaner.enable", ConfigType.BOOLEAN, "true", "whether compacted topics are compacted"),
     BrokerConfig("log.dirs", ConfigType.STRING, "", "the disks of this broker"),
 )  # fmt: skip
@@ -223,6 +218,14 @@ def check_together(configs: Mapping[str, str], *, cores: int = 0) -> None:
 
     ``cores``: of the largest machine that a broker is known to run on; 0: of none.
     """
+    heartbeat_ms, session_ms = (
+        int(configs.get(name, BROKER_CONFIGS[name].default)) for name in (HEARTBEAT_INTERVAL, SESSION_TIMEOUT)
+    )
+    if heartbeat_ms * 2 > session_ms:
+        raise ConfigError(
+            f"{HEARTBEAT_INTERVAL}={heartbeat_ms} is more than half of {SESSION_TIMEOUT}={session_ms}: one lost heartbeat "
+            "would be a death"
+        )
     actors_max = int(configs.get(SCALING_MAX, 0))
     if cores and actors_max > cores:
         raise ConfigError(

@@ -212,6 +212,7 @@ class Welcome:
     heartbeat_interval_ms: int
     session_timeout_ms: int
     rates: CopyRates = CopyRates()
+    configs: tuple[tuple[str, str], ...] = ()  # those of its process that are set; from version 2 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +221,15 @@ class CopyRatesChanged:
 
     controller_epoch: int
     rates: CopyRates
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """From now on these, instead of those of the Welcome."""
+
+    controller_epoch: int
+    heartbeat_interval_ms: int
+    configs: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +414,7 @@ FromActor = (
 FromController = (
     Welcome
     | CopyRatesChanged
+    | SettingsChanged
     | BrokerDisks
     | ImageChanged
     | Assignment

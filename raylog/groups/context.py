@@ -6,10 +6,11 @@ Errors of a write are those of the log; ``commit_error`` and ``group_error`` say
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from raylog.configs.settings import setting, with_configs
 from raylog.coordination.context import NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, CoordinatorContext
 from raylog.groups.group import Group
 from raylog.groups.image import OffsetsImage
@@ -56,26 +57,18 @@ def _common_error(error: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Kafka's broker settings for groups, under their names (``.`` becomes ``_``), and three of ours."""
+    """The configs of brokers that are of groups, under their names (``.`` becomes ``_``)."""
 
-    group_min_session_timeout_ms: int = 6_000
-    group_max_session_timeout_ms: int = 1_800_000
-    group_max_size: int = (1 << 31) - 1
-    group_initial_rebalance_delay_ms: int = 3_000
-    offset_metadata_max_bytes: int = 4_096
-    offsets_retention_minutes: int = 10_080
-    offsets_retention_check_interval_ms: int = 600_000
-    offsets_commit_timeout_ms: int = 5_000
-    new_member_join_timeout_ms: int = (
-        300_000  # how long a newcomer waits for its first join phase to end (Kafka's constant)
-    )
-    native_return_ms: int = 500  # how long a native member may be away after its connection ended
-    native_heartbeat_park_ms: int = 30_000  # the longest that a native member's heartbeat is parked
-
-    def with_configs(self, configs: Mapping[str, str]) -> GroupConfig:
-        """These settings, but for those that are named there as Kafka names them."""
-        names = {field.name: field.name.replace("_", ".") for field in fields(self)}
-        return replace(self, **{field: int(configs[name]) for field, name in names.items() if name in configs})
+    group_min_session_timeout_ms: int = setting("group.min.session.timeout.ms")
+    group_max_session_timeout_ms: int = setting("group.max.session.timeout.ms")
+    group_max_size: int = setting("group.max.size")
+    group_initial_rebalance_delay_ms: int = setting("group.initial.rebalance.delay.ms")
+    group_new_member_join_timeout_ms: int = setting("group.new.member.join.timeout.ms")
+    group_native_return_ms: int = setting("group.native.return.ms")
+    offset_metadata_max_bytes: int = setting("offset.metadata.max.bytes")
+    offsets_retention_minutes: int = setting("offsets.retention.minutes")
+    offsets_retention_check_interval_ms: int = setting("offsets.retention.check.interval.ms")
+    offsets_commit_timeout_ms: int = setting("offsets.commit.timeout.ms")
 
     @property
     def offsets_retention_ms(self) -> int:
@@ -91,7 +84,7 @@ class GroupSettings:
         self._base = self.config = config
 
     def configure(self, configs: Mapping[str, str]) -> None:
-        self.config = self._base.with_configs(configs)
+        self.config = with_configs(self._base, configs)
 
 
 class GroupContext(CoordinatorContext[GroupReply, GroupRecord]):

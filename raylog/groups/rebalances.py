@@ -142,7 +142,9 @@ class Rebalances:
             group.newcomer_seen = True
         group.add(member, request.protocol_type)
         context.timers.cancel((PENDING, group.group_id, member_id))
-        self.sessions.heard(group, member, request.connection, timeout_ms=context.config.new_member_join_timeout_ms)
+        self.sessions.heard(
+            group, member, request.connection, timeout_ms=context.config.group_new_member_join_timeout_ms
+        )
         self._maybe_rebalance(group)
 
     def _join_again(self, group: Group, member: Member, token: int, request: JoinGroup) -> None:
@@ -397,7 +399,7 @@ class Rebalances:
         if group.is_in(State.PREPARING_REBALANCE):
             context.reply(token, HeartbeatAnswer(REBALANCE_IN_PROGRESS))
         elif request.park_ms > 0:
-            park_ms = min(request.park_ms, context.config.native_heartbeat_park_ms, member.session_timeout_ms // 2)
+            park_ms = min(request.park_ms, member.session_timeout_ms // 2)
             member.heartbeat_token = token
             context.timers.set((PARKED, group.group_id, member.member_id), context.now_ms + park_ms)
         else:

@@ -93,6 +93,10 @@ class SyncedGroup:
     assignment: bytes = b""
 
 
+HEARTBEAT_HELD_BACK_MS = 3_000
+"""How long a coordinator holds back the answer to a native member's heartbeat. Both ends go by it, so it is no setting."""
+
+
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """→ HeartbeatAnswer, at once, or with ``park_ms`` (native members) when a rebalance begins, at the latest after that time."""
@@ -103,6 +107,10 @@ class Heartbeat:
     group_instance_id: str | None = None
     park_ms: int = 0
     connection: int | None = None
+
+
+HEARTBEAT_HELD_BACK_MS = 3_000
+"""How long a coordinator holds back the answer to a native member's heartbeat. Both ends go by it, so it is no setting."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Whether a member is still there: sessions, and the connections of native members.
 
 A member's session ends when nothing was heard of it for its session timeout. Waiting in Join or Sync counts as being heard
-(``rebalances`` ignores an end that comes meanwhile), except for newcomers, who have ``new_member_join_timeout_ms``. The end of a native
-member's connection gives a dynamic member ``native_return_ms`` to be heard of over another one; a static one keeps its session timeout.
+(``rebalances`` ignores an end that comes meanwhile), except for newcomers, who have ``group.new.member.join.timeout.ms``.
+The end of a native member's connection gives a dynamic member ``group.native.return.ms`` to be heard of over another one; a
+static one keeps its session timeout.
 
 Owns the deadlines SESSION and PENDING, and sets back PARKED; what follows from them is decided in ``rebalances``.
 """
@@ -41,7 +42,9 @@ class MemberSessions:
             self.note_connection(group, member.member_id, connection)
         if member.is_gone:
             member.is_gone = False
-            timeout_ms = self._context.config.new_member_join_timeout_ms if member.is_new else member.session_timeout_ms
+            timeout_ms = (
+                self._context.config.group_new_member_join_timeout_ms if member.is_new else member.session_timeout_ms
+            )
             self._context.timers.set((SESSION, group.group_id, member.member_id), self._context.now_ms + timeout_ms)
 
     def note_connection(self, group: Group, member_id: str, connection: int | None) -> None:
@@ -59,7 +62,7 @@ class MemberSessions:
     def connection_closed(self, connection: int) -> None:
         """Its dynamic members have a moment to come back; static ones keep their session timeout."""
         context = self._context
-        due_ms = context.now_ms + context.config.native_return_ms
+        due_ms = context.now_ms + context.config.group_native_return_ms
         for group_id, member_id in self._connections.pop(connection, {}):
             group = context.groups.get(group_id)
             if group is None:

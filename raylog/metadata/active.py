@@ -56,7 +56,7 @@ from raylog.metadata.actors.liveness import Liveness
 from raylog.metadata.actors.registrations import places
 from raylog.metadata.actors.scaling import Scaling
 from raylog.metadata.configuration import config_decisions, creation_defaults, effective_configs
-from raylog.metadata.configuration.controller_config import ControllerConfig
+from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.events import (
     ActiveEffect,
     ActiveEvent,
@@ -145,7 +145,7 @@ class ActiveController:
         *,
         controller_epoch: int,
         controller_node: int,
-        config: ControllerConfig,
+        settings: ControllerSettings,
         plan: Planner,
         new_uuid: Callable[[], uuid.UUID],
         voters: Callable[[], Iterable[uuid.UUID]],
@@ -154,7 +154,8 @@ class ActiveController:
         self._voters = voters
         self._epoch = controller_epoch
         self._node = controller_node
-        self._config = config
+        self._settings = settings
+        settings.follow(image)
         self._plan = plan
         self._new_uuid = new_uuid
         self._effects: list[ActiveEffect] = []
@@ -162,28 +163,26 @@ class ActiveController:
         self._timers = Timers()
         self._ledger = Ledger(image)
         self._sessions = Sessions()
-        self._liveness = Liveness(config, self._timers, first_dial_id=(controller_epoch << 32) + 1)
-        self._starts = Starts(config, self._timers)
+        self._liveness = Liveness(settings, self._timers, first_dial_id=(controller_epoch << 32) + 1)
+        self._starts = Starts(settings, self._timers)
         self._waits = LeaderWaits(image, self._timers, self._is_live)
         self._creations = CreationWaits(image, self._timers)
-        self._announcements = Announcements(image, self._sessions, controller_epoch)
+        self._announcements = Announcements(image, self._sessions, settings, controller_epoch)
         self._producer_ids = ProducerIds(self._ledger)
         self._disks = DiskHealth()
         self._partitions = PartitionDecisions(
             self._ledger,
             self._sessions,
             self._timers,
-            config,
+            settings,
             notice=notice,
             unstartable=self._starts.has_failed,
             has_failed=self._disks.has_failed,
         )
-        self._high_watermarks = HighWatermarkRecord(
-            self._ledger, self._partitions, self._timers, interval_ms=config.high_watermark_record_interval_ms
-        )
+        self._high_watermarks = HighWatermarkRecord(self._ledger, self._partitions, self._timers, settings)
         parts = self._ledger, self._sessions, self._liveness, self._starts, self._partitions
         self._departures = Departures(*parts, controller_epoch=controller_epoch, emit=notice)
-        self._leadership = Leadership(self._ledger, self._partitions, self._timers, config)
+        self._leadership = Leadership(self._ledger, self._partitions, self._timers, settings)
         self._reassignments = Reassignments(self._ledger, self._partitions, self._disks)
         self._moves = Moves(self._ledger, self._sessions, self._partitions, self._disks)
         self._hosts = Hosts(self._ledger, self._sessions, self._disks, self._moves)
@@ -250,6 +249,9 @@ class ActiveController:
         """The quorum has committed that decision, the next one in order: tell the world."""
         decision = self._ledger.commit(sequence)
         touched = self._announcements.touched(decision.records)
+        if any(isinstance(record, BrokerConfigChanged) for record in decision.records):
+            self._settings.follow(self.committed)
+            self._effects += self._announcements.settings()
         self._effects += self._announcements.copy_rates(decision.records)
         self._effects += self._announcements.changes(decision.records)
         self._effects += self._announcements.topics(decision.records)
@@ -339,7 +341,13 @@ class ActiveController:
             return
         if admission.registration is not None:
             self._ledger.add(admission.registration)
-        session = Session(session_id, node_id, identity.incarnation, rates=self._announcements.rates_of(node_id))
+        session = Session(
+            session_id,
+            node_id,
+            identity.incarnation,
+            rates=self._announcements.rates_of(node_id),
+            settings=self._announcements.settings_of(node_id),
+        )
         replaced = self._sessions.open(session)
         if replaced is not None:
             if replaced.incarnation != identity.incarnation:
@@ -351,7 +359,11 @@ class ActiveController:
             SendFrame(
                 session_id,
                 Welcome(
-                    self._epoch, self._config.heartbeat_interval_ms, self._config.session_timeout_ms, session.rates
+                    self._epoch,
+                    session.settings.heartbeat_interval_ms,
+                    self._settings.now.session_timeout_ms,
+                    session.rates,
+                    session.settings.configs,
                 ),
             )
         )
@@ -517,7 +529,7 @@ class ActiveController:
                     views.describe_cluster(self.committed, controller_node=self._node, controller_epoch=self._epoch),
                 )
             case DescribeConfigs():
-                static = self._config.as_broker_configs()
+                static = self._settings.started_with.as_broker_configs()
                 self._answer(token, config_decisions.describe_configs(self.committed, request, static=static))
             case ClusterStatus():
                 self._answer(token, self._status())
@@ -527,7 +539,7 @@ class ActiveController:
                 self._create(token, *self._topic_decisions().grow(request), request.timeout_ms, now_ms)
             case DeleteTopics():
                 self._decide(
-                    token, *decide_delete_topics(self.latest, request, enabled=self._config.delete_topic_enable)
+                    token, *decide_delete_topics(self.latest, request, enabled=self._settings.now.delete_topic_enable)
                 )
             case AlterConfigs():
                 self._alter_configs(token, request, now_ms)
@@ -552,7 +564,7 @@ class ActiveController:
             case UnregisterBroker():
                 self._departures.unregister(token, request, voters=self._voters())
             case RegisterDisk():
-                self._departures.register_disk(token, request, now_ms, plans_hosts=self._config.plans_hosts)
+                self._departures.register_disk(token, request, now_ms, plans_hosts=self._settings.now.plans_hosts)
             case InitProducerId():
                 self._ledger.hold(Reply(token, self._producer_ids.next()))
             case AllocateProducerIds():
@@ -594,7 +606,7 @@ class ActiveController:
             brokers_down=down,
             plan=self._plan,
             new_uuid=self._new_uuid,
-            defaults=creation_defaults.in_force(self.latest, self._config),
+            defaults=creation_defaults.in_force(self.latest, self._settings.started_with),
             failed_disks=failed,
         )
 

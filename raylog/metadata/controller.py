@@ -33,7 +33,7 @@ from collections.abc import Callable
 from kio.schema.errors import ErrorCode
 
 from raylog.metadata.active import ActiveController, Outcome
-from raylog.metadata.configuration.controller_config import ControllerConfig
+from raylog.metadata.configuration.controller_config import ControllerConfig, ControllerSettings
 from raylog.metadata.events import (
     CloseSession,
     Effect,
@@ -52,7 +52,7 @@ from raylog.metadata.events import (
 )
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.partitions.topic_decisions import Planner
-from raylog.metadata.records import ClusterFormatted, decode_batch, encode_batch
+from raylog.metadata.records import BrokerConfigChanged, ClusterFormatted, decode_batch, encode_batch
 from raylog.metadata.requests import Refused
 from raylog.raft.messages import Entry, EntryKind, Leadership, NotLeader, Snapshot, VoterChangeRefused
 from raylog.raft.quorum import Quorum
@@ -71,10 +71,11 @@ class Controller:
         """``quorum`` as built from the disk, not yet driven. ``start`` is the first call."""
         self.quorum = quorum
         self._controller_node = controller_node
-        self._config = config
+        self._settings = ControllerSettings(config)
         self._plan = plan
         self._new_uuid = new_uuid
         self._image = image_of(quorum.log.snapshot)
+        self._settings.follow(self._image)
         self._active: ActiveController | None = None
         self._active_term = 0
         self._proposed: deque[tuple[int, int]] = deque()  # (index, sequence) of the active one's decisions, in order
@@ -134,7 +135,7 @@ class Controller:
 
     def _tick(self, now_ms: int) -> None:
         deadline = self.quorum.next_deadline_ms()
-        if deadline is not None and now_ms - deadline > self._config.pause_ms:
+        if deadline is not None and now_ms - deadline > self._settings.now.pause_ms:
             self.quorum.restart_timers(now_ms)
         self.quorum.tick(now_ms)
         if self._active is not None and self.quorum.is_leader:
@@ -155,6 +156,7 @@ class Controller:
             if ready.restore is not None:
                 assert self._active is None, "an active controller was sent a snapshot"
                 self._image = image_of(ready.restore)
+                self._settings.follow(self._image)
             for entry in ready.committed:
                 self._apply(entry, now_ms)
             self._maybe_snapshot()
@@ -180,6 +182,8 @@ class Controller:
             else:
                 for record in decode_batch(entry.data):
                     self._image.apply(record)
+                    if isinstance(record, BrokerConfigChanged):
+                        self._settings.follow(self._image)
         elif entry.kind is EntryKind.LEADER and self.quorum.is_leader and entry.term == self.quorum.term:
             self._become_active(now_ms)
 
@@ -190,7 +194,7 @@ class Controller:
             self._image,
             controller_epoch=self._active_term,
             controller_node=self._controller_node,
-            config=self._config,
+            settings=self._settings,
             plan=self._plan,
             new_uuid=self._new_uuid,
             voters=lambda: self.quorum.voters,
@@ -242,7 +246,7 @@ class Controller:
         return disk.broker_id if disk is not None else None
 
     def _maybe_snapshot(self) -> None:
-        if self._bytes_since_snapshot >= self._config.snapshot_bytes:
+        if self._bytes_since_snapshot >= self._settings.now.snapshot_bytes:
             self._bytes_since_snapshot = 0
             self.quorum.compact(self.quorum.delivered_index, encode_batch(self._image.records()))
 

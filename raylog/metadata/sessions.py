@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raylog.control.session import CopyRates, Heartbeat, ReplicaStatus
+from raylog.control.session import CopyRates, Heartbeat, ReplicaStatus, SettingsChanged
 from raylog.types import TopicIdPartition
 
 
@@ -27,6 +27,7 @@ class Session:
     mended: dict[TopicIdPartition, str] = field(default_factory=dict)  # the last damage that was dropped
     usage: Heartbeat = field(default_factory=Heartbeat)  # the last one
     rates: CopyRates = field(default_factory=CopyRates)  # as it was told last
+    settings: SettingsChanged = field(default_factory=lambda: SettingsChanged(0, 0, ()))  # as it was told last
     follows_image: bool = False  # a Broker that was sent the whole image, and is sent what changes
     follows_topics: bool = False  # it coordinates groups, was sent the names of all topics, and is sent what changes
     releasing: set[TopicIdPartition] = field(

@@ -46,12 +46,11 @@ def arm_housekeeping(context: HostContext, replica: Replica, now_ms: int) -> Non
 
 
 class CheckpointRounds:
-    __slots__ = ("_begun", "_context", "_interval_ms", "_replicas", "_reported", "_slept_ms", "_turn")
+    __slots__ = ("_begun", "_context", "_replicas", "_reported", "_slept_ms", "_turn")
 
     def __init__(self, context: HostContext, replicas: Mapping[TopicIdPartition, Replica]) -> None:
         self._context = context
         self._replicas = replicas
-        self._interval_ms = context.config.replica_high_watermark_checkpoint_interval_ms
         self._turn = 0
         self._begun = False
         self._slept_ms: int | None = None  # since when: the time of a round's first turn
@@ -71,6 +70,10 @@ class CheckpointRounds:
         self._turn = passed % self._turns
         self._arm(self._slept_ms + passed * self._turn_ms)
         self._slept_ms = None
+
+    @property
+    def _interval_ms(self) -> int:
+        return self._context.config.replica_high_watermark_checkpoint_interval_ms
 
     @property
     def _turns(self) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from raylog.log.record_validation import WALKED_BYTES_MAX
+from raylog.configs.settings import setting
 from raylog.replication.events import Effect, LeaderHint
 from raylog.replication.replica_traffic import ReplicaTraffic
 from raylog.replication.throttle import Throttle
@@ -32,33 +32,35 @@ Deadline = Timer[Expire]
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """Kafka's broker settings that replication uses, under their names (``.`` becomes ``_``), and some of ours."""
+    """The configs of brokers that are of the processes that hold replicas, under their names (``.`` becomes ``_``).
 
-    replica_lag_time_max_ms: int = 30_000
-    replica_fetch_wait_max_ms: int = 500
-    replica_fetch_min_bytes: int = 1
-    replica_fetch_max_bytes: int = 1 << 20
-    replica_fetch_response_max_bytes: int = 10 << 20
-    replica_fetch_backoff_ms: int = 1_000  # the longest; the first retry comes after replica_fetch_backoff_first_ms
-    replica_high_watermark_checkpoint_interval_ms: int = 5_000
-    log_retention_check_interval_ms: int = 300_000
-    log_cleaner_backoff_ms: int = 15_000  # where it is not set for the cluster
-    fetch_max_bytes: int = 57_671_680
-    replica_fetch_backoff_first_ms: int = 5
-    high_watermark_news_ms: int = 5  # how long a follower's fetch waits for records that the news can go with
-    alter_partition_backoff_ms: int = 100  # after the controller refused an ISR
-    log_scrub_interval_ms: int = 604_800_000  # where it is not set for the cluster
-    cold_read_wait_ms: int = (
-        500  # how long a consumer's fetch may wait for records that have to be loaded, if its own wait is shorter
-    )
-    locked_log_retry_ms: int = 20  # while another process holds a replica's folder
-    failed_log_retry_ms: int = 250  # after a log could not be opened, or a folder not be deleted; doubled each time
-    failed_log_retry_max_ms: int = 30_000
-    walked_bytes_max: int = WALKED_BYTES_MAX  # a Produce of more is checked in a thread
-    awaited_leader_wait_ms: int = 5_000  # how long a request without a timeout waits for a partition that will serve
-    unknown_partition_wait_ms: int = 1_000  # how long any request waits for a partition that is not known here
-    awaited_bytes_max: int = 32 << 20  # of records that wait for such partitions
-    awaited_requests_max: int = 10_000
+    What the controller sends replaces those that a process was started with. ``log_cleaner_backoff_ms`` and
+    ``log_scrub_interval_ms`` come with the logs instead (``LogConfig``); here they hold for logs that were told none.
+    """
+
+    replica_lag_time_max_ms: int = setting("replica.lag.time.max.ms")
+    replica_fetch_wait_max_ms: int = setting("replica.fetch.wait.max.ms")
+    replica_fetch_min_bytes: int = setting("replica.fetch.min.bytes")
+    replica_fetch_max_bytes: int = setting("replica.fetch.max.bytes")
+    replica_fetch_response_max_bytes: int = setting("replica.fetch.response.max.bytes")
+    replica_fetch_backoff_ms: int = setting("replica.fetch.backoff.ms")
+    replica_high_watermark_checkpoint_interval_ms: int = setting("replica.high.watermark.checkpoint.interval.ms")
+    log_retention_check_interval_ms: int = setting("log.retention.check.interval.ms")
+    log_cleaner_backoff_ms: int = setting("log.cleaner.backoff.ms")
+    fetch_max_bytes: int = setting("fetch.max.bytes")
+    replica_fetch_backoff_first_ms: int = setting("replica.fetch.backoff.first.ms")
+    high_watermark_news_ms: int = setting("high.watermark.news.ms")
+    alter_partition_backoff_ms: int = setting("alter.partition.backoff.ms")
+    log_scrub_interval_ms: int = setting("log.scrub.interval.ms")
+    cold_read_wait_ms: int = setting("cold.read.wait.ms")
+    locked_log_retry_ms: int = setting("locked.log.retry.ms")
+    failed_log_retry_ms: int = setting("failed.log.retry.ms")
+    failed_log_retry_max_ms: int = setting("failed.log.retry.max.ms")
+    walked_bytes_max: int = setting("walked.bytes.max")
+    awaited_leader_wait_ms: int = setting("awaited.leader.wait.ms")
+    unknown_partition_wait_ms: int = setting("unknown.partition.wait.ms")
+    awaited_bytes_max: int = setting("awaited.bytes.max")
+    awaited_requests_max: int = setting("awaited.requests.max")
 
 
 class HostContext:

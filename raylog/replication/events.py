@@ -310,6 +310,14 @@ class CopyRatesGiven:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigsGiven:
+    """The controller said which configs of this process are set, in its Welcome or later; all others have their default."""
+
+    controller_epoch: int
+    configs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """The client of a parked request went away."""
 
@@ -425,8 +433,8 @@ class Ticked:
 Event = (
     Assigned | Removed | Released | LogOpened | ProduceReceived | OwnAppend | FetchReceived | ListOffsetsReceived
     | OffsetForLeaderEpochReceived | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered
-    | ControlSessionChanged | CopyRatesGiven | Cancelled | RecordsChecked | FlushCompleted | FolderRemoved | LogClosed | Loaded
-    | LogFailed | CleaningEnded | ScrubEnded | DamageReported | DamageSuspected | Ticked
+    | ControlSessionChanged | CopyRatesGiven | ConfigsGiven | Cancelled | RecordsChecked | FlushCompleted | FolderRemoved | LogClosed
+    | Loaded | LogFailed | CleaningEnded | ScrubEnded | DamageReported | DamageSuspected | Ticked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects

@@ -27,6 +27,7 @@ from typing import assert_never
 
 from kio.schema.errors import ErrorCode
 
+from raylog.configs.settings import with_configs
 from raylog.control.session import Assignment, Release, Removal, ReplicaLoad, ReplicaStatus
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
@@ -42,6 +43,7 @@ from raylog.replication.events import (
     Cancelled,
     CleaningEnded,
     CloseLog,
+    ConfigsGiven,
     ControlSessionChanged,
     CopyRatesGiven,
     DamageReported,
@@ -107,7 +109,8 @@ class ReplicaHost:
         watched_topics: Iterable[str] = (),
     ) -> None:
         """``watched_topics``: those whose leaderships and high watermarks the shell wants to know (``watched.py``)."""
-        self.context = HostContext(identity, broker_id, config or HostConfig(), frozenset(watched_topics))
+        self._started_with = config or HostConfig()
+        self.context = HostContext(identity, broker_id, self._started_with, frozenset(watched_topics))
         self.replicas: dict[TopicIdPartition, Replica] = {}
         self.controller_epoch = 0
         self.refused_frames = 0  # from deposed controllers
@@ -170,6 +173,9 @@ class ReplicaHost:
                 self._session_changed(event.connected, now_ms)
             case CopyRatesGiven():
                 self._set_rates(event, now_ms)
+            case ConfigsGiven():
+                if self.admit_controller(event.controller_epoch):
+                    self.context.config = with_configs(self._started_with, dict(event.configs))
             case LogFailed():
                 failed = self.replicas.get(event.id)
                 if failed is not None and failed.log is not None:

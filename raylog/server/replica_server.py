@@ -44,6 +44,7 @@ from raylog.control.session import (
     ImageChanged,
     Release,
     Removal,
+    SettingsChanged,
     TopicsNamed,
     Welcome,
 )
@@ -66,6 +67,7 @@ from raylog.replication.events import (
     CheckRecords,
     Clean,
     CloseLog,
+    ConfigsGiven,
     ControlSessionChanged,
     CopyRatesGiven,
     DamageSuspected,
@@ -599,8 +601,15 @@ class ReplicaServer:
                 self._handle(Released(frame))
             case AlterPartitionAnswer():
                 self._handle(AlterPartitionAnswered(frame))
-            case Welcome() | CopyRatesChanged():
+            case Welcome():
+                self._handle(
+                    CopyRatesGiven(frame.controller_epoch, frame.rates),
+                    ConfigsGiven(frame.controller_epoch, frame.configs),
+                )
+            case CopyRatesChanged():
                 self._handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
+            case SettingsChanged():
+                self._handle(ConfigsGiven(frame.controller_epoch, frame.configs))
             case TopicsNamed():
                 self._groups.runtime.hear(frame)
             case Exit(_, reason):

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from raylog.control.session import FromActor, FromController, Hello, ReplicaLoad, Welcome
+from raylog.control.session import FromActor, FromController, Hello, ReplicaLoad, SettingsChanged, Welcome
 from raylog.control.session_frames import ControllerEpochGuard
 from raylog.control.session_stream import Frame, Session, open_session
 from raylog.disks.disk import Disk, open_disk
@@ -71,6 +71,7 @@ class SessionClient:
         self._attempt: asyncio.Task[bool] | None = None
         self._task: asyncio.Task[None] | None = None
         self._heart: asyncio.TimerHandle | None = None
+        self._heartbeat_interval_s = 0.0  # as the controller said last
         self._usage = ProcessUsage()
 
     def start(self) -> None:
@@ -222,14 +223,20 @@ class SessionClient:
             self._welcomed = True
             self._joined.set()
             self._settled.set()
-            self._beat(session, frame.heartbeat_interval_ms / 1_000)
+            self._heartbeat_interval_s = frame.heartbeat_interval_ms / 1_000
+            self._beat(session)
             self._on_change(True)
+        elif isinstance(frame, SettingsChanged) and frame.heartbeat_interval_ms / 1_000 != self._heartbeat_interval_s:
+            self._heartbeat_interval_s = frame.heartbeat_interval_ms / 1_000
+            if self._heart is not None:
+                self._heart.cancel()
+            self._beat(session)  # at once: the controller may be patient for less time now
         self._on_frame(frame)
 
-    def _beat(self, session: Session, interval_s: float) -> None:
+    def _beat(self, session: Session) -> None:
         if session is self._session and session.is_open:
             session.send(self._usage.heartbeat(self._loads()))
-            self._heart = asyncio.get_running_loop().call_later(interval_s, self._beat, session, interval_s)
+            self._heart = asyncio.get_running_loop().call_later(self._heartbeat_interval_s, self._beat, session)
 
     def _closed(self, session: Session, reason: Exception | None) -> None:
         if session is not self._session:

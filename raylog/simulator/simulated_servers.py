@@ -21,6 +21,7 @@ from raylog.control.session import (
     Release,
     Removal,
     ReplicaStatus,
+    SettingsChanged,
     TopicsNamed,
     Welcome,
 )
@@ -40,6 +41,7 @@ from raylog.replication.events import (
     CheckRecords,
     Clean,
     CloseLog,
+    ConfigsGiven,
     ControlSessionChanged,
     CopyRatesGiven,
     DeleteRecordsReceived,
@@ -143,8 +145,13 @@ class ReplicaProcess(ServerProcess):
                 self.handle(Released(frame))
             case AlterPartitionAnswer():
                 self.handle(AlterPartitionAnswered(frame))
-            case Welcome() | CopyRatesChanged():
+            case Welcome():
                 self.handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
+                self.handle(ConfigsGiven(frame.controller_epoch, frame.configs))
+            case CopyRatesChanged():
+                self.handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
+            case SettingsChanged():
+                self.handle(ConfigsGiven(frame.controller_epoch, frame.configs))
             case BrokerDisks() | ImageChanged() | TopicsNamed():
                 pass
             case _:

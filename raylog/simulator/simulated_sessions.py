@@ -19,6 +19,7 @@ from raylog.control.session import (
     Release,
     Removal,
     ReplicaStatus,
+    SettingsChanged,
     TopicsNamed,
     Welcome,
 )
@@ -45,6 +46,7 @@ class ActorSpec:
 Said = (
     Welcome
     | CopyRatesChanged
+    | SettingsChanged
     | BrokerDisks
     | ImageChanged
     | Assignment
@@ -68,6 +70,7 @@ class ServerProcess(Process):
         self.has_said_hello = False
         self.is_welcome = False
         self.controller_epochs = ControllerEpochGuard()
+        self._heartbeat_interval_ms = 0  # as the controller said last
         self._controller_at = simulation.scheduler.between(0, 100)  # which address is tried next
         self._attempts = 0  # since a session was welcome
         self._summoned_to: Endpoint | None = None
@@ -142,8 +145,11 @@ class ServerProcess(Process):
         if isinstance(message, Welcome):
             self.is_welcome = True
             self._attempts = 0
-            self._beat(link, message.heartbeat_interval_ms)
+            self._heartbeat_interval_ms = message.heartbeat_interval_ms
+            self._beat(link)
             self.session_changed(True)
+        elif isinstance(message, SettingsChanged):
+            self._heartbeat_interval_ms = message.heartbeat_interval_ms
         self.controller_said(message)
 
     def exit(self) -> None:
@@ -184,10 +190,10 @@ class ServerProcess(Process):
         if self.session is not None:
             self._lose(self.session)
 
-    def _beat(self, link: Link, interval_ms: int) -> None:
+    def _beat(self, link: Link) -> None:
         if link is self.session:
             link.send(self, self.heartbeat())
-            self.later(interval_ms * 1000, lambda: self._beat(link, interval_ms), f"{self.name} heartbeat")
+            self.later(self._heartbeat_interval_ms * 1000, lambda: self._beat(link), f"{self.name} heartbeat")
 
     def heartbeat(self) -> Heartbeat:
         """What it uses."""

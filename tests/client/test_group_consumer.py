@@ -78,8 +78,8 @@ def test_a_member_always_has_a_heartbeat_at_its_coordinator_whatever_its_interva
     topic: str, member: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that it hears of a rebalance at once."""
-    monkeypatch.setattr("raylog.server.apis.groups.NATIVE_HEARTBEAT_PARK_MS", 50)
-    monkeypatch.setattr("raylog.client.groups.membership.HELD_BACK_MS", 50)
+    monkeypatch.setattr("raylog.groups.requests.HEARTBEAT_HELD_BACK_MS", 50)
+    monkeypatch.setattr("raylog.client.groups.membership.HEARTBEAT_HELD_BACK_MS", 50)
     sent: list[int] = []
 
     def heartbeat(*values: Any) -> Any:

@@ -62,7 +62,7 @@ def test_each_config_accepts_its_default_and_says_what_it_means(name):
         ("num.io.threads", "4", "num.io.threads is refused: raylog has no pools of threads"),
         ("log.retention.hours", "4", "set log.retention.ms"),
         ("log.cleaner.threads", "2", "each process compacts its own logs"),
-        ("broker.session.timeout.ms", "4", "is fixed when a broker starts"),
+        ("log.dirs", "/d", "is fixed when a broker starts"),
         ("retention.ms", "4", "did you mean 'log.retention.ms'"),
         ("no.such.thing.at.all", "4", "can be changed while it runs; these can: "),
         ("log.segment.bytes", "1", "at least 14"),
@@ -315,5 +315,5 @@ def test_what_is_fixed_is_shown_and_cannot_be_set(new_world):
     assert entries["log.cleaner.enable"].source == 5
     (for_all,) = world.ask(DescribeConfigs((ConfigQuery(ResourceType.BROKER, ""),))).resources
     assert not {"broker.id", "log.dirs"} & {entry.name for entry in for_all.entries}
-    assert configure(world, "1", "delete.topic.enable", "true").error == ErrorCode.invalid_config
+    assert configure(world, "1", "log.dirs", "/d").error == ErrorCode.invalid_config
     assert configure(world, "1", "broker.id", None).error == ErrorCode.invalid_config

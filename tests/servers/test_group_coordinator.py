@@ -177,7 +177,7 @@ def test_the_death_of_a_native_member_is_heard_of_at_once_by_the_others(
     running: InProcessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A parked heartbeat would wait for longer than this test does."""
-    monkeypatch.setattr("raylog.server.apis.groups.NATIVE_HEARTBEAT_PARK_MS", 120_000)
+    monkeypatch.setattr("raylog.groups.requests.HEARTBEAT_HELD_BACK_MS", 120_000)
     endpoint = endpoint_of(running, leader(running))
 
     async def work() -> None:

@@ -23,12 +23,12 @@ from raylog.client.links.link import ClusterLink
 from raylog.client.links.metadata import Leader
 from raylog.client.links.silent_leaders import SilentLeaders
 from raylog.errors import ClientTimeoutError, RaylogError, error_for, kafka_error
+from raylog.groups.requests import HEARTBEAT_HELD_BACK_MS
 from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.types import TopicPartition
 from raylog.wire.connection import Connection
 from raylog.wire.handshake import Peer
 
-HELD_BACK_MS = 3_000  # how long a coordinator keeps a heartbeat
 _FIRST_RETRY_S = 0.02
 _SEARCH_S = 1.2
 AGAIN = frozenset(
@@ -117,7 +117,7 @@ class CoordinatorLink:
 
     async def _watched(self, connection: Connection, leader: Leader, request: Any, timeout_ms: float) -> Any:
         assert self._key is not None, "a leader of no partition"
-        number = self._silent.sent(connection, [(self._key, leader)], held_back_ms=HELD_BACK_MS)
+        number = self._silent.sent(connection, [(self._key, leader)], held_back_ms=HEARTBEAT_HELD_BACK_MS)
         try:
             return await connection.request(request, timeout_ms=timeout_ms)
         finally:

@@ -35,7 +35,7 @@ from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.groups import requests as group_requests
 from raylog.client.groups import subscriptions
-from raylog.client.groups.coordinator_link import HELD_BACK_MS, CoordinatorLink
+from raylog.client.groups.coordinator_link import CoordinatorLink
 from raylog.client.groups.member import (
     Answer,
     Assigned,
@@ -57,6 +57,7 @@ from raylog.client.groups.subscriptions import Remembered, Wanted
 from raylog.client.links.link import ClusterLink
 from raylog.errors import ConfigError, ProtocolError, RaylogError, error_for
 from raylog.groups.consumer_protocol import decode_assignment
+from raylog.groups.requests import HEARTBEAT_HELD_BACK_MS
 from raylog.types import TopicPartition
 
 logger = logging.getLogger("raylog.client")
@@ -124,7 +125,9 @@ class GroupMembership:
         self._member = GroupMember(
             MemberConfig(
                 config.session_timeout_ms,
-                min(config.heartbeat_interval_ms, HELD_BACK_MS),  # else nobody could tell it of a rebalance in between
+                min(
+                    config.heartbeat_interval_ms, HEARTBEAT_HELD_BACK_MS
+                ),  # else nobody could tell it of a rebalance in between
                 config.max_poll_interval_ms,
                 config.retry_backoff_ms,
                 config.retry_backoff_max_ms,

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
-from raylog.metadata.configuration.controller_config import ControllerConfig
+from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.events import ActorKind, StartActor
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import (
@@ -80,10 +80,10 @@ class _Start:
 
 
 class Starts:
-    __slots__ = ("_config", "_starts", "_timers", "is_due")
+    __slots__ = ("_settings", "_starts", "_timers", "is_due")
 
-    def __init__(self, config: ControllerConfig, timers: Timers) -> None:
-        self._config = config
+    def __init__(self, settings: ControllerSettings, timers: Timers) -> None:
+        self._settings = settings
         self._timers = timers
         self._starts: dict[int, _Start] = {}
         self.is_due = True  # something may be missing: look again
@@ -112,7 +112,7 @@ class Starts:
             return
         start.stage, start.since_ms = (_Stage.UP if start.greeted else _Stage.EXPECTED), now_ms
         if not start.greeted:
-            self._timers.set((START, node_id), now_ms + self._config.hello_timeout_ms)
+            self._timers.set((START, node_id), now_ms + self._settings.now.hello_timeout_ms)
 
     def start_failed(self, node_id: int, reason: str, now_ms: int) -> None:
         start = self._starts.get(node_id)
@@ -154,7 +154,7 @@ class Starts:
         start.has_died, start.greeted = start.greeted, False
         if start.stage is not _Stage.UP:
             return
-        if now_ms - start.since_ms >= self._config.stable_after_ms:
+        if now_ms - start.since_ms >= self._settings.now.stable_after_ms:
             del self._starts[node_id]
         elif start.failures == 0:
             start.failures, start.stage = 1, _Stage.RESTING
@@ -167,8 +167,8 @@ class Starts:
         The new process uses a core for more than a second before it can serve. Where it runs beside the new leaders, and they
         beside the clients, it would make all of them wait. So it starts when they have taken over.
         """
-        pause_ms = min(leaders_moved * self._config.settling_ms_per_leader, self._config.settling_max_ms)
-        if pause_ms < self._config.settling_min_ms:
+        pause_ms = min(leaders_moved * self._settings.now.settling_ms_per_leader, self._settings.now.settling_max_ms)
+        if pause_ms < self._settings.now.settling_min_ms:
             return
         start = self._starts.setdefault(node_id, _Start(_Stage.RESTING, now_ms))
         if start.stage in _UNDER_WAY or (START, node_id) in self._timers:
@@ -203,7 +203,7 @@ class Starts:
         start.failures += 1
         start.stage, start.since_ms = _Stage.RESTING, now_ms
         backoff_ms = min(
-            self._config.start_backoff_ms << min(start.failures - 1, 16), self._config.start_backoff_max_ms
+            self._settings.now.start_backoff_ms << min(start.failures - 1, 16), self._settings.now.start_backoff_max_ms
         )
         self._timers.set((START, node_id), now_ms + backoff_ms)
 
@@ -213,7 +213,7 @@ class Starts:
         """The creations that are due now, against the committed image. Each is pending from here on."""
         self.is_due = False
         wanted = set(image.assigned) | set(image.removals_of) | set(image.hosts)
-        if self._config.starts_brokers:
+        if self._settings.now.starts_brokers:
             wanted |= {node_id(broker, BROKER_SLOT) for broker in image.brokers}
         effects = []
         for node in sorted(wanted):

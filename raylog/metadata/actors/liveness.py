@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raylog.metadata.configuration.controller_config import ControllerConfig
+from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.events import Dial, Dialed, DialOutcome
 from raylog.timers import Name, Timers
 from raylog.types import Endpoint
@@ -52,11 +52,11 @@ class Verdicts:
 
 
 class Liveness:
-    __slots__ = ("_config", "_last_dial_id", "_timers", "_watched")
+    __slots__ = ("_last_dial_id", "_settings", "_timers", "_watched")
 
-    def __init__(self, config: ControllerConfig, timers: Timers, *, first_dial_id: int = 1) -> None:
+    def __init__(self, settings: ControllerSettings, timers: Timers, *, first_dial_id: int = 1) -> None:
         """``first_dial_id`` keeps the answers to another term's dials apart."""
-        self._config = config
+        self._settings = settings
         self._timers = timers
         self._watched: dict[int, _Watched] = {}
         self._last_dial_id = first_dial_id - 1
@@ -72,25 +72,25 @@ class Liveness:
         """A session of that process has opened."""
         self._cancel(node_id)
         self._watched[node_id] = _Watched(endpoint, incarnation, now_ms, connected=True)
-        self._timers.set((SESSION, node_id), now_ms + self._config.session_timeout_ms)
+        self._timers.set((SESSION, node_id), now_ms + self._settings.now.session_timeout_ms)
 
     def heard(self, node_id: int, now_ms: int) -> None:
         self._watched[node_id].last_heard_ms = now_ms
-        self._timers.set((SESSION, node_id), now_ms + self._config.session_timeout_ms)
+        self._timers.set((SESSION, node_id), now_ms + self._settings.now.session_timeout_ms)
 
     def lost(self, node_id: int, now_ms: int) -> Dial:
         """Its session has ended: is it dead?"""
         watched = self._watched[node_id]
         watched.connected = False
         self._timers.cancel((SESSION, node_id))
-        silent_until = max(now_ms, watched.last_heard_ms + self._config.session_timeout_ms)
+        silent_until = max(now_ms, watched.last_heard_ms + self._settings.now.session_timeout_ms)
         self._timers.set((SILENCE, node_id), silent_until)
         return self._dial(node_id, watched)
 
     def unheard(self, node_id: int, endpoint: Endpoint, incarnation: int, now_ms: int) -> Dial:
         """A registered process that a new active controller has not heard of yet."""
         watched = self._watched[node_id] = _Watched(endpoint, incarnation, now_ms, connected=False)
-        self._timers.set((SILENCE, node_id), now_ms + self._config.session_timeout_ms)
+        self._timers.set((SILENCE, node_id), now_ms + self._settings.now.session_timeout_ms)
         return self._dial(node_id, watched)
 
     def forget(self, node_id: int) -> None:
@@ -107,15 +107,15 @@ class Liveness:
             case DialOutcome.REFUSED | DialOutcome.CLOSED:
                 return True
             case DialOutcome.ALIVE:
-                self._timers.set((RETURN, event.node_id), now_ms + self._config.return_within_ms)
+                self._timers.set((RETURN, event.node_id), now_ms + self._settings.now.return_within_ms)
             case DialOutcome.UNREACHABLE | DialOutcome.MUTE:
-                self._timers.set((REDIAL, event.node_id), now_ms + self._config.redial_interval_ms)
+                self._timers.set((REDIAL, event.node_id), now_ms + self._settings.now.redial_interval_ms)
         return False
 
     def judge(self, fired: list[tuple[int, Name]], now_ms: int) -> Verdicts:
         """What follows from these deadlines of ours, which have come."""
         verdicts = Verdicts()
-        if any(now_ms - deadline > self._config.pause_ms for deadline, _ in fired):
+        if any(now_ms - deadline > self._settings.now.pause_ms for deadline, _ in fired):
             verdicts.paused = True
             self._restart(fired, now_ms)
             return verdicts
@@ -132,10 +132,10 @@ class Liveness:
 
     def _restart(self, fired: list[tuple[int, Name]], now_ms: int) -> None:
         spans = {
-            SESSION: self._config.session_timeout_ms,
-            SILENCE: self._config.session_timeout_ms,
-            RETURN: self._config.return_within_ms,
-            REDIAL: self._config.redial_interval_ms,
+            SESSION: self._settings.now.session_timeout_ms,
+            SILENCE: self._settings.now.session_timeout_ms,
+            RETURN: self._settings.now.return_within_ms,
+            REDIAL: self._settings.now.redial_interval_ms,
         }
         names = {name for _, name in fired} | {name for name in self._timers.names() if name[0] in spans}
         for kind, node_id in sorted(names):

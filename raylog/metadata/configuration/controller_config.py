@@ -1,50 +1,66 @@
-"""What an operator may set about the controller, under Kafka's names where Kafka has them. Times in milliseconds."""
+"""What an operator may set about the controller, as configs of brokers that are the cluster's as a whole. Times in milliseconds.
+
+``ControllerSettings`` is what holds now: one object that the parts of a controller share, so a change reaches all of them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raylog.configs.broker_configs import REPLICATION_FACTOR
+from raylog.configs.settings import as_configs, setting, with_configs
+from raylog.metadata.image import MetadataImage
+
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    heartbeat_interval_ms: int = 2_000  # broker.heartbeat.interval.ms
-    session_timeout_ms: int = 9_000  # broker.session.timeout.ms: silence for this long is death
-    return_within_ms: int = 500  # a process that answers a dial has this long to bring its session back
-    redial_interval_ms: int = 500  # while a process is unreachable or mute
-    pause_ms: int = 500  # a liveness deadline seen later than this was missed by the controller itself
-    first_leader_wait_ms: int = 1_000  # how long a new partition waits for its preferred leader once another is there
-    unclean_shutdown_election_wait_ms: int = 10_000  # unclean.shutdown.election.wait.ms: for the logs of other members
-    high_watermark_record_interval_ms: int = 3_000  # leaders' high watermarks are written down no more often
-    num_partitions: int = 1  # num.partitions
-    default_replication_factor: int | None = None  # default.replication.factor; None: three, or all brokers if fewer
-    delete_topic_enable: bool = True  # delete.topic.enable
-    auto_leader_rebalance_enable: bool = True  # auto.leader.rebalance.enable
-    leader_imbalance_check_interval_ms: int = 300_000  # leader.imbalance.check.interval.seconds
-    leader_imbalance_per_broker_percentage: int = 10  # leader.imbalance.per.broker.percentage: above it leaders go back
-    starts_brokers: bool = True  # whether each registered broker gets a Broker actor
-    plans_hosts: bool = True  # whether each registered disk gets its hosts; else its first topic plans them
-    start_backoff_ms: int = 200  # doubles with each failure in a row
-    start_backoff_max_ms: int = 30_000
-    hello_timeout_ms: int = 30_000  # a created process that has not said hello by then is created again
-    settling_ms_per_leader: int = 2  # a dead process is replaced so much later for each leader that moves, and no later
-    settling_max_ms: int = 500  # than this
-    settling_min_ms: int = 50  # where it would be less, the process starts at once
-    stable_after_ms: int = 2_000  # a process that lived this long was no failed start: the next one comes at once
-    snapshot_bytes: int = 20 << 20  # metadata.log.max.record.bytes.between.snapshots
+    """``default_replication_factor`` None: three, or all brokers if fewer. ``starts_brokers`` and ``plans_hosts`` say what the
+    controller does at all, and are its creator's: False where a test starts the processes.
+    """
+
+    heartbeat_interval_ms: int = setting("broker.heartbeat.interval.ms")
+    session_timeout_ms: int = setting("broker.session.timeout.ms")
+    return_within_ms: int = setting("broker.return.within.ms")
+    redial_interval_ms: int = setting("broker.redial.interval.ms")
+    pause_ms: int = setting("controller.pause.ms")
+    first_leader_wait_ms: int = setting("first.leader.wait.ms")
+    unclean_shutdown_election_wait_ms: int = setting("unclean.shutdown.election.wait.ms")
+    high_watermark_record_interval_ms: int = setting("high.watermark.record.interval.ms")
+    num_partitions: int = setting("num.partitions")
+    default_replication_factor: int | None = None
+    delete_topic_enable: bool = setting("delete.topic.enable")
+    auto_leader_rebalance_enable: bool = setting("auto.leader.rebalance.enable")
+    leader_imbalance_check_interval_seconds: int = setting("leader.imbalance.check.interval.seconds")
+    leader_imbalance_per_broker_percentage: int = setting("leader.imbalance.per.broker.percentage")
+    starts_brokers: bool = True
+    plans_hosts: bool = True
+    start_backoff_ms: int = setting("actor.start.backoff.ms")
+    start_backoff_max_ms: int = setting("actor.start.backoff.max.ms")
+    hello_timeout_ms: int = setting("actor.start.hello.timeout.ms")
+    settling_ms_per_leader: int = setting("actor.start.settling.ms.per.leader")
+    settling_max_ms: int = setting("actor.start.settling.max.ms")
+    settling_min_ms: int = setting("actor.start.settling.min.ms")
+    stable_after_ms: int = setting("actor.start.stable.after.ms")
+    snapshot_bytes: int = setting("metadata.log.max.record.bytes.between.snapshots")
 
     def as_broker_configs(self) -> dict[str, str]:
-        """Those of these that Kafka's brokers have, as it writes them."""
+        """These by their names from outside, as Kafka writes the values."""
         factor = self.default_replication_factor
-        return ({} if factor is None else {"default.replication.factor": str(factor)}) | {
-            "auto.leader.rebalance.enable": str(self.auto_leader_rebalance_enable).lower(),
-            "broker.heartbeat.interval.ms": str(self.heartbeat_interval_ms),
-            "broker.session.timeout.ms": str(self.session_timeout_ms),
-            "delete.topic.enable": str(self.delete_topic_enable).lower(),
-            "leader.imbalance.check.interval.seconds": str(self.leader_imbalance_check_interval_ms // 1_000),
-            "leader.imbalance.per.broker.percentage": str(self.leader_imbalance_per_broker_percentage),
-            "num.partitions": str(self.num_partitions),
-            "unclean.shutdown.election.wait.ms": str(self.unclean_shutdown_election_wait_ms),
-        }
+        return as_configs(self) | ({} if factor is None else {REPLICATION_FACTOR: str(factor)})
 
     def __post_init__(self) -> None:
         assert self.heartbeat_interval_ms * 2 <= self.session_timeout_ms, f"one lost heartbeat would be a death: {self}"
+
+
+class ControllerSettings:
+    """``now``: what was set for all brokers, else what the controller was ``started_with``."""
+
+    __slots__ = ("now", "started_with")
+
+    def __init__(self, started_with: ControllerConfig) -> None:
+        self.started_with = started_with
+        self.now = started_with
+
+    def follow(self, image: MetadataImage) -> None:
+        """Something may have been set in the committed image."""
+        self.now = with_configs(self.started_with, image.broker_configs.get(None, {}))

@@ -63,6 +63,17 @@ def of_log(image: MetadataImage, topic: Topic, broker_id: int | None) -> dict[st
     return effective
 
 
+def of_host(image: MetadataImage, broker_id: int) -> tuple[tuple[str, str], ...]:
+    """The configs of processes that hold replicas which are set for a broker, its own before those for all; by name."""
+    values: dict[str, str] = {}
+    for named in (None, broker_id):
+        for name, value in image.broker_configs.get(named, {}).items():
+            config = BROKER_CONFIGS.get(name)
+            if config is not None and config.is_of_hosts:
+                values[name] = value
+    return tuple(sorted(values.items()))
+
+
 def of_topic(image: MetadataImage, topic: Topic, name: str) -> str:
     """The value that the controller goes by."""
     value = topic.configs.get(name)

@@ -27,10 +27,12 @@ from raylog.control.session import (
     ImageChanged,
     Release,
     Removal,
+    SettingsChanged,
     TopicsNamed,
 )
 from raylog.metadata.configuration import effective_configs
 from raylog.metadata.configuration import replication_quota_rates as copy_rates
+from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.events import SendFrame
 from raylog.metadata.image import MetadataImage, RemovalKey, Topic
 from raylog.metadata.partitions import elections
@@ -68,11 +70,14 @@ TOPIC_FRAME_NAMES = 10_000
 
 
 class Announcements:
-    __slots__ = ("_committed", "_configs", "_controller_epoch", "_names", "_rates", "_sessions", "_whole")
+    __slots__ = ("_committed", "_configs", "_controller_epoch", "_names", "_rates", "_sessions", "_settings", "_whole")
 
-    def __init__(self, committed: MetadataImage, sessions: Sessions, controller_epoch: int) -> None:
+    def __init__(
+        self, committed: MetadataImage, sessions: Sessions, settings: ControllerSettings, controller_epoch: int
+    ) -> None:
         self._committed = committed
         self._sessions = sessions
+        self._settings = settings
         self._controller_epoch = controller_epoch
         self._configs: dict[tuple[uuid.UUID, int | None], tuple[tuple[str, str], ...]] = {}  # by topic and broker
         # Until their deletion is sent.
@@ -150,6 +155,24 @@ class Announcements:
         if self._rates is None:
             self._rates = copy_rates.shares(self._committed)
         return self._rates.get(node_id, CopyRates())
+
+    def settings_of(self, node_id: int) -> SettingsChanged:
+        """What a process of that node goes by, as things are committed."""
+        return SettingsChanged(
+            self._controller_epoch,
+            self._settings.now.heartbeat_interval_ms,
+            effective_configs.of_host(self._committed, broker_of(node_id)),
+        )
+
+    def settings(self) -> list[SendFrame]:
+        """Configs of brokers have changed: the settings of each connected process that are others now."""
+        frames = []
+        for session in self._sessions.all():
+            settings = self.settings_of(session.node_id)
+            if settings != session.settings:
+                session.settings = settings
+                frames.append(SendFrame(session.session_id, settings))
+        return frames
 
     def to_session(self, session: Session, *, already_sent: Iterable[TopicIdPartition] = ()) -> list[SendFrame]:
         """Everything that a session has to know, but what was just sent."""

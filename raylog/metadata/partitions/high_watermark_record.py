@@ -1,7 +1,7 @@
 """The active controller's part in the record of high watermarks: it takes leaders' reports and writes them down together.
 
 Leaders report high watermarks that have moved (``replication.checkpoint_rounds``). What is news waits here, the newest of each
-partition, until one record takes all of it into the metadata log, at most every ``high_watermark_record_interval_ms``.
+partition, until one record takes all of it into the metadata log, at most every ``high.watermark.record.interval.ms``.
 Nothing waits, and nothing is written, where no high watermark moves. What waits is lost with this controller; leaders report
 to the next one all that they have.
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from raylog.control.high_watermarks import HighWatermark, by_partition, by_topic
 from raylog.control.session import HighWatermarks
+from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.partitions.elections import Standing
 from raylog.metadata.partitions.partition_decisions import PartitionDecisions
@@ -31,13 +32,15 @@ HIGH_WATERMARKS = "high-watermarks"
 
 
 class HighWatermarkRecord:
-    __slots__ = ("_interval_ms", "_ledger", "_partitions", "_timers", "_waiting")
+    __slots__ = ("_ledger", "_partitions", "_settings", "_timers", "_waiting")
 
-    def __init__(self, ledger: Ledger, partitions: PartitionDecisions, timers: Timers, *, interval_ms: int) -> None:
+    def __init__(
+        self, ledger: Ledger, partitions: PartitionDecisions, timers: Timers, settings: ControllerSettings
+    ) -> None:
         self._ledger = ledger
         self._partitions = partitions
         self._timers = timers
-        self._interval_ms = interval_ms
+        self._settings = settings
         self._waiting: dict[TopicIdPartition, HighWatermark] = {}  # for the next record
 
     def reported(self, session: Session, report: HighWatermarks, now_ms: int) -> None:
@@ -73,7 +76,7 @@ class HighWatermarkRecord:
 
     def _arm(self, now_ms: int) -> None:
         if self._waiting and (HIGH_WATERMARKS,) not in self._timers:
-            self._timers.set((HIGH_WATERMARKS,), now_ms + self._interval_ms)
+            self._timers.set((HIGH_WATERMARKS,), now_ms + self._settings.now.high_watermark_record_interval_ms)
 
     def check(self) -> None:
         assert not self._waiting or (HIGH_WATERMARKS,) in self._timers, f"{self._waiting} would wait for ever"

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from kio.schema.errors import ErrorCode
 
 from raylog.configs import broker_configs
-from raylog.metadata.configuration.controller_config import ControllerConfig
+from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.partitions.partition_decisions import PartitionDecisions
@@ -42,20 +42,20 @@ IMBALANCE = "imbalance"
 
 
 class Leadership:
-    __slots__ = ("_config", "_ledger", "_partitions", "_timers")
+    __slots__ = ("_ledger", "_partitions", "_settings", "_timers")
 
     def __init__(
-        self, ledger: Ledger, partitions: PartitionDecisions, timers: Timers, config: ControllerConfig
+        self, ledger: Ledger, partitions: PartitionDecisions, timers: Timers, settings: ControllerSettings
     ) -> None:
         self._ledger = ledger
         self._partitions = partitions
         self._timers = timers
-        self._config = config
+        self._settings = settings
 
     def begin(self, now_ms: int) -> None:
         """Balance is looked at for the first time one interval from now, and again so after each change of the interval."""
-        if self._setting("auto.leader.rebalance.enable", self._config.auto_leader_rebalance_enable):
-            default_s = self._config.leader_imbalance_check_interval_ms // 1_000
+        if self._setting("auto.leader.rebalance.enable", self._settings.started_with.auto_leader_rebalance_enable):
+            default_s = self._settings.started_with.leader_imbalance_check_interval_seconds
             interval_s = self._setting("leader.imbalance.check.interval.seconds", default_s)
             self._timers.set((IMBALANCE,), now_ms + interval_s * 1_000)
         else:
@@ -69,7 +69,7 @@ class Leadership:
         """The interval has passed: give leaders back to brokers that lead too few of the partitions that prefer them."""
         self.begin(now_ms)
         percentage = self._setting(
-            "leader.imbalance.per.broker.percentage", self._config.leader_imbalance_per_broker_percentage
+            "leader.imbalance.per.broker.percentage", self._settings.started_with.leader_imbalance_per_broker_percentage
         )
         for id in imbalanced(self._ledger.latest, percentage=percentage):
             self._partitions.elect(id, ElectionType.PREFERRED)

@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 from raylog.configs import broker_configs, topic_configs
 from raylog.control.session import AlterPartition, ReplicaStatus
 from raylog.metadata.configuration import effective_configs
-from raylog.metadata.configuration.controller_config import ControllerConfig
+from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.events import Notice
 from raylog.metadata.image import Topic, may_hold_folder
 from raylog.metadata.ledger import Ledger, LetGo
@@ -43,14 +43,14 @@ WAITS = (FIRST_LEADER, AWAITED_LOGS)
 
 
 class PartitionDecisions:
-    __slots__ = ("_config", "_has_failed", "_ledger", "_notice", "_returning", "_sessions", "_timers", "_unstartable")
+    __slots__ = ("_has_failed", "_ledger", "_notice", "_returning", "_sessions", "_settings", "_timers", "_unstartable")
 
     def __init__(
         self,
         ledger: Ledger,
         sessions: Sessions,
         timers: Timers,
-        config: ControllerConfig,
+        settings: ControllerSettings,
         *,
         notice: Callable[[Notice], None],
         unstartable: Callable[[int], bool],
@@ -61,7 +61,7 @@ class PartitionDecisions:
         self._ledger = ledger
         self._sessions = sessions
         self._timers = timers
-        self._config = config
+        self._settings = settings
         self._notice = notice
         self._unstartable = unstartable
         self._returning: dict[TopicIdPartition, int] = {}  # the broker that led before it was moved, and is preferred
@@ -173,7 +173,7 @@ class PartitionDecisions:
             self._change(topic, id, state, after)
             if after.leader_epoch < 0 and any(each.standing is Standing.LIVE for each in candidates.values()):
                 if (FIRST_LEADER, id) not in self._timers and not waited_for_preferred:
-                    self._timers.set((FIRST_LEADER, id), now_ms + self._config.first_leader_wait_ms)
+                    self._timers.set((FIRST_LEADER, id), now_ms + self._settings.now.first_leader_wait_ms)
             elif after.leader_epoch >= 0:
                 self._timers.cancel((FIRST_LEADER, id))
             if not elections.awaits_logs(after, candidates):
@@ -231,7 +231,7 @@ class PartitionDecisions:
             self._ledger.latest.broker_configs,
             None,
             AWAITED_LOGS,
-            default=self._config.unclean_shutdown_election_wait_ms,
+            default=self._settings.started_with.unclean_shutdown_election_wait_ms,
         )
         self._timers.set((AWAITED_LOGS, id), now_ms + wait_ms)
         awaited = [broker for broker in state.isr + state.elr if candidates[broker].standing is not Standing.LIVE]

@@ -25,7 +25,6 @@ from raylog.server.apis.entities import CODES, NO_DELAY, build, milliseconds
 from raylog.types import TopicPartition
 
 NO_OPERATIONS = -(1 << 31)
-NATIVE_HEARTBEAT_PARK_MS = 3_000
 GROUP_ID_NOT_FOUND = ErrorCode.group_id_not_found.value
 
 
@@ -125,7 +124,7 @@ def _sync_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
 
 
 def _heartbeat_request(body: Any, version: int, caller: Caller) -> list[Request]:
-    park_ms = 0 if caller.connection is None else NATIVE_HEARTBEAT_PARK_MS
+    park_ms = 0 if caller.connection is None else requests.HEARTBEAT_HELD_BACK_MS
     return [
         requests.Heartbeat(
             body.group_id, body.member_id, body.generation_id, _instance(body), park_ms, caller.connection

@@ -1,0 +1,79 @@
+"""The configs of brokers that shape a server process: of those that hold replicas (``HOSTS``), and of controllers.
+
+Names without an equivalent in Kafka are raylog's own. Each default stands here and nowhere else: the fields of
+``HostConfig`` and ``ControllerConfig`` take it from the table (``settings``).
+"""
+
+from __future__ import annotations
+
+from raylog.configs.broker_config import BrokerConfig
+from raylog.configs.topic_configs import INT_MAX, LONG_MAX, ConfigType
+from raylog.log.record_validation import WALKED_BYTES_MAX
+
+HEARTBEAT_INTERVAL = "broker.heartbeat.interval.ms"
+SESSION_TIMEOUT = "broker.session.timeout.ms"
+
+
+def _of_hosts(name: str, default: int, meaning: str, minimum: int = 1, maximum: int = INT_MAX) -> BrokerConfig:
+    return BrokerConfig(name, ConfigType.INT, str(default), meaning, minimum, maximum, is_of_hosts=True)
+
+
+def _of_controller(name: str, default: int, meaning: str, minimum: int = 1) -> BrokerConfig:
+    return BrokerConfig(name, ConfigType.INT, str(default), meaning, minimum, INT_MAX, is_cluster_wide=True)
+
+
+HOSTS = (
+    _of_hosts("alter.partition.backoff.ms", 100, "pause after the controller has refused a change of the in-sync replicas"),
+    _of_hosts("awaited.bytes.max", 32 << 20, "bytes of records that wait in one process until a partition serves", 0),
+    _of_hosts("awaited.leader.wait.ms", 5_000,
+              "how long a request without a timeout of its own waits for a partition that will serve", 0),
+    _of_hosts("awaited.requests.max", 10_000, "requests that wait in one process until a partition serves", 0),
+    _of_hosts("cold.read.wait.ms", 500,
+              "how long a consumer's fetch may wait for records that have to be read from the disk, if its own wait is shorter", 0),
+    _of_hosts("failed.log.retry.max.ms", 30_000, "the longest pause between two attempts to open a log or delete a folder"),
+    _of_hosts("failed.log.retry.ms", 250, "pause after a log could not be opened or a folder not be deleted; doubled each time"),
+    _of_hosts("fetch.max.bytes", 57_671_680, "bytes of records in one answer to a fetch of a client", 1_024),
+    _of_hosts("high.watermark.news.ms", 5,
+              "how long a new high watermark waits for records that it can go to the followers with", 0),
+    _of_hosts("locked.log.retry.ms", 20, "pause while another process holds the folder of a replica"),
+    BrokerConfig("log.retention.check.interval.ms", ConfigType.LONG, "300000",
+                 "how often a log is looked through for what retention deletes", 1, LONG_MAX, is_of_hosts=True),
+    _of_hosts("replica.fetch.backoff.first.ms", 5, "pause before a follower's first retry; doubled each time"),
+    _of_hosts("replica.fetch.backoff.ms", 1_000, "the longest pause between two tries of a follower's fetch", 0),
+    _of_hosts("replica.fetch.max.bytes", 1 << 20, "bytes that a follower asks of one partition; one batch is never too large", 0),
+    _of_hosts("replica.fetch.min.bytes", 1, "bytes that a leader waits for before it answers a follower"),
+    _of_hosts("replica.fetch.response.max.bytes", 10 << 20, "bytes in one answer to a follower", 0),
+    _of_hosts("replica.fetch.wait.max.ms", 500, "how long a leader waits for records for a follower"),
+    BrokerConfig("replica.high.watermark.checkpoint.interval.ms", ConfigType.LONG, "5000",
+                 "how often high watermarks are written to the disk and reported to the controller", 1, is_of_hosts=True),
+    BrokerConfig("replica.lag.time.max.ms", ConfigType.LONG, "30000",
+                 "how long a follower may lag before its leader takes it out of the in-sync replicas", 1, is_of_hosts=True),
+    _of_hosts("unknown.partition.wait.ms", 1_000, "how long any request waits for a partition that is not known here", 0),
+    _of_hosts("walked.bytes.max", WALKED_BYTES_MAX, "records of a Produce that are more bytes than this are checked in a thread", 0),
+)  # fmt: skip
+
+CONTROLLERS = (
+    _of_controller("actor.start.backoff.max.ms", 30_000, "the longest pause between two attempts to start a server process"),
+    _of_controller("actor.start.backoff.ms", 200, "pause after a server process could not be started; doubled each time"),
+    _of_controller("actor.start.hello.timeout.ms", 30_000,
+                   "a process that was started and has not reported by then is started again"),
+    _of_controller("actor.start.settling.max.ms", 500, "the longest that the replacement of a dead process waits for elections", 0),
+    _of_controller("actor.start.settling.min.ms", 50, "where it would wait for less than this it does not wait", 0),
+    _of_controller("actor.start.settling.ms.per.leader", 2, "how long that wait is for each leader that the dead process was", 0),
+    _of_controller("actor.start.stable.after.ms", 2_000,
+                   "a process that lived for so long was no failed start: the next one is started without a pause", 0),
+    _of_controller(HEARTBEAT_INTERVAL, 2_000,
+                   f"how often a server process reports that it lives; at most half of `{SESSION_TIMEOUT}`"),
+    _of_controller("broker.redial.interval.ms", 500, "how often the controller calls a process that it has lost"),
+    _of_controller("broker.return.within.ms", 500,
+                   "a process that answers such a call has so long to open its session again"),
+    _of_controller(SESSION_TIMEOUT, 9_000, "a server process that is silent for so long is dead"),
+    _of_controller("controller.pause.ms", 500, "a controller that comes so much late to a deadline was paused, and judges nobody by it"),
+    BrokerConfig("delete.topic.enable", ConfigType.BOOLEAN, "true", "whether topics can be deleted", is_cluster_wide=True),
+    _of_controller("first.leader.wait.ms", 1_000,
+                   "how long a new partition waits for its preferred leader once another replica is there", 0),
+    _of_controller("high.watermark.record.interval.ms", 3_000,
+                   "leaders' high watermarks are written into the metadata log no more often"),
+    _of_controller("metadata.log.max.record.bytes.between.snapshots", 20 << 20,
+                   "bytes of the metadata log after which a snapshot replaces it"),
+)  # fmt: skip
