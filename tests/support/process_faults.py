@@ -17,6 +17,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -164,6 +165,7 @@ class Target:
 
 Fault = Callable[[Target, Hold], None]
 MEMORY_HEADROOM_BYTES = 2 << 30
+NO_FAILURE_S = 3.0
 
 
 # ------------------------------------------------------------------ kills
@@ -286,11 +288,30 @@ def _broken_disk(target: Target, hold: Hold, error: int) -> None:
     broker = target.dice.choice(list(target.nodes.disks))
     with target.faults.failing_writes(target.nodes.disks[broker], error):
         hold(lambda: bool(target.failed_pids(broker)))
-    for pid in target.failed_pids(broker):
+    _replace_failed(target, broker)
+
+
+def _replace_failed(target: Target, broker: int) -> None:
+    """Kill the broker's processes that hold a failed replica until none has reported one for ``NO_FAILURE_S``.
+
+    A process can report an error after the disk works again: its write was in flight, or its controller was away.
+    """
+    quiet_since = time.monotonic()
+
+    def none_reported() -> bool:
+        nonlocal quiet_since
         try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # another fault was quicker
+            failed = target.failed_pids(broker)
+        except RaylogError:
+            quiet_since = time.monotonic()  # nobody could report one
+            raise
+        for pid in failed:
+            quiet_since = time.monotonic()
+            with suppress(ProcessLookupError):  # another fault was quicker
+                os.kill(pid, signal.SIGKILL)
+        return time.monotonic() - quiet_since > NO_FAILURE_S
+
+    eventually(none_reported, f"no failed replica on broker {broker}")
 
 
 def network_cut(target: Target, hold: Hold) -> None:
