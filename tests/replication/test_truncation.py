@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
@@ -75,6 +76,34 @@ def test_tv_22_divergence_is_cut_and_the_logs_are_identical() -> None:
     hosts.assign(2, (2,))
     assert contents(hosts.log(1)) == contents(hosts.log(2)) == [(0, 0, b"m0"), (1, 1, b"m2")]
     assert hosts.log(1).leader_epochs.entries == ((0, 0), (1, 1))
+
+
+def test_what_both_logs_have_stays_above_a_high_watermark_that_lags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower that cut such records would lack what was acknowledged, should it lead before it has copied them again."""
+    hosts = Hosts((1, 2))
+    hosts.assign(1, (1, 2))
+    hosts.produce(1, b"m0")
+    hosts.produce(1, b"m1", run=False)
+    for _ in range(2):  # m1 to 2, the next fetch of 2 to 1
+        assert hosts.step()
+    hosts.cut = {1}
+    hosts.assign(2, (1, 2), to=(2,), epoch=1)
+    hosts.produce(2, b"m2")
+    assert (hosts.log(2).high_watermark, hosts.log(2).log_end_offset) == (1, 3)
+    hosts.cut = {2}
+    hosts.assign(1, (1, 2), to=(1,), epoch=2)
+    cuts: list[int] = []
+    truncate_to = Log.truncate_to
+
+    def recorded(self: Log, offset: int) -> None:
+        cuts.append(offset)
+        truncate_to(self, offset)
+
+    monkeypatch.setattr(Log, "truncate_to", recorded)
+    hosts.cut = set()
+    hosts.assign(1, (1, 2), epoch=2)
+    assert cuts == [2]
+    assert contents(hosts.log(1)) == contents(hosts.log(2)) == [(0, 0, b"m0"), (1, 0, b"m1")]
 
 
 def test_a_diverging_follower_does_not_count_until_it_has_cut_its_log() -> None:

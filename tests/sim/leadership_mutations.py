@@ -109,8 +109,8 @@ def take_the_answer_to_another_isr_question(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InSyncReplicas, "answered", anybodys)
 
 
-def copy_the_leaders_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """Without truncation it names records that a new leader cuts away."""
+def cut_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """A follower's own one lags: records above it may be acknowledged, and be on the new leader too."""
     patch.setattr(Follower, "_cut", lambda self, leader_epoch, leader_end: self._truncate(self.log.high_watermark))
 
 
@@ -301,7 +301,7 @@ LEADERSHIP_MUTATIONS: dict[str, Mutation] = {
         forget_isr_questions_with_the_session,
         take_a_stale_isr_answer_for_a_refusal,
         take_the_answer_to_another_isr_question,
-        copy_the_leaders_high_watermark,
+        cut_to_the_high_watermark,
         cut_to_where_the_leader_ends_an_epoch,
         trust_a_suspect_log_at_its_first_fetch,
         complete_appends_before_their_flush,

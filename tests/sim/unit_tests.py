@@ -47,6 +47,10 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "::test_a_replica_that_may_have_been_in_its_process_before_is_followed_in_a_new_epoch",
         _LATE_FETCH,
     ),
+    "cut_to_the_high_watermark": UnitTest(
+        "tests/replication/test_truncation.py::test_what_both_logs_have_stays_above_a_high_watermark_that_lags",
+        "the follower has to lead before it has copied again what it cut",
+    ),
     "take_the_answer_to_another_isr_question": UnitTest(
         "tests/replication/test_isr.py::test_a_stale_answer_is_ignored",
         "it takes an answer that is overtaken by the next question, and a death before that one is answered",
