@@ -109,10 +109,6 @@ class Heartbeat:
     connection: int | None = None
 
 
-HEARTBEAT_HELD_BACK_MS = 3_000
-"""How long a coordinator holds back the answer to a native member's heartbeat. Both ends go by it, so it is no setting."""
-
-
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
     error: int

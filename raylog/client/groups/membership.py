@@ -125,9 +125,8 @@ class GroupMembership:
         self._member = GroupMember(
             MemberConfig(
                 config.session_timeout_ms,
-                min(
-                    config.heartbeat_interval_ms, HEARTBEAT_HELD_BACK_MS
-                ),  # else nobody could tell it of a rebalance in between
+                # A longer interval would leave times in which nobody could tell it of a rebalance.
+                min(config.heartbeat_interval_ms, HEARTBEAT_HELD_BACK_MS),
                 config.max_poll_interval_ms,
                 config.retry_backoff_ms,
                 config.retry_backoff_max_ms,
