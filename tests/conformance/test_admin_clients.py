@@ -65,7 +65,7 @@ def test_a_brokers_config_goes_before_that_of_all_brokers(admin: AdminClient, ru
         own, other = described(admin, kind, "1")[key], described(admin, kind, "2")[key]
         assert (own.value, ConfigSource(own.source)) == ("2000000", ConfigSource.DYNAMIC_BROKER_CONFIG)
         assert (other.value, ConfigSource(other.source)) == ("1000000", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
-        fixed = described(admin, kind, "1")["delete.topic.enable"]
+        fixed = described(admin, kind, "1")["broker.rack"]
         assert fixed.is_read_only and not fixed.is_sensitive
     finally:
         changed(admin, kind, "1", (key, None, AlterConfigOpType.DELETE))
