@@ -23,11 +23,11 @@ from raylog.errors import KafkaError
 from raylog.kafka.refusal import refusal
 from raylog.kafka.table import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, LIST_CONFIG_RESOURCES, METADATA
 from raylog.listener.routes import Places
+from raylog.metadata.configuration.config_requests import ResourceType
 from raylog.metadata.image import Topic
 from raylog.metadata.partitions import new_partitions
 from raylog.metadata.partitions.topic_decisions import INTERNAL_TOPICS
 from raylog.metadata.records import PartitionState
-from raylog.metadata.requests import ResourceType
 from raylog.server.apis.api import answer
 from raylog.server.apis.entities import NO_DELAY, build
 from raylog.types import NO_LEADER

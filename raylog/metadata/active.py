@@ -56,6 +56,7 @@ from raylog.metadata.actors.liveness import Liveness
 from raylog.metadata.actors.registrations import places
 from raylog.metadata.actors.scaling import Scaling
 from raylog.metadata.configuration import config_decisions, creation_defaults, effective_configs
+from raylog.metadata.configuration.config_requests import AlterConfigs, DescribeConfigs
 from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.events import (
     ActiveEffect,
@@ -98,7 +99,6 @@ from raylog.metadata.records import (
 )
 from raylog.metadata.requests import (
     AllocateProducerIds,
-    AlterConfigs,
     AlterReassignments,
     AwaitLeader,
     ClusterStatus,
@@ -107,7 +107,6 @@ from raylog.metadata.requests import (
     CreateTopics,
     DeleteTopics,
     DescribeCluster,
-    DescribeConfigs,
     DescribeTopics,
     DrainBroker,
     ElectLeaders,

@@ -3,6 +3,7 @@
 A request is answered by the reply class that its docstring names, or by ``Refused`` if it could not be looked at as a whole
 (this controller is not the active one, or ceased to be before the decision was committed). Error fields hold Kafka's codes, 0
 for none, and ``message`` a sentence for a person. Replies to changes are given when the change is committed.
+``configuration.config_requests`` has those about configs.
 
 Nodes are server actors (``raylog.types``): a partition's replicas, leader and ISR are named by node id in replies, because
 that is whom a client talks to; ``broker_of`` gives the broker.
@@ -15,6 +16,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from raylog.metadata.actors.opened_logs import OpenedLogs
+from raylog.metadata.configuration.config_requests import (
+    AlterConfigs,
+    ConfigsAltered,
+    ConfigsDescribed,
+    DescribeConfigs,
+)
 from raylog.metadata.records import HostKind
 from raylog.types import Endpoint, ReplicaMove
 
@@ -111,122 +118,6 @@ class TopicOutcome:
 @dataclass(frozen=True, slots=True)
 class PartitionsCreated:
     topics: tuple[TopicOutcome, ...]
-
-
-# ------------------------------------------------------------------ configs
-
-
-class ConfigOperation(Enum):
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-class ResourceType(Enum):
-    """What has configs in Kafka; here topics and brokers alone have any. Another number is carried, and refused for that resource."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
-    name: str
-    operation: ConfigOperation
-    value: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceChanges:
-    """All changes of one resource are made, or none. ``replaces``: what is set and not named here returns to its default."""
-
-    type: ResourceType | int
-    name: str
-    changes: tuple[ConfigChange, ...]
-    replaces: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AlterConfigs:
-    """→ ConfigsAltered. Each resource succeeds or fails by itself."""
-
-    resources: tuple[ResourceChanges, ...]
-    validate_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceOutcome:
-    type: ResourceType | int
-    name: str
-    error: int = 0
-    message: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigsAltered:
-    resources: tuple[ResourceOutcome, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigQuery:
-    """``keys`` None or empty: all of them."""
-
-    type: ResourceType | int
-    name: str
-    keys: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeConfigs:
-    """→ ConfigsDescribed."""
-
-    resources: tuple[ConfigQuery, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigSynonym:
-    """A value that holds, or would if those before it were not set; ``source`` is Kafka's number of where it comes from."""
-
-    name: str
-    value: str
-    source: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """``type`` is Kafka's number of the config's type; ``synonyms`` are all values, the one in force first."""
-
-    name: str
-    synonyms: tuple[ConfigSynonym, ...]
-    type: int
-    meaning: str
-    read_only: bool = False
-
-    @property
-    def value(self) -> str:
-        return self.synonyms[0].value
-
-    @property
-    def source(self) -> int:
-        return self.synonyms[0].source
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigDescription:
-    type: ResourceType | int
-    name: str
-    error: int = 0
-    message: str | None = None
-    entries: tuple[ConfigEntry, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigsDescribed:
-    resources: tuple[ConfigDescription, ...]
 
 
 # ------------------------------------------------------------------ views

@@ -15,18 +15,22 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from raylog.configs.replication_quotas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
-from raylog.metadata.requests import (
+from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
-    AlterReassignments,
-    ClusterStatus,
     ConfigChange,
     ConfigOperation,
     ConfigQuery,
+    DescribeConfigs,
+    ResourceChanges,
+    ResourceType,
+)
+from raylog.metadata.requests import (
+    AlterReassignments,
+    ClusterStatus,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
     DescribeCluster,
-    DescribeConfigs,
     DescribeTopics,
     DrainBroker,
     ElectionType,
@@ -40,8 +44,6 @@ from raylog.metadata.requests import (
     PlanHost,
     RegisterDisk,
     ReplicasMoved,
-    ResourceChanges,
-    ResourceType,
     RetireHost,
     TopicCreation,
     TopicsCreated,

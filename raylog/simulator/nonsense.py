@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import uuid
 
-from raylog.metadata.requests import (
-    AllocateProducerIds,
+from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
-    AlterReassignments,
     ConfigChange,
     ConfigQuery,
+    DescribeConfigs,
+    ResourceChanges,
+    ResourceType,
+)
+from raylog.metadata.requests import (
+    AllocateProducerIds,
+    AlterReassignments,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    DescribeConfigs,
     DescribeTopics,
     DrainBroker,
     ElectionType,
@@ -23,8 +27,6 @@ from raylog.metadata.requests import (
     PartitionTarget,
     RegisterDisk,
     Request,
-    ResourceChanges,
-    ResourceType,
 )
 
 

@@ -25,16 +25,8 @@ from raylog.groups.image import StoredGroup
 from raylog.groups.machine import GroupKind, GroupMachine
 from raylog.groups.records import GroupKey, GroupRecord, OffsetKey, encode
 from raylog.groups.requests import GroupReply, Heartbeat, JoinGroup, OffsetCommit, Request, SyncGroup
-from raylog.metadata.requests import (
-    ConfigChange,
-    ConfigOperation,
-    CreateTopics,
-    DescribeTopics,
-    ElectionType,
-    NewTopic,
-    ResourceChanges,
-    ResourceType,
-)
+from raylog.metadata.configuration.config_requests import ConfigChange, ConfigOperation, ResourceChanges, ResourceType
+from raylog.metadata.requests import CreateTopics, DescribeTopics, ElectionType, NewTopic
 from raylog.offsets_topic import OFFSETS_TOPIC
 from raylog.simulator import answer_checks
 from raylog.simulator.administration import Administration

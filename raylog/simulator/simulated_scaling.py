@@ -17,15 +17,15 @@ import zlib
 from typing import TYPE_CHECKING
 
 from raylog.control.session import REQUEST_COST_BYTES, Heartbeat, ReplicaLoad
-from raylog.metadata.image import MetadataImage
-from raylog.metadata.records import HostKind, HostPlanned
-from raylog.metadata.requests import (
+from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
     ConfigOperation,
     ResourceChanges,
     ResourceType,
 )
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.records import HostKind, HostPlanned
 from raylog.simulator.checkers import Violation
 from raylog.types import TopicIdPartition, broker_of
 

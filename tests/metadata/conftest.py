@@ -30,6 +30,13 @@ from raylog.control.session import (
     ReplicaStatus,
 )
 from raylog.control.session_frames import from_actor, from_controller, to_frame
+from raylog.metadata.configuration.config_requests import (
+    AlterConfigs,
+    ConfigChange,
+    ConfigOperation,
+    ResourceChanges,
+    ResourceType,
+)
 from raylog.metadata.configuration.controller_config import ControllerConfig
 from raylog.metadata.controller import Controller
 from raylog.metadata.events import (
@@ -51,16 +58,7 @@ from raylog.metadata.events import (
     StartActor,
     Ticked,
 )
-from raylog.metadata.requests import (
-    AlterConfigs,
-    ConfigChange,
-    ConfigOperation,
-    CreateTopics,
-    NewTopic,
-    RegisterDisk,
-    ResourceChanges,
-    ResourceType,
-)
+from raylog.metadata.requests import CreateTopics, NewTopic, RegisterDisk
 from raylog.placement.planner import plan_replicas
 from raylog.raft.messages import HardState, bootstrap_snapshot
 from raylog.raft.quorum import Quorum, QuorumConfig

@@ -14,10 +14,7 @@ from raylog.configs.replication_quotas import LEADER_RATE
 from raylog.configs.topic_configs import BROKER_NAMES, TOPIC_CONFIGS
 from raylog.errors import ConfigError
 from raylog.log.config import LogConfig
-from raylog.metadata.configuration.effective_configs import of_log
-from raylog.metadata.image import MetadataImage, Topic
-from raylog.metadata.records import decode_batch, encode_batch
-from raylog.metadata.requests import (
+from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
     ConfigOperation,
@@ -25,8 +22,11 @@ from raylog.metadata.requests import (
     DescribeConfigs,
     ResourceChanges,
     ResourceType,
-    UnregisterBroker,
 )
+from raylog.metadata.configuration.effective_configs import of_log
+from raylog.metadata.image import MetadataImage, Topic
+from raylog.metadata.records import decode_batch, encode_batch
+from raylog.metadata.requests import UnregisterBroker
 from raylog.types import TopicIdPartition
 
 MINUTE_MS = 60_000

@@ -18,15 +18,19 @@ from hypothesis import strategies as st
 
 from raylog.control.high_watermarks import HighWatermark
 from raylog.metadata.configuration import effective_configs
+from raylog.metadata.configuration.config_requests import (
+    AlterConfigs,
+    ConfigChange,
+    ConfigOperation,
+    ResourceChanges,
+    ResourceType,
+)
 from raylog.metadata.events import ActorStarted
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.partitions import elections
 from raylog.metadata.records import decode_batch, encode_batch
 from raylog.metadata.requests import (
-    AlterConfigs,
     AlterReassignments,
-    ConfigChange,
-    ConfigOperation,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -35,8 +39,6 @@ from raylog.metadata.requests import (
     PartitionGrowth,
     PartitionTarget,
     RegisterDisk,
-    ResourceChanges,
-    ResourceType,
     UnregisterBroker,
 )
 from raylog.raft.messages import EntryKind

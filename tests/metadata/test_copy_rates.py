@@ -6,15 +6,14 @@ import pytest
 
 from raylog.configs.replication_quotas import FOLLOWER_RATE, FOLLOWERS, LEADER_RATE, LEADERS
 from raylog.control.session import Assignment, CopyRates, CopyRatesChanged, Welcome
-from raylog.metadata.requests import (
+from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
-    AlterReassignments,
     ConfigChange,
     ConfigOperation,
-    PartitionTarget,
     ResourceChanges,
     ResourceType,
 )
+from raylog.metadata.requests import AlterReassignments, PartitionTarget
 from raylog.types import TopicIdPartition
 
 

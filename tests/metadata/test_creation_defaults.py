@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.requests import (
+from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
     ConfigOperation,
     ConfigQuery,
-    CreateTopics,
     DescribeConfigs,
-    NewTopic,
     ResourceChanges,
     ResourceType,
 )
+from raylog.metadata.requests import CreateTopics, NewTopic
 
 
 def configure(world, name, value, *, broker="", operation=ConfigOperation.SET):

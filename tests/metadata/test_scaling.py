@@ -11,18 +11,15 @@ from raylog.configs.broker_configs import for_all_brokers
 from raylog.control.session import Heartbeat, ReplicaLoad
 from raylog.errors import ConfigError
 from raylog.metadata.actors.host_loads import Bounds, HostLoad, worth_moving
-from raylog.metadata.records import HostKind, HostPlanned, decode_batch, encode_batch
-from raylog.metadata.requests import (
+from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
     ConfigOperation,
-    CreateTopics,
-    DeleteTopics,
-    NewTopic,
-    PlanHost,
     ResourceChanges,
     ResourceType,
 )
+from raylog.metadata.records import HostKind, HostPlanned, decode_batch, encode_batch
+from raylog.metadata.requests import CreateTopics, DeleteTopics, NewTopic, PlanHost
 from raylog.types import Condition, TopicIdPartition
 
 BEAT_MS = 2_000

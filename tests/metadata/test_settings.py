@@ -13,8 +13,7 @@ from raylog.configs.settings import config_of, with_configs
 from raylog.control.session import SettingsChanged, Welcome
 from raylog.errors import ConfigError
 from raylog.groups.context import GroupConfig
-from raylog.metadata.configuration.controller_config import ControllerConfig
-from raylog.metadata.requests import (
+from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
     ConfigOperation,
@@ -23,6 +22,7 @@ from raylog.metadata.requests import (
     ResourceOutcome,
     ResourceType,
 )
+from raylog.metadata.configuration.controller_config import ControllerConfig
 from raylog.replication.context import HostConfig
 from raylog.types import TopicIdPartition
 

@@ -7,22 +7,24 @@ import uuid
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.requests import (
+from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
     ConfigOperation,
     ConfigQuery,
+    DescribeConfigs,
+    ResourceChanges,
+    ResourceType,
+)
+from raylog.metadata.requests import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
     DescribeCluster,
-    DescribeConfigs,
     DescribeTopics,
     NewTopic,
     PartitionGrowth,
     RegisterDisk,
-    ResourceChanges,
-    ResourceType,
 )
 from raylog.types import TopicIdPartition, broker_of
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.metadata.requests import (
+from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
     ConfigOperation,
-    ElectionType,
-    ElectLeaders,
     ResourceChanges,
     ResourceType,
 )
+from raylog.metadata.requests import ElectionType, ElectLeaders
 from raylog.types import Condition, TopicIdPartition
 
 WHOLE = Condition.WHOLE

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from outside import Client, request
 
 from raylog.kafka import table
-from raylog.metadata.requests import ResourceType
+from raylog.metadata.configuration.config_requests import ResourceType
 
 pytestmark = pytest.mark.core
 KEY = table.LIST_CONFIG_RESOURCES.key

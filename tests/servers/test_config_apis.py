@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from raylog.errors import kafka_error
 from raylog.kafka import table
 from raylog.kafka.refusal import refusal
-from raylog.metadata.requests import (
+from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
     ConfigDescription,

@@ -15,9 +15,7 @@ from raylog.configs.refused_broker_configs import reason_for
 from raylog.configs.topic_configs import ConfigType, TopicConfig
 from raylog.errors import ConfigError, RaylogError, code_of
 from raylog.metadata.configuration import creation_defaults, effective_configs
-from raylog.metadata.image import MetadataImage, Topic
-from raylog.metadata.records import BrokerConfigChanged, Record, TopicConfigChanged
-from raylog.metadata.requests import (
+from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
     ConfigDescription,
@@ -32,6 +30,8 @@ from raylog.metadata.requests import (
     ResourceOutcome,
     ResourceType,
 )
+from raylog.metadata.image import MetadataImage, Topic
+from raylog.metadata.records import BrokerConfigChanged, Record, TopicConfigChanged
 from raylog.refusals import BrokerNotRegistered, InvalidRequest, UnknownTopic
 from raylog.types import BROKER_SLOT, node_id
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 from raylog.configs import topic_configs
 from raylog.configs.broker_configs import BROKER_CONFIGS
 from raylog.configs.topic_configs import BROKER_NAMES, TOPIC_CONFIGS, Value
+from raylog.metadata.configuration.config_requests import ConfigSynonym
 from raylog.metadata.image import MetadataImage, Topic
-from raylog.metadata.requests import ConfigSynonym
 from raylog.offsets_topic import OFFSETS_TOPIC
 
 TOPIC_SOURCE, BROKER_SOURCE, ALL_BROKERS_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE = 1, 2, 3, 4, 5  # Kafka's ConfigSource

@@ -15,7 +15,9 @@ from raylog.errors import error_for
 from raylog.kafka import table
 from raylog.kafka.spec import ApiSpec
 from raylog.metadata import requests
-from raylog.metadata.requests import ConfigChange, ConfigOperation, ControllerReply, ResourceType
+from raylog.metadata.configuration import config_requests
+from raylog.metadata.configuration.config_requests import ConfigChange, ConfigOperation, ResourceType
+from raylog.metadata.requests import ControllerReply
 from raylog.server.apis.api import Api, answer
 from raylog.server.apis.entities import CODES, NO_DELAY, build
 
@@ -33,9 +35,9 @@ def _resource_type(number: int) -> ResourceType | int:
 
 
 def _describe_request(body: Any, version: int) -> requests.Request:
-    return requests.DescribeConfigs(
+    return config_requests.DescribeConfigs(
         tuple(
-            requests.ConfigQuery(
+            config_requests.ConfigQuery(
                 _resource_type(each.resource_type),
                 each.resource_name,
                 None if each.configuration_keys is None else tuple(each.configuration_keys),
@@ -47,10 +49,10 @@ def _describe_request(body: Any, version: int) -> requests.Request:
 
 def _describe_entity(body: Any, reply: ControllerReply, version: int) -> Any:
     cls, module = answer(table.DESCRIBE_CONFIGS, version)
-    assert isinstance(reply, requests.ConfigsDescribed), reply
+    assert isinstance(reply, config_requests.ConfigsDescribed), reply
     documented = version >= 3 and body.include_documentation
 
-    def synonyms(entry: requests.ConfigEntry) -> tuple[Any, ...]:
+    def synonyms(entry: config_requests.ConfigEntry) -> tuple[Any, ...]:
         if not body.include_synonyms:
             return ()
         return tuple(
@@ -107,9 +109,9 @@ def _replacing_request(body: Any, version: int) -> requests.Request:
 
 
 def _alteration(body: Any, change_of: Any, *, replaces: bool) -> requests.Request:
-    return requests.AlterConfigs(
+    return config_requests.AlterConfigs(
         tuple(
-            requests.ResourceChanges(
+            config_requests.ResourceChanges(
                 _resource_type(each.resource_type), each.resource_name, tuple(map(change_of, each.configs)), replaces
             )
             for each in body.resources
@@ -121,7 +123,7 @@ def _alteration(body: Any, change_of: Any, *, replaces: bool) -> requests.Reques
 def _altered_entity(spec: ApiSpec) -> Any:
     def entity(body: Any, reply: ControllerReply, version: int) -> Any:
         cls, module = answer(spec, version)
-        assert isinstance(reply, requests.ConfigsAltered), reply
+        assert isinstance(reply, config_requests.ConfigsAltered), reply
         results = tuple(
             module.AlterConfigsResourceResponse(
                 error_code=CODES[found.error],
