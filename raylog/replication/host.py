@@ -86,6 +86,7 @@ from raylog.replication.events import (
 from raylog.replication.fetch_requests import FetchRequests
 from raylog.replication.fetch_streams import FetchStreams
 from raylog.replication.folders import Folders
+from raylog.replication.listed_offsets import list_offset
 from raylog.replication.parked import Parked, ParkedFetch, ParkedListOffsets, ParkedProduce
 from raylog.replication.produce_requests import ProduceRequests
 from raylog.replication.replica import Replica
@@ -388,7 +389,7 @@ class ReplicaHost:
                 results.append(ListOffsetsPartitionResult(part.id, self.context.absence(part.id)[0]))
             else:
                 try:
-                    results.append(replica.list_offset(part, event, in_memory=in_memory))
+                    results.append(list_offset(replica, part, event, in_memory=in_memory))
                 except NotInMemory as missing:
                     lacking.append((part.id, missing))
         return results, lacking

@@ -66,9 +66,6 @@ from raylog.replication.events import (
     FetchReceived,
     FlushCompleted,
     LeaderHint,
-    ListOffsetsPartition,
-    ListOffsetsPartitionResult,
-    ListOffsetsReceived,
     ProducePartitionResult,
     Tell,
 )
@@ -89,10 +86,6 @@ OFFSET_NOT_AVAILABLE = ErrorCode.offset_not_available.value
 KAFKA_STORAGE_ERROR = ErrorCode.kafka_storage_error.value
 READ_COMMITTED = 1  # an isolation level
 CORRUPT_MESSAGE = ErrorCode.corrupt_message.value
-
-LATEST, EARLIEST, LARGEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
-UNKNOWN_SPECIAL = -(1 << 63)  # stands for a negative timestamp that means nothing to the asker's version
-UNSUPPORTED_VERSION = ErrorCode.unsupported_version.value
 
 
 class Role(Enum):
@@ -316,7 +309,7 @@ class Replica:
         self.damage = None
         self.context.effects.append(Tell(ReplicaMended(*self.id)))
 
-    def _refusal_of_damage(self, offset: int) -> int:
+    def refusal_of_damage(self, offset: int) -> int:
         """The error code of a read that met damaged bytes: ask again where another replica can take over, else give up."""
         self.context.suspected.append((self, offset))
         me, assignment = self.context.broker_id, self.assignment
@@ -482,7 +475,7 @@ class Replica:
                 if is_committed:
                     aborted = log.transactions.aborted(request.fetch_offset, found.next_offset)
             except (CorruptBatch, UnsupportedMagic):
-                return self.refused_fetch(self._refusal_of_damage(request.fetch_offset))
+                return self.refused_fetch(self.refusal_of_damage(request.fetch_offset))
             except KafkaError as error:
                 return self.refused_fetch(error.code.value)
             except OSError as error:
@@ -498,50 +491,6 @@ class Replica:
             records,
             aborted=aborted if is_committed else None,
         )
-
-    def list_offset(
-        self, request: ListOffsetsPartition, of: ListOffsetsReceived, *, in_memory: bool
-    ) -> ListOffsetsPartitionResult:
-        """One offset by timestamp or by name (Kafka's ``fetchOffsetForTimestamp``); a leader's answer only.
-
-        ``in_memory``: raises NotInMemory rather than wait for the disk.
-        """
-        leader, log = self.leader, self.log
-        if leader is None or log is None:
-            return ListOffsetsPartitionResult(self.id, self.refusal())
-        error = self.judge_epoch(request.current_leader_epoch)
-        if error:
-            return ListOffsetsPartitionResult(self.id, error)
-        is_committed = of.isolation_level == READ_COMMITTED
-        end = log.stable_end_offset if is_committed else log.high_watermark
-        if of.replica_id >= 0:
-            end = log.log_end_offset
-        lagging = of.replica_id < 0 and log.high_watermark < leader.epoch_start_offset
-        if request.timestamp == LATEST:
-            if lagging:
-                return ListOffsetsPartitionResult(self.id, OFFSET_NOT_AVAILABLE)
-            return ListOffsetsPartitionResult(self.id, 0, -1, end, leader.leader_epoch)
-        if request.timestamp in (EARLIEST, EARLIEST_LOCAL):
-            start = log.log_start_offset
-            return ListOffsetsPartitionResult(self.id, 0, -1, start, log.leader_epochs.epoch_at(start))
-        if request.timestamp in (LATEST_TIERED, EARLIEST_PENDING):
-            return ListOffsetsPartitionResult(self.id, 0)
-        if request.timestamp < 0 and request.timestamp != LARGEST_TIMESTAMP:
-            return ListOffsetsPartitionResult(self.id, UNSUPPORTED_VERSION)
-        try:
-            if request.timestamp == LARGEST_TIMESTAMP:
-                found = log.largest_timestamp(end, in_memory=in_memory)
-            else:
-                found = log.offset_for_timestamp(request.timestamp, end, in_memory=in_memory)
-        except (CorruptBatch, UnsupportedMagic):
-            return ListOffsetsPartitionResult(self.id, self._refusal_of_damage(log.log_start_offset))
-        except OSError as broken:
-            self.fail(f"list offsets: {broken}")
-            return ListOffsetsPartitionResult(self.id, KAFKA_STORAGE_ERROR)
-        if found is None:
-            return ListOffsetsPartitionResult(self.id, OFFSET_NOT_AVAILABLE if lagging else 0)
-        timestamp, offset, epoch = found
-        return ListOffsetsPartitionResult(self.id, 0, timestamp, offset, epoch)
 
     def epoch_end(self, request: EpochEndPartition) -> EpochEndPartitionResult:
         """OffsetForLeaderEpoch; a leader's answer only."""

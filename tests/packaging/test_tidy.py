@@ -25,7 +25,6 @@ LONG_FILES = {
     "raylog/log/log.py",
     "raylog/metadata/active.py",
     "raylog/raft/quorum.py",
-    "raylog/replication/replica.py",
 }
 LONG_FUNCTIONS = {
     "raylog/cli/cluster.py up",

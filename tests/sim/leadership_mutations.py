@@ -14,11 +14,12 @@ from raylog.metadata.records import PartitionState
 from raylog.raft.messages import Role, VoteReply
 from raylog.raft.outbox import Outbox
 from raylog.raft.quorum import Quorum
-from raylog.replication import isr
+from raylog.replication import host, isr
 from raylog.replication.flushing import Flushing
 from raylog.replication.follower import Follower
 from raylog.replication.isr import InSyncReplicas
 from raylog.replication.leader import FollowerProgress, Leader
+from raylog.replication.listed_offsets import list_offset
 from raylog.replication.parked import Watchers
 from raylog.replication.replica import Replica
 
@@ -142,12 +143,10 @@ def complete_appends_before_their_flush(patch: pytest.MonkeyPatch) -> None:
 
 
 def list_offsets_that_are_not_committed(patch: pytest.MonkeyPatch) -> None:
-    listed = Replica.list_offset
-    patch.setattr(
-        Replica,
-        "list_offset",
-        lambda self, request, of, **how: listed(self, request, replace(of, replica_id=self.context.broker_id), **how),
-    )
+    def uncommitted(replica: Replica, request: Any, of: Any, **how: Any) -> Any:
+        return list_offset(replica, request, replace(of, replica_id=replica.context.broker_id), **how)
+
+    patch.setattr(host, "list_offset", uncommitted)
 
 
 def acknowledge_deletions_before_the_followers(patch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from raylog.replication.events import (
     OffsetForLeaderEpochReceived,
     OffsetForLeaderEpochReply,
 )
-from raylog.replication.replica import UNKNOWN_SPECIAL
+from raylog.replication.listed_offsets import UNKNOWN_SPECIAL
 from raylog.server.apis.entities import CODES, NO_DELAY, TopicNames, milliseconds, module_of, response_class
 from raylog.types import TopicIdPartition
 
