@@ -430,11 +430,13 @@ class Ticked:
     """A deadline that ``next_deadline_ms`` announced may have come."""
 
 
+DiskEvent = (
+    LogOpened | LogClosed | LogFailed | FolderRemoved | Loaded | CleaningEnded | ScrubEnded | DamageReported | DamageSuspected
+)  # fmt: skip
 Event = (
-    Assigned | Removed | Released | LogOpened | ProduceReceived | OwnAppend | FetchReceived | ListOffsetsReceived
+    DiskEvent | Assigned | Removed | Released | ProduceReceived | OwnAppend | FetchReceived | ListOffsetsReceived
     | OffsetForLeaderEpochReceived | DeleteRecordsReceived | FetchAnswered | FetchFailed | AlterPartitionAnswered
-    | ControlSessionChanged | CopyRatesGiven | ConfigsGiven | Cancelled | RecordsChecked | FlushCompleted | FolderRemoved | LogClosed
-    | Loaded | LogFailed | CleaningEnded | ScrubEnded | DamageReported | DamageSuspected | Ticked
+    | ControlSessionChanged | CopyRatesGiven | ConfigsGiven | Cancelled | RecordsChecked | FlushCompleted | Ticked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects

@@ -51,6 +51,7 @@ from raylog.replication.events import (
     DeleteRecordsPartitionResult,
     DeleteRecordsReceived,
     DeleteRecordsReply,
+    DiskEvent,
     Effect,
     EpochEndPartitionResult,
     Event,
@@ -156,18 +157,14 @@ class ReplicaHost:
             case ListOffsetsReceived() | OffsetForLeaderEpochReceived() | DeleteRecordsReceived():
                 if not self._defer(event, now_ms):
                     self._answer(event, now_ms)
+            case Cancelled():
+                self._cancel(event.token)
             case Assigned():
                 self._assign(event.assignment, now_ms)
             case Removed():
                 self._remove(event.removal)
             case Released():
                 self._release(event.release)
-            case LogOpened():
-                self._log_opened(event, now_ms)
-            case LogClosed():
-                self._folders.closed(event.id)
-            case FolderRemoved():
-                self._folders.removed(event, now_ms)
             case AlterPartitionAnswered():
                 self._alter_partition_answered(event, now_ms)
             case ControlSessionChanged():
@@ -177,6 +174,32 @@ class ReplicaHost:
             case ConfigsGiven():
                 if self.admit_controller(event.controller_epoch):
                     self.context.config = with_configs(self._started_with, dict(event.configs))
+            case (
+                LogOpened()
+                | LogClosed()
+                | LogFailed()
+                | FolderRemoved()
+                | Loaded()
+                | CleaningEnded()
+                | ScrubEnded()
+                | DamageReported()
+                | DamageSuspected()
+            ):
+                self._disk_reported(event, now_ms)
+            case _:
+                assert_never(event)
+        self._follow_up(now_ms, wall_ms)
+        return effects
+
+    def _disk_reported(self, event: DiskEvent, now_ms: int) -> None:
+        """What a thread has done on the disk, or found there."""
+        match event:
+            case LogOpened():
+                self._log_opened(event, now_ms)
+            case LogClosed():
+                self._folders.closed(event.id)
+            case FolderRemoved():
+                self._folders.removed(event, now_ms)
             case LogFailed():
                 failed = self.replicas.get(event.id)
                 if failed is not None and failed.log is not None:
@@ -195,12 +218,8 @@ class ReplicaHost:
                 suspected = self.replicas.get(event.id)
                 if suspected is not None:
                     self._scrubs.suspected(suspected, event.offset)
-            case Cancelled():
-                self._cancel(event.token)
             case _:
                 assert_never(event)
-        self._follow_up(now_ms, wall_ms)
-        return effects
 
     def append_at_once(
         self, id: TopicIdPartition, acks: int, records: Buffer, now_ms: int, wall_ms: int

@@ -29,7 +29,6 @@ LONG_FILES = {
 LONG_FUNCTIONS = {
     "raylog/cli/cluster.py up",
     "raylog/cluster.py start_cluster",
-    "raylog/replication/host.py handle",
     "raylog/server/replica_server.py __init__",
     "raylog/simulator/checkers.py replica",
     "raylog/simulator/faults.py __init__",
