@@ -38,7 +38,7 @@ from raylog.log.log import Log
 from raylog.records.batch import SEQUENCE_MASK, BatchView, batches
 from raylog.records.codec import light_records
 from raylog.records.corrupt import CorruptBatch
-from raylog.simulator import answer_checks, damaged_logs
+from raylog.simulator import answer_checks, damaged_logs, offset_checks
 from raylog.simulator.keyed_values import is_tombstone, key_of
 from raylog.types import TopicIdPartition
 
@@ -316,28 +316,9 @@ class Checkers:
             return
         history = self.history(id, topic)
         who = f"broker {broker} (incarnation {incarnation}, epoch {leader_epoch})"
-        if not start <= high_watermark <= end:
-            raise history.fail(f"{who}: start {start}, high watermark {high_watermark}, end {end}")
-        if leader_epoch < memory.leader_epoch or partition_epoch < memory.partition_epoch:
-            raise history.fail(f"{who}: its epochs went back from {memory.leader_epoch}/{memory.partition_epoch}")
-        if leader_epoch > history.newest_epoch:
-            raise history.fail(f"{who}: no such epoch was committed, the newest is {history.newest_epoch}")
-        if is_leader and memory.is_leader and partition_epoch == memory.partition_epoch:
-            isr_size, min_isr = history.in_sync[partition_epoch]
-            if isr_size < min_isr and high_watermark > memory.high_watermark:
-                raise history.fail(
-                    f"{who}: the high watermark rose {memory.high_watermark} -> {high_watermark} with {isr_size} in sync "
-                    f"of {min_isr} needed"
-                )
-        loses_to_unclean = history.generation > 0 and not is_leader  # its leader's log is the truth
-        starts_over = log.is_suspect and not is_leader  # cut below what was compacted: it is copied anew
-        is_same_epoch = leader_epoch == memory.leader_epoch
-        if is_same_epoch and high_watermark < memory.high_watermark and not (loses_to_unclean or starts_over):
-            raise history.fail(f"{who}: the high watermark went back {memory.high_watermark} -> {high_watermark}")
-        if start > max(history.deletable_end, history.start) and not history.retention and is_leader:
-            raise history.fail(f"{who}: the log starts at {start}, but nobody deleted above {history.deletable_end}")
-        if is_leader and leader_epoch == history.newest_epoch and start < history.deleted_end:
-            raise history.fail(f"{who}: the log starts at {start}, but all below {history.deleted_end} was deleted")
+        offset_checks.replica(
+            history, memory, log, who, is_leader=is_leader, leader_epoch=leader_epoch, partition_epoch=partition_epoch
+        )
         became_leader = is_leader and (not memory.is_leader or leader_epoch != memory.leader_epoch)
         if is_leader:
             self._leads(history, leader_epoch, broker, incarnation)
