@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from raylog.simulator.simulated_servers import ReplicaProcess
     from raylog.simulator.simulation import Simulation
 
+Strike = Callable[[], None]
 Ending = Callable[[], object]
 CORRUPT = "corrupt a disk at rest"
 DEPOSE = "depose a leader alive"
@@ -46,7 +47,19 @@ class Faults:
         self.simulation = simulation
         self.scheduler = simulation.scheduler
         rng = self.scheduler.rng
-        kinds: dict[str, tuple[Callable[[], None], float]] = {
+        self.mixture = self._draw_mixture()
+        self.corruption = Corruption(simulation, self.lasting)
+        self.quiet_us = rng.choice((100_000, 300_000, 300_000, 1_000_000))
+        if self.is_about_depositions:
+            self.quiet_us = rng.choice((300_000, 1_000_000))
+        self._endings: dict[int, Ending] = {}
+        self._stopped = False
+        self._numbers = 0
+
+    def _kinds(self) -> dict[str, tuple[Strike, float]]:
+        """All that can go wrong in this simulation, with its usual weight."""
+        simulation = self.simulation
+        kinds: dict[str, tuple[Strike, float]] = {
             "kill a server": (self._kill_server, 3.0),
             "kill a leader": (self._kill_leader, 3.0),
             "kill replicas in turn": (self._kill_in_turn, 1.5),
@@ -80,29 +93,27 @@ class Faults:
         if len(simulation.controllers.places) == 1:
             for name in ("stop the active controller", "isolate a controller", "replace a controller's disk"):
                 del kinds[name]
-        self.mixture = {
+        return kinds
+
+    def _draw_mixture(self) -> dict[str, tuple[Strike, float]]:
+        rng, kinds = self.scheduler.rng, self._kinds()
+        mixture = {
             name: (strike, weight * rng.uniform(0.3, 2.0))
             for name, (strike, weight) in kinds.items()
             if rng.random() < 0.6
         }
-        damaging = [name for name in (CORRUPT, "let a log rot") if name in self.mixture]
+        damaging = [name for name in (CORRUPT, "let a log rot") if name in mixture]
         if len(damaging) > 1:  # two brokers' disks are no minority
-            del self.mixture[rng.choice(damaging)]
+            del mixture[rng.choice(damaging)]
         self.is_about_depositions = rng.random() < 0.3
         if self.is_about_depositions:  # little else happens, so that ISRs are whole when a leader is deposed
-            kept = {name: self.mixture[name] for name in rng.sample(BESIDE_DEPOSITIONS, 3) if name in self.mixture}
+            kept = {name: mixture[name] for name in rng.sample(BESIDE_DEPOSITIONS, 3) if name in mixture}
             weight = 2 * sum(weight for _, weight in kept.values()) + 1.0
-            self.mixture = kept | {DEPOSE: (kinds[DEPOSE][0], weight)}
-        if simulation.seed % 4 == 0 and "stop the active controller" in self.mixture:  # few sleepers wake up fenced
-            strike, weight = self.mixture["stop the active controller"]
-            self.mixture["stop the active controller"] = strike, 6 * weight
-        self.corruption = Corruption(simulation, self.lasting)
-        self.quiet_us = rng.choice((100_000, 300_000, 300_000, 1_000_000))
-        if self.is_about_depositions:
-            self.quiet_us = rng.choice((300_000, 1_000_000))
-        self._endings: dict[int, Ending] = {}
-        self._stopped = False
-        self._numbers = 0
+            mixture = kept | {DEPOSE: (kinds[DEPOSE][0], weight)}
+        if self.simulation.seed % 4 == 0 and "stop the active controller" in mixture:  # few sleepers wake up fenced
+            strike, weight = mixture["stop the active controller"]
+            mixture["stop the active controller"] = strike, 6 * weight
+        return mixture
 
     def start(self) -> None:
         if CORRUPT in self.mixture:
