@@ -68,7 +68,7 @@ def init(
     timeout_s = seconds("timeout_s", timeout_s)
     _check_named(app_name, configs)
     try:
-        import raydp
+        import raydp  # noqa: F401
     except ImportError:
         raise ClusterError(f"raydp is not installed: {EXTRA}") from None
     with _lock:
@@ -90,26 +90,44 @@ def init(
         _logged = _log_files()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         wanted, cpus = bundles(hosts, _rooms(), cores=executor_cores, memory=memory)
+        spark_configs = _configs(f"{driver_bytes >> 20}M", cpus, configs or {})
         _group = _reserve(app_name, wanted, timeout_s)
-        try:
-            session = raydp.init_spark(
-                app_name,
-                len(wanted),
-                executor_cores,
-                f"{memory >> 20}M",  # a number without a unit would be mebibytes to Spark
-                placement_group=_group,
-                configs=_configs(f"{driver_bytes >> 20}M", cpus, configs or {}),
-            )
-            _await_executors(session, len(wanted), timeout_s)
-            if _LOGGING not in (configs or {}):
-                session.sparkContext.setLogLevel("ERROR")  # Ray has set up the logging of the driver's JVM anew
-        except BaseException as error:
-            _stop_all()
-            if isinstance(error, ClusterError) or not isinstance(error, Exception):
-                raise
-            raise ClusterError(f"Spark did not start: {_cause(error)}") from error
-        _session = session
-        return session
+        is_quiet = _LOGGING not in (configs or {})
+        _session = _start(app_name, len(wanted), executor_cores, memory, spark_configs, timeout_s, is_quiet=is_quiet)
+        return _session
+
+
+def _start(
+    app_name: str,
+    executors: int,
+    cores: int,
+    bytes_each: int,
+    configs: dict[str, str],
+    timeout_s: float,
+    *,
+    is_quiet: bool,
+) -> Any:
+    """A session whose executors, which have the placement group, are all ready. If it fails, nothing of it is left."""
+    import raydp
+
+    try:
+        session = raydp.init_spark(
+            app_name,
+            executors,
+            cores,
+            f"{bytes_each >> 20}M",  # a number without a unit would be mebibytes to Spark
+            placement_group=_group,
+            configs=configs,
+        )
+        _await_executors(session, executors, timeout_s)
+        if is_quiet:
+            session.sparkContext.setLogLevel("ERROR")  # Ray has set up the logging of the driver's JVM anew
+    except BaseException as error:
+        _stop_all()
+        if isinstance(error, ClusterError) or not isinstance(error, Exception):
+            raise
+        raise ClusterError(f"Spark did not start: {_cause(error)}") from error
+    return session
 
 
 def stop() -> None:

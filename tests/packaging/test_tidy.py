@@ -30,7 +30,6 @@ LONG_FUNCTIONS = {
     "raylog/cli/cluster.py up",
     "raylog/cluster.py start_cluster",
     "raylog/server/replica_server.py __init__",
-    "raylog/spark/session.py init",
 }
 SHARED = """
     Answer Asked Assigned Assignment AwaitLeader BrokerDisks BrokerDrained Caller Cancelled ClusterStatus ConfigEntry
