@@ -13,7 +13,6 @@ the same cluster, and in another process attaches to it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 import threading
@@ -36,6 +35,7 @@ from raylog.disks.disk import (
 )
 from raylog.disks.embedded import existing_disks, prepare_disks
 from raylog.disks.quorum_disks import CONTROLLER_COUNTS, quorum_disks
+from raylog.embedded_controllers import start_controllers
 from raylog.errors import (
     ClientTimeoutError,
     ClosedError,
@@ -48,7 +48,6 @@ from raylog.errors import (
 )
 from raylog.launcher import Launcher
 from raylog.placement.local_ray import (
-    coming_up,
     is_of_a_raylet,
     running_ray,
 )
@@ -58,7 +57,6 @@ from raylog.placement.ray_connection import (
     announce,
     check_connected_ray,
     connect_ray,
-    ensure_ray,
     is_connected,
 )
 from raylog.readiness import await_brokers, await_voters
@@ -299,22 +297,9 @@ def start_cluster(
             return existing if existing is not None and existing.address == running.address else running
         found = set_listeners(prepare_disks(home, brokers, racks, disks_per_broker), wanted)
         homes = quorum_disks(found, controllers)
-        with contextlib.ExitStack() as ends:
-            owns_ray, gcs_address, is_own_ray = False, ray_address or "", launcher is not None
-            if launcher is None:
-                launcher = ends.enter_context(Launcher(is_loopback=_expects_loopback(ray_address)))
-                with start.phase("ray"):
-                    owns_ray, gcs_address = ensure_ray(
-                        _resources(found),
-                        ray_address,
-                        log_to_driver=log_to_driver,
-                        timeout_s=min(CONNECT_TIMEOUT_S, timeout_s),
-                    )
-            if launcher.is_loopback != gcs_address.startswith("127."):
-                launcher = ends.enter_context(Launcher(is_loopback=not launcher.is_loopback))
-            start.watch(lambda: coming_up(gcs_address))
-            with start.phase("controllers"):
-                endpoints = _launch(launcher, gcs_address, found, homes, host, start, is_own_ray=is_own_ray)
+        owns_ray, endpoints = start_controllers(
+            found, homes, start, launcher, host=host, ray_address=ray_address, log_to_driver=log_to_driver
+        )
         found = [with_controllers(disk, endpoints) for disk in found]
         if running is not None:
             owns_ray, is_started_here = (existing._owns_ray, existing._is_started_here) if existing else (False, False)
@@ -534,46 +519,6 @@ def _registration(disk: Disk, host: str) -> dict[str, Any]:
         "host": host,
         "rack": disk.rack,
     }
-
-
-# ------------------------------------------------------------------ Ray
-
-
-def _resources(disks: Sequence[Disk]) -> dict[str, float]:
-    from raylog.placement.resources import node_resources
-
-    return {**node_resources(disk.path for disk in disks)}
-
-
-def _launch(
-    launcher: Launcher,
-    gcs_address: str,
-    disks: Sequence[Disk],
-    homes: Sequence[Disk],
-    host: str,
-    start: Start,
-    *,
-    is_own_ray: bool = False,
-) -> list[Endpoint]:
-    order = {
-        "ray_address": gcs_address,
-        "disks": [str(disk.path) for disk in disks],
-        "controller_disks": [str(disk.path) for disk in homes],
-        "host": host,
-        "timeout_s": start.patience.still_s,
-    }
-    answer = launcher.carry_out(order, start, is_own_ray=is_own_ray)
-    return [Endpoint(host, port) for host, port in answer["controllers"]]
-
-
-def _expects_loopback(ray_address: str | None) -> bool:
-    """Whether the Ray that ``ensure_ray`` is going to find or start listens on the loopback interface."""
-    if is_connected():
-        import ray
-
-        return str(ray.get_runtime_context().gcs_address).startswith("127.")
-    address = ray_address or running_ray()
-    return address in (None, "local") or str(address).startswith("127.")
 
 
 # ------------------------------------------------------------------ waiting

@@ -28,7 +28,6 @@ LONG_FILES = {
 }
 LONG_FUNCTIONS = {
     "raylog/cli/cluster.py up",
-    "raylog/cluster.py start_cluster",
     "raylog/server/replica_server.py __init__",
 }
 SHARED = """

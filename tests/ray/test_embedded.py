@@ -16,10 +16,10 @@ from ray_clusters import PATIENCE_S, eventually, isr_is_whole, kill, partition_o
 import raylog
 from raylog import NewTopic, TopicPartition
 from raylog.actors.ray_launcher import RayLauncher
-from raylog.cluster import _launch
 from raylog.disks.disk import Disk, format_disk, with_controllers
 from raylog.disks.embedded import prepare_disks
 from raylog.disks.quorum_disks import quorum_disks
+from raylog.embedded_controllers import launch
 from raylog.errors import ClusterError, ConfigError
 from raylog.launcher import Launcher
 from raylog.server.spec import ServerSpec, new_incarnation
@@ -294,7 +294,7 @@ def test_a_controller_that_has_not_started_in_time_is_named_with_what_ray_has_do
 
     def launched(disks: list[Disk], still_s: float) -> list[Endpoint]:
         with Launcher(is_loopback=where.startswith("127.")) as launcher:
-            return _launch(launcher, where, disks, disks, "127.0.0.1", Start(still_s))
+            return launch(launcher, where, disks, disks, "127.0.0.1", Start(still_s))
 
     with pytest.raises(
         ClusterError,
