@@ -116,28 +116,43 @@ def up(
             )
         _up_on_nodes(disks, controllers, configs, address, wait, timeout, as_json)
         return
+    state = _up_on_disks(
+        folder,
+        timeout,
+        address,
+        as_json,
+        brokers=brokers,
+        disks_per_broker=disks_per_broker,
+        controllers=controllers,
+        racks=rack,
+        listeners=listeners,
+        advertised_listeners=advertised_listeners,
+        configs=configs,
+        host=host,
+    )
+    if as_json:
+        print_json(state)
+    else:
+        _print_up(state, folder)
+
+
+def _up_on_disks(folder: Path, timeout_s: float, address: str | None, as_json: bool, **settings: Any) -> dict[str, Any]:
+    """Start it, or find it; returns what `raylog up --json` prints, once every log is open. ``settings``: ``_start_on_disks``'s."""
     with progress_bar(quiet=as_json) as progress:
         task = progress.add_task("Ray", total=3)
-        start = Start(timeout, _reporter(lambda words: progress.update(task, description=words), quiet=as_json))
+        start = Start(timeout_s, _reporter(lambda words: progress.update(task, description=words), quiet=as_json))
         cluster = _start_on_disks(
             folder,
             start,
             lambda words: progress.update(task, advance=1, description=words),
             address or running_ray(),
-            brokers=brokers,
-            disks_per_broker=disks_per_broker,
-            controllers=controllers,
-            racks=rack,
-            listeners=listeners,
-            advertised_listeners=advertised_listeners,
-            configs=configs,
-            host=host,
+            **settings,
         )
         progress.update(task, advance=1, description="logs")
         with start.phase("logs"):
             status = await_recovery(cluster, start)
         progress.update(task, advance=1)
-    state = {
+    return {
         "cluster_id": cluster.address.cluster_id,
         "controllers": [str(each) for each in cluster.address.bootstrap],
         "folder": str(Path(folder).resolve()),
@@ -145,10 +160,6 @@ def up(
         "logs": status["logs"],
         "phases_s": {name: round(taken_s, 3) for name, taken_s in start.phases_s.items()},
     }
-    if as_json:
-        print_json(state)
-        return
-    _print_up(state, folder)
 
 
 def _start_on_disks(

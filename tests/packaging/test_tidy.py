@@ -27,7 +27,6 @@ LONG_FILES = {
     "raylog/raft/quorum.py",
 }
 LONG_FUNCTIONS = {
-    "raylog/cli/cluster.py up",
     "raylog/server/replica_server.py __init__",
 }
 SHARED = """
