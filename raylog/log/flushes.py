@@ -143,7 +143,7 @@ class Flushes:
                 raise
             self.has_failed = log.is_suspect = True
             try:
-                log.write_checkpoint(flush=True)
+                log.checkpoint_file.write(flush=True)
             except OSError:
                 with suppress(OSError):
                     checkpoints.remove(log.files, log.directory)

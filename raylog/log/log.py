@@ -25,25 +25,24 @@ behind the end; the producers' states are as of the end.
 from __future__ import annotations
 
 import os
-import threading
 import uuid
 from collections.abc import Callable, Sequence
 
 from raylog.errors import KafkaError
-from raylog.log import checkpoint as checkpoints
-from raylog.log.checkpoint import ReplicaCheckpoint
+from raylog.log import cutting
+from raylog.log.checkpoint_file import CheckpointFile
 from raylog.log.compaction import Compaction
 from raylog.log.config import LogConfig
 from raylog.log.files import Buffer, Files, Lock
 from raylog.log.flushes import Flushes
 from raylog.log.offset_index import MAX_RELATIVE_OFFSET
 from raylog.log.open_files import OpenFiles
-from raylog.log.opening import Opened, note, opened, reload_producers
+from raylog.log.opening import Opened, note, opened
 from raylog.log.recent_appends import RecentAppends
 from raylog.log.record_validation import CheckedRecords, sound_batch, storable
 from raylog.log.removal import finish_removal, rename_for_removal
 from raylog.log.results import AppendResult, Found, LogSlice, OffsetOutOfRange, RecordListTooLarge
-from raylog.log.retention import deletable, facts_of
+from raylog.log.retention import delete_old_segments
 from raylog.log.segments import Segments
 from raylog.log.time_index import NO_TIMESTAMP
 from raylog.log.time_search import first_at_or_after, latest_in_time
@@ -66,19 +65,15 @@ class Log:
     """See the module. Made by ``Log.open``."""
 
     __slots__ = (
-        "_checkpoint_is_behind",
-        "_flushed_always",
         "_lock",
-        "_one_checkpoint",
         "_open_files",
-        "_recent",
-        "_written",
-        "_written_is_flushed",
         "boot_id",
+        "checkpoint_file",
         "compaction",
         "config",
         "directory",
         "files",
+        "flushed_always",
         "flushes",
         "high_watermark",
         "is_proven",
@@ -87,6 +82,7 @@ class Log:
         "log_end_offset",
         "log_start_offset",
         "producers",
+        "recent",
         "recovery",
         "segments",
         "snapshots",
@@ -182,14 +178,11 @@ class Log:
             wall_ms=wall_ms,
         )
         self.compaction = Compaction(self, found.cleaner_point, found.compacted_end)
-        self._written: ReplicaCheckpoint | None = None  # what the file says, as far as this log knows
-        self._written_is_flushed = False
-        self._one_checkpoint = threading.Lock()  # they share a temporary file; a flush that fails writes one, too
+        self.checkpoint_file = CheckpointFile(self)
         self.is_suspect = found.report.condition in (Condition.SUSPECT, Condition.MISSING)
         self.is_proven = found.report.condition is Condition.CLEAN  # else a clean close would hide what may be lost
-        self._flushed_always = config.flush_messages == 1
-        self._checkpoint_is_behind = False  # the recovery point on the disk may be above the real one
-        self._recent = RecentAppends()
+        self.flushed_always = config.flush_messages == 1
+        self.recent = RecentAppends()
 
     def _make_durable(self, found: Opened) -> None:
         """End an opening: what it found and made survives a loss of power.
@@ -293,13 +286,13 @@ class Log:
         assert leader_epoch >= latest_epoch, (self.where, leader_epoch, latest_epoch)
         if leader_epoch > latest_epoch:
             self.leader_epochs.assign(leader_epoch, base_offset)
-        self._recent.drop_below(self.high_watermark)
+        self.recent.drop_below(self.high_watermark)
         if is_followed:
             stamped = b"".join(buffers)
             self._append([stamped], views, wall_ms)
-            self._recent.add(base_offset, next_offset, stamped, is_one_batch=len(views) == 1)
+            self.recent.add(base_offset, next_offset, stamped, is_one_batch=len(views) == 1)
         else:
-            self._recent.clear()
+            self.recent.clear()
             self._append(buffers, views, wall_ms)
         return AppendResult(base_offset, next_offset - 1, wall_ms if stamps_time else -1, self.log_start_offset)
 
@@ -323,17 +316,17 @@ class Log:
                 raise CorruptBatch(f"{self.where}: offset {view.base_offset} where {expected} is next", view.position)
             expected = view.next_offset
         if starts_inside:
-            self._empty_at(first.base_offset, wall_ms)
+            cutting.empty_at(self, first.base_offset, wall_ms)
         epochs = self.leader_epochs
         for view in views:
             if view.partition_leader_epoch > epochs.latest_epoch:
                 epochs.assign(view.partition_leader_epoch, view.base_offset)
-        self._recent.clear()
+        self.recent.clear()
         try:
             self._append([records], views, wall_ms)
         except OSError:
             if starts_inside:
-                self._empty_at(self.log_start_offset, wall_ms)
+                cutting.empty_at(self, self.log_start_offset, wall_ms)
             epochs.truncate_from_end(self.log_end_offset)
             raise
         return AppendResult(first.base_offset, expected - 1, -1, self.log_start_offset)
@@ -377,7 +370,7 @@ class Log:
             if self.flushes.cut_is_unflushed:
                 # Or what was cut could be back in front of the new segment, with nothing to tell that it does not belong there.
                 self.flushes.flush_active()
-            if self._checkpoint_is_behind:
+            if self.checkpoint_file.is_behind:
                 self.checkpoint(flush=True)
             self.producers.end_offset = base_offset
             self.snapshots.write(self.producers)
@@ -405,7 +398,7 @@ class Log:
             )
         end = self.log_end_offset if end_offset is None else end_offset
         if offset < end:
-            recent = self._recent.read(offset, max_bytes, end, at_least_one=at_least_one)
+            recent = self.recent.read(offset, max_bytes, end, at_least_one=at_least_one)
             if recent is not None:
                 return LogSlice(recent[0], offset, recent[1])
             for segment in self.segments.reaching(offset):
@@ -444,75 +437,11 @@ class Log:
         A batch that begins before ``offset`` and reaches it goes as a whole: then the log ends where it began. ``position`` says
         where in its segment the first to go begins, for a batch that cannot be found by its offset because it is damaged.
         """
-        assert offset >= 0, offset
-        if offset >= self.log_end_offset:
-            return False
-        is_committed = self.config.compacts and offset < self.high_watermark
-        is_compacted_away = is_committed or offset < self.compaction.compacted_end
-        if offset < self.segments.base_offsets[0] or is_compacted_away:
-            # What replaced older records goes, and they are gone already: only a whole copy of the leader's log will do.
-            self.truncate_fully_and_start_at(min(offset, self.log_start_offset))
-            return True
-        place = self.segments.reaching(offset)[0].locate(offset) if position is None else None
-        end_offset = offset if place is None else min(offset, place[1])
-        self._will_end_at(end_offset)
-        self.snapshots.remove_above(end_offset)
-        segments = len(self.segments)
-        self.segments.keep_below(offset, config=self.config)
-        if len(self.segments) != segments or self._flushed_always:
-            # Or a loss of power would bring back a segment behind the cut, and with it a hole in the log.
-            self.files.sync_directory(self.directory)
-        if position is None:
-            self.segments.active.truncate_to(offset)
-        else:
-            self.segments.active.truncate_at(position, offset)
-        self.flushes.cut_is_unflushed = True
-        if self._flushed_always:
-            self.flushes.flush_active()
-        self.leader_epochs.truncate_from_end(end_offset)
-        if not self.producers.cut(end_offset):
-            expiration_ms = self.config.producer_id_expiration_ms
-            reload_producers(self.producers, self.snapshots, self.segments.all, end_offset, expiration_ms=expiration_ms)
-        self.transactions.cut(end_offset, self.segments.active)
-        return True
+        return cutting.truncate_to(self, offset, position=position)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Forget every record; the log is empty and starts and ends at ``offset``."""
-        self._will_end_at(min(offset, self.log_end_offset))
-        self._empty_at(offset, self.segments.active.created_ms)
-        self.log_start_offset = self.high_watermark = offset
-        self.leader_epochs.clear()
-        self.checkpoint()
-
-    def _will_end_at(self, offset: int) -> None:
-        """Nothing above ``offset`` counts as flushed or committed any more. Written down first, then the log may be cut there.
-
-        Unless it is written already: where the last checkpoint claims no more, nor does one that a thread writes from here on. An
-        earlier one, which a loss of power might bring back, claimed more only if the log was cut since, which is behind then anyway.
-
-        The checkpoint is flushed at the next roll: until then recovery scans all that was written behind the cut anyhow, and a
-        flush here would hold up the follower. Where every append is flushed, so is this.
-        """
-        self._recent.clear()
-        self.compaction.lose_above(offset)
-        self.flushes.cut(offset)
-        self.log_start_offset = min(self.log_start_offset, offset)
-        self.high_watermark = min(self.high_watermark, offset)
-        with self._one_checkpoint:
-            is_written = self._written is not None and self._written.claims_at_most(offset)
-        if not is_written:
-            self.checkpoint()
-            self._checkpoint_is_behind = not self._flushed_always
-
-    def _empty_at(self, offset: int, wall_ms: int) -> None:
-        """Replace everything by one empty segment that starts at ``offset``; start offset and high watermark stay."""
-        self._recent.clear()
-        self.compaction.emptied()
-        self.snapshots.remove_above(-1)
-        self.segments.start_over(offset, config=self.config, wall_ms=wall_ms)
-        self.flushes.cut(offset)
-        self.producers.clear(offset)
-        self.transactions.cut(0, self.segments.active)
+        cutting.truncate_fully_and_start_at(self, offset)
 
     # ------------------------------------------------------------------ retention
 
@@ -529,30 +458,7 @@ class Log:
 
     def delete_old_segments(self, wall_ms: int) -> list[int]:
         """Apply retention now: rename the files of old segments to ``.deleted``; returns their base offsets."""
-        if self.compaction.current is not None:
-            return []  # its turn comes when the cleaning is over
-        segments = self.segments
-        facts = facts_of(segments, self.log_end_offset, self.files)
-        high_watermark, start = self.high_watermark, self.log_start_offset
-        count = deletable(
-            facts, config=self.config, high_watermark=high_watermark, log_start_offset=start, wall_ms=wall_ms
-        )
-        if not count:
-            return []
-        if count == len(segments):
-            self.roll(wall_ms)
-        if segments.names_changed or not self.snapshots.are_flushed:
-            # Only the snapshot where the log begins then tells of the producers before it, and no flush has come by since the roll.
-            self.flushes.flush_snapshots()
-        new_start = max(self.log_start_offset, segments.base_offsets[count])
-        if new_start > self.log_start_offset:
-            self.log_start_offset = new_start
-            self.leader_epochs.truncate_from_start(new_start)
-            self.checkpoint()
-        gone = segments.rename_oldest(count, wall_ms)
-        self.transactions.keep(0, segments.base_offsets[0], ())
-        self.snapshots.keep_only(set(segments.base_offsets))
-        return gone
+        return delete_old_segments(self, wall_ms)
 
     def delete_renamed_files(self, wall_ms: int) -> int:
         """Unlink the ``.deleted`` files that waited for file.delete.delay.ms; returns how many."""
@@ -575,45 +481,15 @@ class Log:
     def checkpoint(self, *, clean: bool = False, flush: bool = False) -> None:
         """Write ``replica.checkpoint``; flushed too where every append is, so that the log stays whole when power is lost."""
         self.forget_committed()
-        self.write_checkpoint(clean=clean, flush=flush)
+        self.checkpoint_file.write(clean=clean, flush=flush)
 
     def checkpoint_in_thread(self) -> None:
         """The file alone, in any thread, for a checkpoint that nothing waits for. Not written once the log is closed or deleted."""
-        self.flushes.unless_over(self.write_checkpoint)
+        self.flushes.unless_over(self.checkpoint_file.write)
 
     def forget_committed(self) -> None:
         """Free the memory of the appends that every replica in sync has."""
-        self._recent.drop_below(self.high_watermark)
-
-    def write_checkpoint(self, *, clean: bool = False, flush: bool = False) -> None:
-        """The file alone, unless it says the same already. Thread safe, but for the end of the log (``checkpoint_in_thread``).
-
-        In another thread the facts may move while they are read, one after the other. Each was true when it was read, and stays so
-        but for a cut, which lowers the offsets, then takes the lock, and writes again what claims too much before it touches a record:
-        until then the log is whole, and holds whatever was true of it. Of offsets that rise the log's start is read before the high
-        watermark, which it never passes. The facts that are no offsets (``is_suspect``, ``has_failed``, ``_flushed_always``) are
-        followed by a checkpoint of their own, too, by whoever changes them.
-        """
-        flush = flush or self._flushed_always
-        with self._one_checkpoint:
-            log_start_offset = self.log_start_offset
-            checkpoint = ReplicaCheckpoint(
-                recovery_point=self.recovery_point,
-                high_watermark=self.high_watermark,
-                log_start_offset=log_start_offset,
-                cleaner_point=self.compaction.point,
-                boot_id=self.boot_id,
-                flushed_always=self._flushed_always,
-                clean=clean,
-                suspect=self.is_suspect,
-                flush_failed=self.flushes.has_failed,
-            )
-            if checkpoint != self._written or flush > self._written_is_flushed:
-                self._written = None
-                checkpoints.write(self.files, self.directory, checkpoint, flush=flush)
-                self._written, self._written_is_flushed = checkpoint, flush
-            if flush:
-                self._checkpoint_is_behind = False
+        self.recent.drop_below(self.high_watermark)
 
     def trust(self) -> None:
         """A leader's log has been copied up to its end, or this log leads: what was lost is here again, or lost for everybody.
@@ -633,8 +509,8 @@ class Log:
         self.config = config
         if not config.compacts:
             self.compaction.stop()
-        if self._flushed_always and config.flush_messages != 1:
-            self._flushed_always = False
+        if self.flushed_always and config.flush_messages != 1:
+            self.flushed_always = False
             self.checkpoint(flush=True)  # before an append that no flush covers
 
     def close(self, *, clean: bool = True) -> None:
@@ -688,4 +564,4 @@ class Log:
         assert self.producers.end_offset == end, (self.producers.end_offset, end)
         self.producers.check()
         self.transactions.check()
-        self._recent.check(end)
+        self.recent.check(end)

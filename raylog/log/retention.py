@@ -1,4 +1,4 @@
-"""Which old segments may go [L20]: rules over facts.
+"""Which old segments may go [L20]: rules over facts, and their end (``delete_old_segments``).
 
 A segment is deletable by the first rule that takes it, always a run from the oldest on, and never a record at or above
 the high watermark::
@@ -15,11 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from raylog.log.config import LogConfig
 from raylog.log.files import Files
 from raylog.log.segment import Segment
 from raylog.log.segments import Segments
+
+if TYPE_CHECKING:
+    from raylog.log.log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +93,29 @@ def _size_rule(excess: int) -> Callable[[SegmentFacts], bool]:
         return True
 
     return rule
+
+
+def delete_old_segments(log: Log, wall_ms: int) -> list[int]:
+    """See ``Log.delete_old_segments``."""
+    if log.compaction.current is not None:
+        return []  # its turn comes when the cleaning is over
+    segments = log.segments
+    facts = facts_of(segments, log.log_end_offset, log.files)
+    high_watermark, start = log.high_watermark, log.log_start_offset
+    count = deletable(facts, config=log.config, high_watermark=high_watermark, log_start_offset=start, wall_ms=wall_ms)
+    if not count:
+        return []
+    if count == len(segments):
+        log.roll(wall_ms)
+    if segments.names_changed or not log.snapshots.are_flushed:
+        # Only the snapshot where the log begins then tells of the producers before it, and no flush has come by since the roll.
+        log.flushes.flush_snapshots()
+    new_start = max(log.log_start_offset, segments.base_offsets[count])
+    if new_start > log.log_start_offset:
+        log.log_start_offset = new_start
+        log.leader_epochs.truncate_from_start(new_start)
+        log.checkpoint()
+    gone = segments.rename_oldest(count, wall_ms)
+    log.transactions.keep(0, segments.base_offsets[0], ())
+    log.snapshots.keep_only(set(segments.base_offsets))
+    return gone

@@ -109,7 +109,7 @@ class Stepper:
         log.flushes._one = self.lock()  # type: ignore[assignment]
         log.flushes._guard = self.lock()  # type: ignore[assignment]
         log.flushes._leaving = self.lock()  # type: ignore[assignment]
-        log._one_checkpoint = self.lock()  # type: ignore[assignment]
+        log.checkpoint_file._one = self.lock()  # type: ignore[assignment]
         log.segments._removing = self.lock()  # type: ignore[assignment]
         log.leader_epochs._guard = self.lock()  # type: ignore[assignment]
         if log.compaction.current is not None:

@@ -176,7 +176,7 @@ def test_a_log_with_damaged_bytes_is_reported_and_read_once_it_was_copied_anew(o
     found = segment.locate(offset)
     assert found is not None
     hosts.disks[2].flip_bit(f"{segment.path}.log", found[0] + 70)
-    hosts.log(2)._recent.clear()
+    hosts.log(2).recent.clear()
     hosts.hold(assignment)
     (told,) = [frame for frame in hosts.told[2] if isinstance(frame, ReplicaDamaged)]
     assert f"offset {offset}" in told.damage

@@ -92,8 +92,8 @@ def test_a_cut_writes_no_checkpoint_where_the_last_one_claims_no_more(machine: A
     assert writes == []
     log.truncate_to(0)
     assert len(writes) == 1
-    assert checkpoints.read(machine.files, machine.directory) == log._written
-    assert log._written.high_watermark == 0
+    assert checkpoints.read(machine.files, machine.directory) == log.checkpoint_file.written
+    assert log.checkpoint_file.written.high_watermark == 0
 
 
 def test_a_cut_below_what_a_lost_checkpoint_claimed_is_followed_by_a_flushed_one_before_the_next_segment(

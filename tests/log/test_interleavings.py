@@ -435,7 +435,7 @@ def test_a_cut_waits_for_the_checkpoint_whose_facts_were_read_before_it(monkeypa
             stepper.before_call("facts read", DIRECTORY)
             return ReplicaCheckpoint(**facts)
 
-        monkeypatch.setattr("raylog.log.log.ReplicaCheckpoint", with_facts_in_hand)
+        monkeypatch.setattr("raylog.log.checkpoint_file.ReplicaCheckpoint", with_facts_in_hand)
         disk.fault = stepper.before_call
         stepper.take_over(log)
         stepper.start("checkpoint", log.checkpoint_in_thread)

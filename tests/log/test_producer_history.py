@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import raylog.log.log as log_module
+from raylog.log import cutting
 from raylog.log.opening import load_producers
 from raylog.log.producers import ProducerStates
 from raylog.records.codec import encode_values
@@ -20,13 +20,13 @@ HOUR_MS = 3_600_000
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by the log's end at each cut for which the batches are read again."""
     found: list[int] = []
-    reload = log_module.reload_producers
+    reload = cutting.reload_producers
 
     def reloaded(producers: Any, snapshots: Any, segments: Any, end_offset: int, **how: Any) -> None:
         found.append(end_offset)
         reload(producers, snapshots, segments, end_offset, **how)
 
-    monkeypatch.setattr(log_module, "reload_producers", reloaded)
+    monkeypatch.setattr(cutting, "reload_producers", reloaded)
     return found
 
 

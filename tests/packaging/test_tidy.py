@@ -22,7 +22,6 @@ FOLDER_FILES_MAX = 15
 
 LONG_FILES = {
     "raylog/server/replica_server.py",
-    "raylog/log/log.py",
     "raylog/metadata/active.py",
     "raylog/raft/quorum.py",
 }

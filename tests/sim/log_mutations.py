@@ -73,7 +73,7 @@ def roll_before_a_cut_is_flushed(patch: pytest.MonkeyPatch) -> None:
     roll = Log.roll
 
     def hasty(self: Log, wall_ms: int, *, at_offset: int = 0) -> None:
-        self.flushes.cut_is_unflushed = self._checkpoint_is_behind = False
+        self.flushes.cut_is_unflushed = self.checkpoint_file.is_behind = False
         roll(self, wall_ms, at_offset=at_offset)
 
     patch.setattr(Log, "roll", hasty)
