@@ -81,6 +81,18 @@ class QuorumLog:
             if entry.kind is EntryKind.VOTERS:
                 self._voters.append((entry.index, decode_voters(entry.data)))
 
+    def merge(self, entries: Sequence[Entry], commit_index: int) -> None:
+        """Append a leader's entries, the first of which follows one that matches. What differs from them is not committed, and goes."""
+        for position, entry in enumerate(entries):
+            own_term = self.term_at(entry.index)
+            if own_term == entry.term:
+                continue
+            if own_term is not None:
+                assert entry.index > commit_index, (entry.index, commit_index)
+                self.truncate_from(entry.index)
+            self.append(entries[position:])
+            break
+
     def truncate_from(self, index: int) -> None:
         """Drop the entry at ``index`` and everything behind it."""
         assert index > self.snapshot.last_index, (index, self.snapshot.last_index)

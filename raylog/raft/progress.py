@@ -64,6 +64,13 @@ class Progress:
         self.next_index = max(min(rejected_index, hint_index + 1), self.match_index + 1)
         return True
 
+    def append_sent(self, count: int) -> None:
+        """An append of so many entries is on its way."""
+        if self.state is ProgressState.REPLICATE:
+            self.next_index += count
+        else:
+            self.paused = True
+
     def snapshot_sent(self, index: int, now_ms: int) -> None:
         self.state = ProgressState.SNAPSHOT
         self.snapshot_index = index

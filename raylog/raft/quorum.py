@@ -45,6 +45,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
 from raylog.raft.election_timer import ElectionTimer
+from raylog.raft.followers import Followers
 from raylog.raft.log import QuorumLog
 from raylog.raft.messages import (
     AppendReply,
@@ -60,7 +61,6 @@ from raylog.raft.messages import (
     Role,
     Snapshot,
     SnapshotRequest,
-    VoterChangeRefused,
     VoteReply,
     VoteRequest,
     Voters,
@@ -69,6 +69,7 @@ from raylog.raft.messages import (
 from raylog.raft.outbox import Outbox
 from raylog.raft.progress import Progress, ProgressState
 from raylog.raft.recovery import ends_recovery
+from raylog.raft.voter_changes import check_voter_change
 
 
 class Quorum:
@@ -100,7 +101,7 @@ class Quorum:
         self._has_known_leader = False  # since this process began
         self._timer = ElectionTimer(config, draw_election_timeout_ms)
         self._votes: set[uuid.UUID] = set()
-        self._progress: dict[uuid.UUID, Progress] = {}  # a leader's view of every other voter and observer
+        self._followers = Followers(identity)
         self._observers: set[uuid.UUID] = set()
         self._round = 0  # the last ticket
         self._confirmed_round = 0
@@ -136,8 +137,7 @@ class Quorum:
 
     def recovering(self) -> tuple[uuid.UUID, ...]:
         """The voters that are known to be recovering: to a leader all that have answered it, to others themselves alone."""
-        found = [peer for peer, progress in self._progress.items() if progress.is_recovering]
-        return tuple(sorted(found + [self.identity] * self.is_recovering))
+        return tuple(sorted(self._followers.recovering() + [self.identity] * self.is_recovering))
 
     @property
     def last_index(self) -> int:
@@ -152,17 +152,16 @@ class Quorum:
         """For a leader: how far each voter and observer has come, itself included. Empty for others."""
         if self.role is not Role.LEADER:
             return {}
-        followers = {peer: progress.match_index for peer, progress in sorted(self._progress.items())}
-        return followers | {self.identity: self.log.persisted_index}
+        return self._followers.match_indexes() | {self.identity: self.log.persisted_index}
 
     def reply_times(self) -> dict[uuid.UUID, tuple[int, int]]:
         """For a leader: when each other member last replied, and last had everything (-1: never). Empty for others."""
-        return {peer: (progress.heard_ms, progress.caught_up_ms) for peer, progress in sorted(self._progress.items())}
+        return self._followers.reply_times()
 
     def next_deadline_ms(self) -> int | None:
         """When ``tick`` has something to do; None: not until a message comes."""
         if self.role is Role.LEADER:
-            if not self._progress:
+            if not self._followers.by_peer:
                 return None  # a sole voter says nothing to anybody
             lost_ms = self._majority_lost_ms()
             return self._heartbeat_deadline_ms if lost_ms is None else min(self._heartbeat_deadline_ms, lost_ms)
@@ -184,8 +183,7 @@ class Quorum:
     def restart_timers(self, now_ms: int) -> None:
         """After a pause of this process: nobody's silence during it counts."""
         self._timer.paused(now_ms)
-        for progress in self._progress.values():
-            progress.heard_ms = now_ms
+        self._followers.all_heard(now_ms)
 
     def peer_joined(self, now_ms: int) -> None:
         """A member can be reached. Where nobody has led since this process began, all may just have: they need not wait for silence.
@@ -223,26 +221,7 @@ class Quorum:
         """
         self._demand_leadership()
         wanted = tuple(sorted(set(voters)))
-        changed = sorted(set(wanted) ^ set(self.voters))
-        if len(changed) != 1 or not wanted:
-            raise VoterChangeRefused(
-                f"voters change one at a time; this would change {len(changed)} and leave {len(wanted)}"
-            )
-        if not self.has_committed_in_term:
-            raise VoterChangeRefused(f"the leader has not committed in its term {self.term} yet")
-        if self.log.voters_index > self.commit_index:
-            raise VoterChangeRefused(f"the change of voters at index {self.log.voters_index} is not committed yet")
-        newcomer = changed[0]
-        for voter in self.recovering():
-            if voter in wanted and voter != newcomer:  # the fewer the others are, the sooner nobody can be elected
-                raise VoterChangeRefused(f"{voter} has to catch up first: its disk has lost entries")
-        progress = self._progress.get(newcomer)
-        if newcomer in wanted and newcomer != self.identity:
-            if progress is None:
-                raise VoterChangeRefused(f"{newcomer} has to catch up first: it is not connected")
-            if progress.match_index < self.commit_index:
-                has = f"has {progress.match_index} of {self.commit_index} entries"
-                raise VoterChangeRefused(f"{newcomer} has to catch up first: it {has}")
+        check_voter_change(self, wanted, self._followers.by_peer)
         self._append_own(EntryKind.VOTERS, [encode_voters(wanted)])
         self._follow_voters(now_ms)
         self._broadcast(now_ms)
@@ -397,15 +376,7 @@ class Quorum:
         elif previous < self.commit_index:
             self._say_when_durable(sender, self._append_reply(self.commit_index, message.round))
         elif log.term_at(previous) == message.previous_term:
-            for position, entry in enumerate(message.entries):
-                own_term = log.term_at(entry.index)
-                if own_term == entry.term:
-                    continue
-                if own_term is not None:
-                    assert entry.index > self.commit_index, (entry.index, self.commit_index)
-                    log.truncate_from(entry.index)
-                log.append(message.entries[position:])
-                break
+            log.merge(message.entries, self.commit_index)
             match_index = previous + len(message.entries)
             self.commit_index = max(self.commit_index, min(message.commit_index, match_index))
             self._say_when_durable(sender, self._append_reply(match_index, message.round))
@@ -434,7 +405,7 @@ class Quorum:
         return AppendReply(self.term, match_index, round, rejected_index, hint_term, self.is_recovering)
 
     def _on_append_reply(self, sender: uuid.UUID, message: AppendReply, now_ms: int) -> None:
-        progress = self._progress.get(sender)
+        progress = self._followers.by_peer.get(sender)
         if self.role is not Role.LEADER or progress is None:
             return
         progress.heard_ms = now_ms
@@ -453,7 +424,7 @@ class Quorum:
         else:
             hint_index = self.log.last_index_within(message.match_index, message.hint_term)
             progress.rejected(message.rejected_index, hint_index)
-        if sender in self._progress:  # committing may have ended this term, or taken the sender out
+        if sender in self._followers.by_peer:  # committing may have ended this term, or taken the sender out
             self._send_append(sender, now_ms)
 
     # ------------------------------------------------------------------ elections
@@ -488,7 +459,7 @@ class Quorum:
         self.leader = leader
         self._has_known_leader |= leader is not None
         self._votes = set()
-        self._progress = {}
+        self._followers.by_peer.clear()
         self._confirmed_round = self._reported_round = self._round
         self._timer.restart(now_ms)
 
@@ -540,29 +511,21 @@ class Quorum:
 
     def _follow_voters(self, now_ms: int) -> None:
         """Keep a Progress for exactly those that are to be sent something."""
-        wanted = self._observers.union(self.voters) - {self.identity}
-        for peer in sorted(wanted - self._progress.keys()):
-            self._progress[peer] = Progress(next_index=self.log.last_index + 1, heard_ms=now_ms)
-        for peer in sorted(self._progress.keys() - wanted):
-            del self._progress[peer]
-
-    def _majority(self, own: int, of_peer: Callable[[Progress], int]) -> int:
-        """The largest number that a majority of the voters has reached."""
-        reached = sorted(own if voter == self.identity else of_peer(self._progress[voter]) for voter in self.voters)
-        return reached[(len(reached) - 1) // 2]
+        self._followers.follow(self._observers.union(self.voters), self.log.last_index + 1, now_ms)
 
     def _majority_lost_ms(self) -> int | None:
         """When the leader will have heard no majority for an election timeout; None: it is one alone."""
         if self.voters == (self.identity,):
             return None
-        heard_ms = self._majority(1 << 62, lambda progress: progress.heard_ms)
+        heard_ms = self._followers.majority(self.voters, 1 << 62, lambda progress: progress.heard_ms)
         return heard_ms + self.config.election_timeout_ms
 
     def _settle_rounds(self) -> None:
-        self._confirmed_round = max(self._confirmed_round, self._majority(self._round, lambda peer: peer.acked_round))
+        acked = self._followers.majority(self.voters, self._round, lambda progress: progress.acked_round)
+        self._confirmed_round = max(self._confirmed_round, acked)
 
     def _maybe_commit(self, now_ms: int) -> None:
-        matched = self._majority(self.log.persisted_index, lambda progress: progress.match_index)
+        matched = self._followers.majority(self.voters, self.log.persisted_index, lambda progress: progress.match_index)
         if matched <= self.commit_index or self.log.term_at(matched) != self.term:
             return
         self.commit_index = matched
@@ -573,12 +536,12 @@ class Quorum:
     def _broadcast(self, now_ms: int, *, heartbeat: bool = False) -> None:
         if heartbeat:
             self._heartbeat_deadline_ms = now_ms + self.config.heartbeat_interval_ms
-        for peer in sorted(self._progress):
+        for peer in sorted(self._followers.by_peer):
             self._send_append(peer, now_ms, heartbeat=heartbeat)
 
     def _send_append(self, peer: uuid.UUID, now_ms: int, *, heartbeat: bool = False) -> None:
         """Send what the peer lacks, as far as its state allows; a heartbeat leaves in any case."""
-        progress = self._progress[peer]
+        progress = self._followers.by_peer[peer]
         if progress.state is ProgressState.SNAPSHOT:
             if now_ms >= progress.snapshot_sent_ms + self.config.election_timeout_ms:
                 self._send_snapshot(peer, progress, now_ms)
@@ -594,17 +557,12 @@ class Quorum:
             self._send_snapshot(peer, progress, now_ms)
             return
         last = min(self.log.last_index, progress.match_index + self.config.in_flight_entries_max)
-        entries: tuple[Entry, ...] = ()
-        if progress.next_index <= last:
-            entries = self.log.slice(progress.next_index, last, self.config.append_bytes_max)
+        entries = self.log.slice(progress.next_index, last, self.config.append_bytes_max)
         if not entries and not heartbeat:
             return
         request = AppendRequest(self.term, previous_index, previous_term, entries, self.commit_index, self._round)
         self._say_in_term(peer, request)
-        if progress.state is ProgressState.REPLICATE:
-            progress.next_index += len(entries)
-        else:
-            progress.paused = True
+        progress.append_sent(len(entries))
 
     def _send_snapshot(self, peer: uuid.UUID, progress: Progress, now_ms: int) -> None:
         progress.snapshot_sent(self.log.snapshot.last_index, now_ms)
@@ -630,9 +588,7 @@ class Quorum:
         assert self.role is Role.FOLLOWER or not self.is_recovering, self
         assert self.role in (Role.FOLLOWER, Role.PRECANDIDATE) or self.voted_for == self.identity, self
         assert (self.role is Role.LEADER) == (self.leader == self.identity), self
-        for progress in self._progress.values():
-            progress.check()
-            assert progress.match_index <= self.log.last_index, (progress, self)
+        self._followers.check(self.log.last_index)
 
     def __repr__(self) -> str:
         return (

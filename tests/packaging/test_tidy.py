@@ -23,7 +23,6 @@ FOLDER_FILES_MAX = 15
 LONG_FILES = {
     "raylog/server/replica_server.py",
     "raylog/metadata/active.py",
-    "raylog/raft/quorum.py",
 }
 LONG_FUNCTIONS = {
     "raylog/server/replica_server.py __init__",

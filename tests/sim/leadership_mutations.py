@@ -260,7 +260,7 @@ def commit_entries_of_older_terms_by_counting(patch: pytest.MonkeyPatch) -> None
     maybe = Quorum._maybe_commit
 
     def counting(self: Quorum, now_ms: int) -> None:
-        matched = self._majority(self.log.persisted_index, lambda progress: progress.match_index)
+        matched = self._followers.majority(self.voters, self.log.persisted_index, lambda progress: progress.match_index)
         if matched > self.commit_index and self.log.term_at(matched) != self.term:
             self.commit_index = matched
             self._broadcast(now_ms, heartbeat=True)
