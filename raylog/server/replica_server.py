@@ -112,7 +112,7 @@ from raylog.server.usual_requests import UsualFetch, UsualProduce
 from raylog.types import Endpoint, TopicIdPartition, broker_of
 from raylog.wire.framing import Buffer
 from raylog.wire.handshake import Peer
-from raylog.wire.request import Request
+from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
 
 logger = logging.getLogger("raylog.replica")
@@ -188,8 +188,21 @@ class ReplicaServer:
             loads=self._host.take_loads,
         )
         self.door = Door(self, spec.node_id, stages)
-        secret = self._disk.secret.encode()
-        apis = table.serving(
+        apis = self._kafka_apis()
+        self._server = Server(
+            self._handlers(apis),
+            identity=self._identity,
+            secret=self._disk.secret.encode(),
+            host=spec.host,
+            borrows_records=True,
+            undecoded=(table.FETCH.key,),
+            stages=stages,
+            versions=apis.versions,
+        )
+
+    def _kafka_apis(self) -> table.Serving:
+        """Kafka's, as this process answers them."""
+        return table.serving(
             ServerKind.REPLICAS,
             {
                 table.PRODUCE: self._produce,
@@ -202,22 +215,16 @@ class ReplicaServer:
                 **self._groups.handlers(),
             },
         )
-        self._server = Server(
-            {
-                **apis.handlers,
-                **whereabouts.handlers(self, self._names, self._boot_id),
-                **repairs.handlers(self, self._names, self._handle),
-                **self._session.handlers(),
-                **self.door.handlers(),
-            },
-            identity=self._identity,
-            secret=secret,
-            host=spec.host,
-            borrows_records=True,
-            undecoded=(table.FETCH.key,),
-            stages=stages,
-            versions=apis.versions,
-        )
+
+    def _handlers(self, apis: table.Serving) -> dict[int, Handler]:
+        """Of all that may be asked of this process, Kafka's APIs and raylog's own."""
+        return {
+            **apis.handlers,
+            **whereabouts.handlers(self, self._names, self._boot_id),
+            **repairs.handlers(self, self._names, self._handle),
+            **self._session.handlers(),
+            **self.door.handlers(),
+        }
 
     # ------------------------------------------------------------------ life
 
