@@ -1,9 +1,13 @@
-"""Topics as bounded work: a cut through a topic's partitions, split into ranges of offsets, each read as Arrow by one task.
+"""Topics as bounded work: a cut through a topic's partitions, split into ranges of offsets for
+tasks.
 
-What ``raylog.spark`` and ``raylog.data`` have in common; imports neither Ray nor Spark. ``topics`` and ``places`` say what users may
-write for topics, a beginning and an end; ``cut`` makes ranges of offsets of that by one look at the logs, ``splitting`` tasks of them, and
-``reading`` is the task, which takes records from ``near_files`` where it can. ``sending`` is the other direction.
+This is what ``raylog.spark`` and ``raylog.data`` share; it imports neither Ray nor Spark.
+``topics`` and ``places`` define how users name topics, a beginning and an end. ``cut`` turns them
+into ranges of offsets by looking at the logs once, and ``splitting`` turns ranges into tasks.
+``reading`` is the task: it yields Arrow batches, from ``near_files`` where possible. ``sending`` is
+the other direction.
 
-Streams are made of the same ranges: ``watch`` looks at the logs again and again, ``entries`` says what comes next and ``ledger`` keeps that
-for Spark; ``dealing`` shares it out to workers that train, each of which reads its part by ``lane_reading``.
+Streams consist of the same ranges. ``watch`` looks at the logs repeatedly, ``entries`` decides what
+comes next, and ``ledger`` records it for Spark. ``dealing`` shares a stream among training workers,
+each of which reads its part with ``lane_reading``.
 """

@@ -1,4 +1,4 @@
-"""The address that a user's ``cluster`` argument stands for."""
+"""Resolves a user's ``cluster`` argument to an address."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from raylog.ranges.given_values import seconds
 
 
 def address_of(cluster: Any, timeout_s: float = 30) -> ClusterAddress:
-    """The address of a cluster: of a ``Cluster``, of anything else that has one, of an address itself.
+    """Return the address of a cluster, given a ``Cluster``, another object with an address, or an
+    address.
 
-    None is ``raylog.connect()``, within ``timeout_s`` seconds. ConfigError for what is neither, or no time.
+    None calls ``raylog.connect()``, with ``timeout_s`` seconds. ConfigError for anything else, or
+    an invalid time.
     """
     seconds("timeout_s", timeout_s)
     if cluster is None:
@@ -21,5 +23,5 @@ def address_of(cluster: Any, timeout_s: float = 30) -> ClusterAddress:
         cluster = connect(timeout_s=timeout_s)
     address = getattr(cluster, "address", cluster)
     if not isinstance(address, ClusterAddress):
-        raise ConfigError(f"cluster={cluster!r} is no cluster: give what raylog.init() or raylog.connect() returned")
+        raise ConfigError(f"cluster={cluster!r} is not a cluster: give what raylog.init() or raylog.connect() returned")
     return address

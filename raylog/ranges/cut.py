@@ -1,13 +1,16 @@
-"""One consistent cut through the partitions that a job reads: taken once, by one process, before any task runs.
+"""Takes one consistent cut through the partitions that a job reads, once, before any task runs.
 
-``take`` asks for the partitions of the topics, in one round for their first offsets, in one for their ends and, where a bound is a
-moment, in one more for that. The ends are high watermarks, so every record below them is committed, and each task ends where the
-cut says, however much is written meanwhile. ``resolve`` is the arithmetic of it, without a cluster.
+``take`` looks up the topics' partitions, then their first offsets in one round and their ends in
+another; a bound that is a time needs one more round. The ends are high watermarks, so every record
+below them is committed, and each task stops at the cut even if more is written meanwhile.
+``resolve`` is the arithmetic, without a cluster.
 
-What was asked for and is not there (deleted by retention, or beyond the end) is lost data: with ``fail_on_data_loss`` an error that says
-what, else a warning and an entry in ``Cut.losses``; never silent.
+Requested offsets that are not there (deleted by retention, or beyond the end) are lost data. With
+``fail_on_data_loss`` this is an error that names them, otherwise a warning and an entry in
+``Cut.losses``; a loss is never silent.
 
-Hosts of a range are those of the partition's replicas in sync. Sizes are an estimate: bytes of the leader's whole log over its offsets.
+A range's hosts are those of the partition's in-sync replicas. Sizes are estimated as the bytes of
+the leader's whole log divided by its offsets.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ NONE_SO_LATE = -1
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """``ranges``: one for each partition, empty ones too. ``losses``: what was asked for and is not there, in words."""
+    """``ranges``: one for each partition, including empty ones. ``losses``: a sentence for each
+    requested range that is missing.
+    """
 
     ranges: tuple[OffsetRange, ...]
     bytes_per_offset: Mapping[TopicPartition, float]
@@ -51,9 +56,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """The first offset of a partition and the one after its last, and where moments are in it (``NONE_SO_LATE``: beyond its end).
+    """A partition's first offset, the one after its last, and the offsets of times
+    (``NONE_SO_LATE``: beyond its end).
 
-    ``hosts``: of its replicas in sync, for ranges that are made of it.
+    ``hosts``: the hosts of its in-sync replicas, for its ranges.
     """
 
     earliest: int
@@ -73,9 +79,11 @@ def resolve(
     fail_on_data_loss: bool = True,
     strategy: Strategy = "error",
 ) -> tuple[dict[TopicPartition, tuple[int, int]], list[str]]:
-    """The offsets (start, end) of each partition, and what was lost. ``strategy``: what a start after the last record means.
+    """Return the offsets (start, end) of each partition, and the losses. ``strategy``: the meaning
+    of a start after the last record.
 
-    OffsetOutOfRangeError for what is not there, with ``fail_on_data_loss``; ConfigError for what can't be.
+    OffsetOutOfRangeError for missing offsets, with ``fail_on_data_loss``; ConfigError for invalid
+    bounds.
     """
     if strategy not in get_args(Strategy):
         raise ConfigError(f"starting_offsets_by_timestamp_strategy={strategy!r}: {' or '.join(get_args(Strategy))}")
@@ -85,12 +93,10 @@ def resolve(
     for key, log in logs.items():
         start = _start(key, starts[key], log, starting.name, strategy)
         end = _end(ends[key], log)
-        is_behind_all = (
-            starts[key] == EARLIEST or ends[key] == LATEST
-        )  # then it is the other bound that is not in the log
+        is_behind_all = starts[key] == EARLIEST or ends[key] == LATEST  # then the other bound is outside the log
         if start > end and not is_behind_all:
             raise ConfigError(
-                f"{key.topic}-{key.partition} would be read from {start} to {end}: it starts after it ends"
+                f"{key.topic}-{key.partition} would be read from {start} to {end}: the start is after the end"
             )
         lost = _lost(key, start, end, log)
         losses += lost
@@ -100,7 +106,7 @@ def resolve(
         raise error_for(
             ErrorCode.offset_out_of_range,
             f"{'; '.join(losses[:5])}{f'; and {len(losses) - 5} more' if len(losses) > 5 else ''}: "
-            "ask for offsets that are there, or read what is left with fail_on_data_loss=False",
+            "ask for offsets that exist, or read the rest with fail_on_data_loss=False",
         )
     return found, losses
 
@@ -153,9 +159,10 @@ def take(
     strategy: Strategy = "error",
     read_committed: bool = False,
 ) -> Cut:
-    """The cut through these topics. UnknownTopicOrPartitionError for one that is not there, and what ``checked`` and ``resolve`` raise.
+    """Return the cut through these topics. UnknownTopicOrPartitionError for a missing one;
+    otherwise errors of ``checked`` and ``resolve``.
 
-    With ``read_committed`` a partition ends before the first transaction that is undecided.
+    With ``read_committed`` a partition ends before its first open transaction.
     """
     level = requests.READ_COMMITTED if read_committed else requests.READ_UNCOMMITTED
     work = _take(
@@ -221,7 +228,9 @@ async def _partitions(link: ClusterLink, topics: Topics) -> list[TopicPartition]
 
 
 def hosts_of(link: ClusterLink, key: TopicPartition) -> tuple[str, ...]:
-    """Where replicas in sync are, the leader's host first: a consumer there reads from the one beside it."""
+    """Return the hosts of in-sync replicas, the leader's first; a consumer there reads from the
+    local one.
+    """
     view = link.metadata.cached(key.topic)
     if view is None or key.partition >= len(view.partitions):
         return ()
@@ -232,7 +241,7 @@ def hosts_of(link: ClusterLink, key: TopicPartition) -> tuple[str, ...]:
 
 
 async def _densities(link: ClusterLink, logs: Mapping[TopicPartition, LogEnds]) -> dict[TopicPartition, float]:
-    """Bytes per offset, as far as leaders tell; nothing depends on it but how many tasks there are."""
+    """Return bytes per offset, as far as leaders report it. It only affects the number of tasks."""
     asked: dict[Endpoint, int] = {}
     for key, log in logs.items():
         leader = link.metadata.leader(key)
@@ -246,7 +255,7 @@ async def _densities(link: ClusterLink, logs: Mapping[TopicPartition, LogEnds]) 
                 requests.describe_log_dirs(), timeout_ms=link.config.request_timeout_ms
             )
         except RaylogError as error:
-            logger.debug("%s does not tell the sizes of its logs: %s", endpoint, error)
+            logger.debug("%s does not report the sizes of its logs: %s", endpoint, error)
             return None
 
     replies = await asyncio.gather(*(ask(*each) for each in asked.items()))

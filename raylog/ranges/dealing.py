@@ -1,21 +1,24 @@
-"""A stream dealt to workers that train in step: who reads which offsets at each step, and what is left when they stop anywhere.
+"""Deals a stream to workers that train in step: which worker reads which offsets at each step.
 
-A stream goes in *rounds*. A round is a run of offsets of every partition, in proportion to what each still has, cut into as many *lanes* as
-there are workers, all of the same length (give or take one offset). At each step every worker takes the next ``batch_size`` offsets of
-its lane. So all have a batch at every step, equally many in all, and the last ones share out what is left; a worker reads long runs of few
-partitions, and one partition feeds any number of workers.
+A stream proceeds in *rounds*. A round is a run of offsets of every partition, in proportion to what
+each partition still has, cut into one *lane* per worker, all of the same length (give or take one
+offset). At each step every worker takes the next ``batch_size`` offsets of its lane. So all workers
+have a batch at every step and the same number of batches, and they share out the last offsets. A
+worker reads long runs of few partitions, and one partition can feed any number of workers.
 
-``StreamState`` is where the stream is, for all workers together, and every worker can reckon it by itself: of a stream that ends the
-rounds follow from the state alone (``next_round``); of an endless one a round is what the logs hold when it begins (``round_of``), which
-one worker looks up and tells the others. With the same number of workers a resumed stream gives each the very batches it would have
-had; with another number what is left of the round is dealt anew (``left_for``).
+``StreamState`` is the position of the stream for all workers together, and every worker can compute
+it alone. In a stream that ends, the rounds follow from the state (``next_round``). In an endless
+one a round is what the logs hold when it begins (``round_of``); one worker looks it up and sends it
+to the others. With the same number of workers a resumed stream gives each the same batches as
+before; with another number the rest of the round is dealt again (``left_for``).
 
-``union`` puts together what workers say that were not at the same step.
+``union`` merges the states of workers that were at different steps.
 
-What holds, whatever happens: each offset between the start and the end of a partition is in one lane of one round, or is told as lost; a
-state's offsets left are those that no step up to it gave to anybody.
+Invariants: each offset between the start and the end of a partition is in one lane of one round, or
+is reported as lost. The offsets that a state has left are those that no step up to it handed out.
 
-Pure arithmetic on offsets; a compacted topic has fewer records than offsets, so its batches are smaller, perhaps empty.
+Pure arithmetic on offsets. A compacted topic has fewer records than offsets, so its batches may be
+smaller or empty.
 """
 
 from __future__ import annotations
@@ -37,10 +40,12 @@ Lane = tuple[OffsetRange, ...]
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """Where a stream is: ``taken`` offsets of each of the ``lanes`` of its round (all, of a shorter lane), and nothing after ``positions``.
+    """A stream's position: ``taken`` offsets of each lane of its round (or all of a shorter lane),
+    and none after ``positions``.
 
-    ``ends``: where it ends, None if it does not. ``topic_ids``: which topics of those names are meant. ``batch_size``: offsets of a
-    worker's batch. ``lane_offsets``: how long lanes are to be. ``to_json`` and ``from_json`` are for checkpoints.
+    ``ends``: where it ends, or None. ``topic_ids``: the ids behind the topics' names.
+    ``batch_size``: offsets of a worker's batch. ``lane_offsets``: the length of lanes. ``to_json``
+    and ``from_json`` are for checkpoints.
     """
 
     cluster_id: str
@@ -55,19 +60,19 @@ class StreamState:
 
     @property
     def left(self) -> tuple[OffsetRange, ...]:
-        """What is left of the round, of all workers."""
+        """Return what is left of the round, for all workers."""
         return tuple(each for lane in self.lanes for each in _after(lane, self.taken))
 
     @property
     def offsets_left(self) -> int | None:
-        """How many offsets are left up to the end; None of an endless stream."""
+        """Return how many offsets are left up to the end; None for an endless stream."""
         if self.ends is None:
             return None
         return sum(map(len, self.left)) + sum(end - self.positions[key] for key, end in self.ends.items())
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to be read; never, of an endless stream."""
+        """Return whether nothing is left to read; always false for an endless stream."""
         return self.offsets_left == 0
 
     @property
@@ -93,12 +98,12 @@ class StreamState:
 
     @classmethod
     def from_json(cls, text: str) -> StreamState:
-        """ConfigError for what ``to_json`` has not written."""
+        """Parse the output of ``to_json``; ConfigError for anything else."""
         try:
             told: Any = json.loads(text)
             if told["version"] != VERSION:
                 raise ConfigError(
-                    f"a stream's state of version {told['version']}: this raylog reads version {VERSION}, a newer one may read it"
+                    f"a stream's state of version {told['version']}: this raylog reads version {VERSION}; try a newer one"
                 )
             return cls(
                 str(told["cluster_id"]),
@@ -114,7 +119,7 @@ class StreamState:
                 int(told["taken"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"this is no state of a stream ({error!r}): {text[:100]}") from None
+            raise ConfigError(f"this is not the state of a stream ({error!r}): {text[:100]}") from None
 
 
 def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
@@ -134,14 +139,14 @@ def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
 
 
 def deal(ranges: Iterable[OffsetRange], count: int) -> tuple[Lane, ...]:
-    """The ranges in ``count`` lanes, in order, whose lengths differ by at most one offset."""
+    """Cut the ranges into ``count`` lanes, in order, whose lengths differ by at most one offset."""
     whole = [each for each in ranges if len(each)]
     total = sum(map(len, whole))
     return tuple(slice_of(whole, total * number // count, total * (number + 1) // count) for number in range(count))
 
 
 def slice_of(lane: Sequence[OffsetRange], start: int, end: int) -> Lane:
-    """The offsets from the ``start``-th up to the ``end``-th of a lane."""
+    """Return the offsets from the ``start``-th up to the ``end``-th of a lane."""
     found = []
     passed = 0
     for each in lane:
@@ -164,23 +169,23 @@ def _length(lane: Iterable[OffsetRange]) -> int:
 
 
 def step_of(state: StreamState, rank: int) -> Lane:
-    """What a worker reads at the next step; ``state.is_round_over`` is false."""
+    """Return what a worker reads at the next step; requires that ``state.is_round_over`` is false."""
     return slice_of(state.lanes[rank], state.taken, state.taken + state.batch_size)
 
 
 def lane_of(state: StreamState, rank: int) -> Lane:
-    """What is left of a worker's lane."""
+    """Return what is left of a worker's lane."""
     return _after(state.lanes[rank], state.taken)
 
 
 def stepped(state: StreamState) -> StreamState:
-    """The state after the next step."""
+    """Return the state after the next step."""
     return replace(state, taken=state.taken + state.batch_size)
 
 
 def next_round(state: StreamState, world_size: int) -> StreamState | None:
-    """The state at the beginning of the next round of a stream that ends; None at its end."""
-    assert state.ends is not None, "the rounds of an endless stream are told by its logs"
+    """Return the state at the start of the next round of a stream that ends; None at its end."""
+    assert state.ends is not None, "the rounds of an endless stream come from its logs"
     waiting = {key: end - state.positions[key] for key, end in sorted(state.ends.items()) if end > state.positions[key]}
     if not waiting:
         return None
@@ -201,7 +206,8 @@ def round_of(
     *,
     is_short: bool = False,
 ) -> tuple[StreamState, tuple[str, ...]] | None:
-    """The beginning of the next round of an endless stream and what was lost before it, given its logs as they are now.
+    """Return the next round of an endless stream, given its current logs, and what was lost before
+    it.
 
     None while there is not a whole batch for every worker, or, with ``is_short``, nothing at all.
     """
@@ -215,7 +221,7 @@ def round_of(
     if total < step and not is_short and not everything.losses:
         return None
     entry = following(last, topic_ids, logs, offsets_max=count)
-    assert entry is not None, "what there is can be shared"
+    assert entry is not None, "an entry with offsets can be shared"
     begun = replace(
         state,
         topic_ids=entry.topic_ids,
@@ -228,7 +234,7 @@ def round_of(
 
 
 def _round_offsets(state: StreamState, world_size: int) -> int:
-    """Lanes are of whole batches, so that only the last ones of a stream are smaller."""
+    """Round lanes to whole batches, so that only the last batches of a stream are smaller."""
     return world_size * state.batch_size * max(1, state.lane_offsets // state.batch_size)
 
 
@@ -236,7 +242,9 @@ def _round_offsets(state: StreamState, world_size: int) -> int:
 
 
 def left_for(state: StreamState, world_size: int, batch_size: int) -> StreamState:
-    """The same place for so many workers: the lanes as they were, for as many as before; else what is left of them dealt anew."""
+    """The same place for so many workers: the lanes as they were, for as many as before; else what
+    is left of them dealt anew.
+    """
     lengths = {_length(lane) for lane in state.lanes}
     if len(state.lanes) == world_size and max(lengths) - min(lengths) <= 1:
         return replace(state, batch_size=batch_size)
@@ -244,7 +252,8 @@ def left_for(state: StreamState, world_size: int, batch_size: int) -> StreamStat
 
 
 def union(states: Sequence[StreamState]) -> StreamState:
-    """One state of what each worker said, by rank: what is left is what its own worker had not taken. They need not be at one step.
+    """Merge the workers' states, by rank. Each lane's rest is what its own worker had not taken;
+    steps may differ.
 
     ConfigError if they are not the workers of one stream.
     """
@@ -271,7 +280,7 @@ def union(states: Sequence[StreamState]) -> StreamState:
             if number not in rounds:
                 raise ConfigError(
                     f"worker {rank} was in round {own.round_number} of an endless stream and another one in round "
-                    f"{newest.round_number}: what was between can't be known; begin from another checkpoint"
+                    f"{newest.round_number}: the offsets between are unknown; begin from another checkpoint"
                 )
             lane += rounds[number][rank]
         lanes.append(tuple(lane))

@@ -1,6 +1,8 @@
-"""Which columns a table has when values were decoded into columns of their own: what Spark's and Arrow's ``from_json`` agree on.
+"""The columns of a table whose values were decoded into columns, the same for Spark's and Arrow's
+``from_json``.
 
-The columns that stay, then one for each field of the schema, then, in the mode that lets broken values pass, the one that holds those.
+First come the columns that stay, then one for each field of the schema, then, in permissive mode,
+the one for broken values.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from raylog.errors import ConfigError
 
 CORRUPT_COLUMN = "_corrupt_record"
-"""As Spark calls it."""
+"""Spark's name for it."""
 
 MODES = ("permissive", "failfast")
 
@@ -24,7 +26,9 @@ def kept_columns(
     mode: str,
     corrupt_column: str,
 ) -> tuple[str, ...]:
-    """The columns that stay: ``columns``, or all but the decoded one. ConfigError for names that there are not, or twice."""
+    """Return the columns that stay: ``columns``, or all but the decoded one. ConfigError for
+    unknown or repeated names.
+    """
     if mode not in MODES:
         raise ConfigError(f"mode={mode!r}: one of {', '.join(MODES)}")
     if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
@@ -35,12 +39,12 @@ def kept_columns(
     if missing := [name for name in (column, *(columns or ())) if name not in there]:
         raise ConfigError(f"there is no column {missing[0]!r}, only {', '.join(there)}")
     if not fields:
-        raise ConfigError("the schema has no field: name at least one")
+        raise ConfigError("the schema has no fields: name at least one")
     kept = tuple(name for name in there if name != column) if columns is None else tuple(columns)
     names = [*kept, *fields, *((corrupt_column,) if mode == "permissive" else ())]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(
-            f"{twice[0]!r} would be there twice, as a column of the record and as a field of the schema: "
-            "columns= says which columns stay, corrupt_column= how the one of broken values is called"
+            f"{twice[0]!r} would appear twice, as a column of the record and as a field of the schema: "
+            "choose the columns that stay with columns=, and name the one for broken values with corrupt_column="
         )
     return kept

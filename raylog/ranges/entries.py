@@ -1,13 +1,15 @@
-"""What a stream reads next: entries that follow each other, each one trigger's share of the partitions.
+"""Decides what a stream reads next: a sequence of entries, each one trigger's share of the
+partitions.
 
-A stream is the sequence of its entries. An entry names ranges of offsets and, for every partition that the stream knows, the offset at
-which the next entry begins (``ends``), so the last entry is all that a restart has to know. ``first`` and ``following`` decide, from
-offsets that somebody looked up; they ask nobody and keep nothing.
+An entry names ranges of offsets and, for every known partition, the offset at which the next entry
+begins (``ends``), so a restart needs only the last entry. ``first`` and ``following`` are pure: the
+caller looks up the offsets.
 
-What holds, whatever happens to the logs: the ranges of a partition over all entries are disjoint, ascend, and leave out only offsets that
-an entry names in its ``losses``. A partition that appears later is read from its first offset. A log that no longer reaches back to
-where the stream stopped (retention was faster), or that ends before it (an unclean election, or a topic made anew), is a loss, said in
-the entry itself: a repeated batch says the same.
+Invariants, even if logs are truncated or deleted: over all entries, the ranges of a partition are
+disjoint and ascending, and leave out only offsets that an entry lists in its ``losses``. A
+partition that appears later is read from its first offset. A log that starts after the stream's
+position (because of retention) or ends before it (because of an unclean election, or a recreated
+topic) is a loss. It is recorded in the entry itself, so a repeated batch reports the same loss.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from raylog.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """``number``: 0, 1, 2…, 0 being the one that reads nothing. ``topic_ids``: which topics of those names are meant. No range is empty."""
+    """``number``: 0, 1, 2…, where entry 0 reads nothing. ``topic_ids``: the ids behind the topics'
+    names. No range is empty.
+    """
 
     number: int
     topic_ids: Mapping[str, str]
@@ -32,7 +36,7 @@ class Entry:
 
 
 def first(topic_ids: Mapping[str, str], starts: Mapping[TopicPartition, int]) -> Entry:
-    """Where a stream begins; nothing is read by it."""
+    """Return the entry with which a stream begins; it reads nothing."""
     return Entry(0, dict(topic_ids), dict(starts))
 
 
@@ -43,13 +47,14 @@ def following(
     *,
     offsets_max: int | None = None,
 ) -> Entry | None:
-    """The entry after ``last``, of at most ``offsets_max`` offsets, shared out by what each partition has; None if there is nothing to say.
+    """Return the entry after ``last``, with at most ``offsets_max`` offsets in proportion to each
+    partition's backlog; None if nothing changed.
 
-    ``logs``: every partition of the topics as they are now, ``topic_ids`` their topics. What was read of a topic that is gone is forgotten:
-    another one of that name is new.
+    ``logs``: the current partitions of the topics; ``topic_ids`` their topics. A deleted topic is
+    forgotten: another one of that name is new.
     """
     gone = sorted(last.topic_ids.keys() - topic_ids.keys())
-    losses = [f"topic {name} was deleted: what the stream had not read of it is lost" for name in gone]
+    losses = [f"topic {name} was deleted: the records that the stream had not read are lost" for name in gone]
     ends = {key: end for key, end in last.ends.items() if key.topic not in gone}
     waiting: dict[TopicPartition, int] = {}
     for key, log in sorted(logs.items()):
@@ -57,7 +62,9 @@ def following(
         known = last.topic_ids.get(key.topic)
         if known is not None and known != topic_ids[key.topic]:
             if key.partition == 0:
-                losses.append(f"topic {key.topic} was deleted and made anew: what was not read of the old one is lost")
+                losses.append(
+                    f"topic {key.topic} was deleted and recreated: the records of the old one that were not read are lost"
+                )
             start = log.earliest
         elif start is None:
             start = log.earliest
@@ -68,7 +75,7 @@ def following(
             start = log.earliest
         elif start > log.latest:
             losses.append(
-                f"{key.topic}-{key.partition} ends at {log.latest}, before the offset {start} that is next: its log was cut"
+                f"{key.topic}-{key.partition} ends at {log.latest}, before the next offset {start}: its log was truncated"
             )
             start = log.latest
         ends[key] = start
@@ -85,7 +92,9 @@ def following(
 
 
 def shared(waiting: Mapping[TopicPartition, int], offsets_max: int | None) -> dict[TopicPartition, int]:
-    """How many offsets of each partition are read: all, or ``offsets_max`` in all, in proportion to what each has waiting."""
+    """Return how many offsets to read of each partition: all, or ``offsets_max`` in total in
+    proportion to the backlogs.
+    """
     total = sum(waiting.values())
     if offsets_max is None or total <= offsets_max:
         return dict(waiting)

@@ -1,6 +1,6 @@
-"""Options as users give them, by their names: what can be read as the type that is wanted, as it is; everything else a ConfigError.
+"""Converts the options that users give to the type that each needs; ConfigError for anything else.
 
-What Spark's users write as text is read as Spark reads it: ``"true"``, ``"4"``. Pure.
+Text is read as Spark reads it: ``"true"``, ``"4"``. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from raylog.errors import ConfigError
 
 COUNT_MAX = 2**31 - 1
-"""Of tasks: the largest number that Spark takes."""
+"""The largest number of tasks that Spark accepts."""
 
 OFFSET_MAX = 2**63 - 1
 
@@ -22,31 +22,31 @@ def flag(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
     if not isinstance(value, str) or value.lower() not in ("true", "false"):
-        raise ConfigError(f"{name}={value!r}: true or false")
+        raise ConfigError(f"{name}={value!r}: give true or false")
     return value.lower() == "true"
 
 
 def count(name: str, value: Any, maximum: int) -> int:
-    """A whole number from 1 on."""
+    """Return a whole number, at least 1."""
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{name}={value!r}: a whole number, at least 1")
+        raise ConfigError(f"{name}={value!r}: give a whole number, at least 1")
     if not 1 <= value <= maximum:
-        raise ConfigError(f"{name}={value!r}: {'at least 1' if value < 1 else f'at most {maximum}'}")
+        raise ConfigError(f"{name}={value!r}: give {'at least 1' if value < 1 else f'at most {maximum}'}")
     return value
 
 
 def seconds(name: str, value: Any) -> float:
-    """A time, 0 or more."""
+    """Return a time in seconds, 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ConfigError(f"{name}={value!r}: seconds, 0 or more")
+        raise ConfigError(f"{name}={value!r}: give seconds, 0 or more")
     return value
 
 
 def unknown(name: str, there_are: Iterable[str]) -> ConfigError:
-    """For an option that nobody has: the error that names the nearest one."""
+    """Return the error for an unknown option, with the closest known name."""
     names = sorted(there_are)
     close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names)}"
+    hint = f"did you mean {close[0]!r}?" if close else f"the options are {', '.join(names)}"
     return ConfigError(f"unknown option {name!r}: {hint}")

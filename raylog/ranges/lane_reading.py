@@ -1,9 +1,11 @@
-"""One worker's lane, read step by step: the rows of the next offsets as a table, whatever batches they were written in.
+"""Reads one worker's lane step by step, independently of how the records were batched.
 
-The ranges of a lane are read one after the other (``reading``), each ahead of what is taken of it. Rows belong to a step by their
-offsets, not by their number, so holes that compaction left make steps shorter and never shift what comes after them.
+Each step returns the rows of the next offsets as a table. The ranges of a lane are read one after
+the other (``reading``), and each is read ahead. Rows belong to a step by their offsets, not by
+their number, so gaps from compaction make steps shorter and never shift later ones.
 
-A lane whose reader has raised is of no use any more; who wants to try again makes another one from the same place.
+After a reader has raised, it cannot be used again. To retry, make another one from the same
+position.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _OFFSET = "offset"
 
 
 class LaneReader:
-    """``lane``: what shall be read, from now on. ``options``: its columns are those of the tables."""
+    """``lane``: the ranges to read. ``options``: its columns are those of the tables."""
 
     def __init__(self, address: ClusterAddress, lane: Lane, options: ReadOptions, on_loss: OnLoss) -> None:
         self._address = address
@@ -37,10 +39,10 @@ class LaneReader:
         self._on_loss = on_loss
         self._open: OffsetRange | None = None
         self._source: Generator[Any, None, None] | None = None
-        self._waiting: Any = None  # rows that were read and not taken yet
+        self._waiting: Any = None  # rows that were read and not returned yet
 
     def table(self, wanted: Lane) -> Any:
-        """The rows of the next offsets of the lane, as a ``pyarrow.Table``."""
+        """Return the rows of the next offsets of the lane, as a ``pyarrow.Table``."""
         rows = [batch for each in wanted for batch in self._rows(each)]
         table = pa.Table.from_batches(rows, self._schema)
         return table if len(self._columns) == len(self._schema) else table.select(list(self._columns))
@@ -60,7 +62,7 @@ class LaneReader:
             if count < batch.num_rows:
                 self._waiting = batch.slice(count)
                 return
-            if offsets[-1].as_py() == wanted.end - 1:  # what follows may not be there to be waited for yet
+            if offsets[-1].as_py() == wanted.end - 1:  # the records after it may not exist yet
                 return
 
     def _next(self) -> Any:
@@ -69,7 +71,7 @@ class LaneReader:
         return next(self._source, None) if batch is None else batch
 
     def _turn_to(self, wanted: OffsetRange) -> None:
-        """Have the range of the lane open that these offsets are of."""
+        """Open the range of the lane that holds these offsets."""
         while self._open is None or not (
             self._open.key == wanted.key and self._open.start <= wanted.start < self._open.end
         ):

@@ -1,19 +1,23 @@
-"""The ledger of a stream: a directory with one immutable file for each entry, from which Spark's batches are made (``stream_source``).
+"""The ledger of a stream: a directory with one immutable file for each entry.
 
-    .stream.json                the version of this format and what the stream reads, written once; another of either is refused
-    .lock                       held by the one process that may write entries
+Spark's batches are made from these files (``stream_source``)::
+
+    .stream.json                format version and what the stream reads, written once; others are refused
+    .lock                       locked by the process that may write entries
     00000000000000000000.jsonl  entry 0, with which the stream begins and which reads nothing
     00000000000000000007.jsonl  entry 7
 
-The first line of an entry's file is its head, each further line one range, with the hosts of its replicas:
+The first line of an entry's file is its head; each further line is one range, with the hosts of its
+replicas::
 
     {"entry": 7, "topic_ids": {"flights": "f3…"}, "ends": {"flights": {"0": 117}}, "losses": []}
     {"topic": "flights", "partition": 0, "start": 100, "end": 117, "hosts": ["10.0.0.7"], "losses": []}
 
-A file is written under another name, flushed to the disk and then renamed: it is there whole or not at all. Files whose entries Spark has
-committed may be forgotten; the newest never is, for it says where the stream goes on.
+A file is written under another name, flushed to the disk and then renamed, so it is never partial.
+Files of entries that Spark has committed may be removed, except the newest: the stream continues
+from it.
 
-Only the driver reads and writes here; the next driver has to see the directory, too.
+Only the driver reads and writes the directory; the next driver has to see it, too.
 """
 
 from __future__ import annotations
@@ -36,18 +40,20 @@ from raylog.types import TopicPartition
 _SUFFIX = ".jsonl"
 _NAME = re.compile(rf"(\d{{20}}){re.escape(_SUFFIX)}")
 STREAM_FILE = ".stream.json"
-"""By which a directory is known as a ledger."""
+"""The file that marks a directory as a ledger."""
 
 _LOCK_FILE = ".lock"
 _VERSION = 2
-"""Version 1, which named none, was read by Spark's file source, whose places in a checkpoint say nothing here."""
+"""Version 1, whose files have no version, was read by Spark's file source. Its positions mean
+nothing here.
+"""
 
 
 def lines_of(entry: Entry, parts: list[OffsetRange]) -> str:
-    """The text of an entry's file. ``parts``: its ranges as tasks shall read them.
+    """Return the text of an entry's file. ``parts``: its ranges, split as tasks will read them.
 
-    Losses stand in each line, so that the task which reads it fails, or goes on, as the query was told; where there is no range to
-    read, an empty one carries them.
+    Each line repeats the losses, so that the task which reads it fails or continues as the query's
+    option says. If there is no range to read, an empty one carries them.
     """
     ends: dict[str, dict[str, int]] = {}
     for key, end in sorted(entry.ends.items()):
@@ -71,7 +77,9 @@ def lines_of(entry: Entry, parts: list[OffsetRange]) -> str:
 
 
 def entry_of(text: str) -> Entry:
-    """The entry of a file's text; ValueError or KeyError for something else. Ranges come in the parts that were written."""
+    """Parse an entry's file; ValueError or KeyError for anything else. Ranges are split as they
+    were written.
+    """
     head, *lines = (json.loads(line) for line in text.splitlines())
     ends = {
         TopicPartition(topic, int(partition)): end
@@ -85,21 +93,21 @@ def entry_of(text: str) -> Entry:
 
 
 def range_of(line: Mapping[str, Any]) -> OffsetRange:
-    """The range of one of the further lines, parsed."""
+    """Return the range of a parsed line."""
     return OffsetRange(line["topic"], line["partition"], line["start"], line["end"], tuple(line["hosts"]))
 
 
 def number_of(name: str) -> int | None:
-    """Of the entry whose file has that name; None if it is another file's."""
+    """Return the number of the entry whose file has that name; None for other files."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found else None
 
 
 class Ledger:
-    """The files of one stream, open for writing by this process alone until ``close``.
+    """The files of one stream. Only this process may write them, until ``close``.
 
-    ``stream``: what is read, of plain JSON values. A directory that was made for another stream is refused with a ConfigError, as is
-    one that another process writes, or one that is no path of a file system. OSError as the file system has it.
+    ``stream``: what is read, in plain JSON values. ConfigError for the directory of another stream,
+    one that another process writes, or a path outside a file system. OSError from the file system.
     """
 
     def __init__(self, directory: str, stream: Mapping[str, Any]) -> None:
@@ -134,7 +142,7 @@ class Ledger:
         if (version := found.pop("version", 1)) != _VERSION:
             raise ConfigError(
                 f"{self.directory} belongs to the checkpoint of another raylog: the ledger in it has version {version}, this raylog reads "
-                f"version {_VERSION}. Go on with that raylog, or give the stream a new checkpoint, where it begins anew"
+                f"version {_VERSION}. Continue with that raylog, or give the stream a new checkpoint to start again"
             )
         if found != stream:
             what = ", ".join(
@@ -146,22 +154,24 @@ class Ledger:
 
     @property
     def name(self) -> str:
-        """By which a query tells its streams apart."""
+        """The name that distinguishes the streams of a query."""
         return self.directory.name
 
     def append(self, entry: Entry, parts: list[OffsetRange]) -> None:
-        """Write the next entry; it is on the disk, and a batch may read it, when this returns."""
+        """Write the next entry. When this returns, it is on the disk and a batch may read it."""
         expected = 0 if self.last is None else self.last.number + 1
         assert entry.number == expected, f"entry {entry.number} after {expected - 1}"
         self._write(self._path(entry.number), lines_of(entry, parts))
         self.last = entry
 
     def entry(self, number: int) -> Entry:
-        """An entry whose file is there; its ranges in the parts that were written."""
+        """Return an entry whose file exists, with its ranges as they were written."""
         return self._read(number)
 
     def parts(self, number: int) -> list[tuple[OffsetRange, str]]:
-        """What tasks read of an entry: each range, and its line. FileNotFoundError if it is forgotten."""
+        """Return each range of an entry, with its line for the task. FileNotFoundError if the file
+        was removed.
+        """
         lines = self._path(number).read_text().splitlines()[1:]
         return [(range_of(json.loads(line)), line) for line in lines]
 
@@ -172,12 +182,12 @@ class Ledger:
                 self._path(each).unlink(missing_ok=True)
 
     def numbers(self) -> list[int]:
-        """Of the entries whose files are there, ascending."""
+        """Return the numbers of the entries whose files exist, ascending."""
         names = (path.name for path in self.directory.iterdir())
         return sorted(number for name in names if (number := number_of(name)) is not None)
 
     def close(self) -> None:
-        """Let another process, or another stream of this one, write it."""
+        """Release the ledger to another process, or another stream of this one."""
         os.close(self._lock)
 
     def _path(self, number: int) -> Path:
@@ -205,7 +215,9 @@ class Ledger:
 
 
 def made_folder(name: str, directory: Any) -> Path:
-    """The folder that an option of that name says, made where it is not there. ConfigError where it can't be, or can't be written to."""
+    """Return the folder that an option names, and create it if needed. ConfigError if it can't be
+    created or written to.
+    """
     if not isinstance(directory, str | os.PathLike) or not os.fspath(directory) or "\0" in str(directory):
         raise ConfigError(f"{name}={directory!r}: give the path of a directory")
     path = local_path(str(directory))
@@ -215,14 +227,12 @@ def made_folder(name: str, directory: Any) -> Path:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
-        raise ConfigError(
-            f"{name}={str(directory)!r} is no directory that can be written to ({why}): give another one"
-        ) from None
+        raise ConfigError(f"{name}={str(directory)!r} is not a writable directory ({why}): give another one") from None
     return path
 
 
 def local_path(directory: str) -> Path:
-    """The path that a ``file:`` URI or a plain path names; ConfigError for other schemes."""
+    """Return the path of a ``file:`` URI or a plain path; ConfigError for other schemes."""
     parsed = urlparse(str(directory))
     if parsed.scheme not in ("", "file"):
         raise ConfigError(

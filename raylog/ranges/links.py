@@ -1,8 +1,10 @@
-"""The link to a cluster that the tasks of one process share: tasks are short and many, and each connection is proven by a handshake.
+"""The link to a cluster that the tasks of one process share.
 
-``acquire`` and ``release`` run on the background loop, so nothing here needs a lock. A link that nobody has used for ``IDLE_S`` is
-closed. Fetched records stay where they were received, since a range is decoded right away. A forked process starts with no link: its
-parent's connections are not its own.
+Tasks are short and many, and each connection costs a handshake.
+
+``acquire`` and ``release`` run on the background loop, so nothing here needs a lock. A link that
+was not used for ``IDLE_S`` is closed. Fetched records are not copied, since a range is decoded
+right away. A forked process starts without a link: it must not use its parent's connections.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _links: dict[tuple[int, ClusterAddress], _Shared] = {}
 
 
 async def acquire(address: ClusterAddress) -> ClusterLink:
-    """The process's link to a cluster, made if there is none. Each is released once."""
+    """Return the process's link to a cluster, made if needed. Release each acquired link once."""
     shared = _links.get((os.getpid(), address))
     if shared is None:
         config = ConsumerConfig.parse({"client.id": "raylog-ranges"})
@@ -42,7 +44,7 @@ async def acquire(address: ClusterAddress) -> ClusterLink:
 
 
 async def release(address: ClusterAddress) -> None:
-    """One user less; the link is closed a while after the last one."""
+    """Release a link. It is closed some time after the last user released it."""
     shared = _links[os.getpid(), address]
     shared.users -= 1
     assert shared.users >= 0, f"released {-shared.users} times more than acquired"

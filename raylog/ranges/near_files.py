@@ -1,16 +1,17 @@
-"""Records taken out of a replica's files by a reader on the same machine: no socket in between, and no work for the server but one answer.
+"""Reads records from a replica's files on the same machine, without a socket.
 
-``located`` asks a replica that may be on this machine where a range lies (LocateRecords) and opens the files; ``NearRecords.chunks`` reads
-them a piece at a time into one buffer. Nothing depends on it: whatever does not fit (no replica here, another kernel, a file that is
-gone, is another one or may not be opened, fewer bytes than told, a batch that is none or whose CRC is wrong) ends the chunks early, and
-the caller has the rest fetched, which finds out what is the matter.
+``located`` asks a replica that may be on this machine where a range lies (LocateRecords) and opens
+the files. That answer is the only work for the server. ``NearRecords.chunks`` reads the files piece
+by piece into one buffer. All of this is optional: on any mismatch (no replica here, another kernel,
+a file that is gone, replaced or not readable, too few bytes, an invalid batch or a wrong CRC) the
+chunks end early. The caller then fetches the rest, and the fetch reports the cause.
 
-An open file is read on safely: below the high watermark its bytes do not change; retention and compaction take its name away, not its
-content. Only an unclean election cuts there, and shows as what does not fit. Files are read, not mapped: a mapped one that is cut
-would be a SIGBUS.
+An open file stays valid: below the high watermark its bytes do not change, and retention and
+compaction remove its name, not its content. Only an unclean election truncates there, which shows
+as a mismatch. Files are read, not mapped: truncating a mapped file would raise SIGBUS.
 
-That a file is the replica's is proven, not guessed: the kernel's boot id is the one that the replica sees, and device and inode of what was
-opened are those that it told. Addresses only say whom to ask.
+The file is proven to be the replica's: the kernel's boot id is the one that the replica reports,
+and so are device and inode of the opened file. Addresses only decide which replica to ask.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(slots=True, eq=False)
 class NearChunk:
-    """Whole batches with right CRCs in a buffer that the next chunk overwrites; the records below ``next_offset`` are in it or nowhere."""
+    """Whole batches with valid CRCs, in a buffer that the next chunk overwrites. It has every
+    record below ``next_offset``.
+    """
 
     views: list[BatchView]
     next_offset: int
@@ -55,7 +58,9 @@ class _OpenPiece:
 
 
 async def located(link: ClusterLink, key: TopicPartition, offset: int, offset_end: int) -> NearRecords | None:
-    """The records of these offsets, or of the first of them, as far as files of this machine have them; None: have them fetched."""
+    """Return these records, or the first of them, as far as files of this machine have them; None:
+    fetch them.
+    """
     try:
         view = await link.metadata.partition(key)
         asked = _near(link, view.leader, [node for node in view.isr if node not in view.offline])
@@ -73,7 +78,7 @@ async def located(link: ClusterLink, key: TopicPartition, offset: int, offset_en
 
 
 def _near(link: ClusterLink, leader: Leader, isr: list[int]) -> Endpoint | None:
-    """The leader, or a follower in sync, whose address is one of this machine's."""
+    """Return the leader, or an in-sync follower, whose address belongs to this machine."""
     if leader.endpoint is None:
         return None
     for endpoint in (leader.endpoint, *(link.metadata.nodes.get(node) for node in isr)):
@@ -110,7 +115,7 @@ def _opened(told: RecordsLocated, offset: int) -> NearRecords | None:
 
 
 class NearRecords:
-    """Open files. ``position``: every record below it was in the chunks."""
+    """Open files. ``position``: every record below it has been in a chunk."""
 
     def __init__(self, pieces: list[_OpenPiece], offset: int, offset_end: int) -> None:
         self._pieces = pieces
@@ -119,14 +124,16 @@ class NearRecords:
         self.offset_end = offset_end
 
     def chunks(self) -> Iterator[NearChunk]:
-        """The batches in order, up to ``offset_end`` if everything fits. A chunk is good until the next one is asked for."""
+        """Yield the batches in order, up to ``offset_end`` if all is well. A chunk is valid until
+        the next one is requested.
+        """
         for piece in self._pieces:
             if not (yield from self._chunks_of(piece)):
                 return
         self.position = self.offset_end
 
     def _chunks_of(self, piece: _OpenPiece) -> Generator[NearChunk, None, bool]:
-        """Gives true at the end of the piece, false where something does not fit."""
+        """Return true at the end of the piece, false on a mismatch."""
         position, end, wanted = piece.position, piece.position + piece.size, CHUNK_BYTES
         while position < end:
             data = self._read(piece.descriptor, position, min(wanted, end - position))
@@ -142,12 +149,12 @@ class NearRecords:
             else:
                 is_whole = False
             if not is_whole:
-                logger.debug("what lies at %d of a segment does not fit: the rest is fetched", position)
+                logger.debug("mismatch at position %d of a segment: the rest is fetched", position)
                 return False
         return True
 
     def _read(self, descriptor: int, position: int, size: int) -> memoryview:
-        """As many bytes as there are, in the one buffer."""
+        """Read as many bytes as there are into the shared buffer."""
         if len(self._buffer) < size:
             self._buffer = bytearray(size)
         room, got = memoryview(self._buffer)[:size], 0
@@ -170,7 +177,7 @@ class NearRecords:
 
 
 def _fitting(data: memoryview, expected: int) -> tuple[list[BatchView], bool]:
-    """The whole batches at the beginning that go on at an offset, as far as they fit, and whether that is all of them."""
+    """Return the valid whole batches that continue at an offset, and whether these are all."""
     views: list[BatchView] = []
     try:
         for view in batches(data, allow_partial_tail=True):

@@ -1,11 +1,12 @@
-"""What a user writes for the beginning and the end of a read, as in Spark's kafka source.
+"""Parses the beginning and the end of a read, written as for Spark's kafka source.
 
-``"earliest"``, ``"latest"``, one moment for all partitions, or something per partition: ``{"topic": {0: 23, 1: "earliest"}}``, also as
-Spark's JSON text ``'{"topic":{"0":23,"1":-2}}'`` (−2 earliest, −1 latest), also with ``TopicPartition`` keys. A moment is a datetime with
-a time zone or milliseconds since 1970, and stands for the first offset at or after it. Per partition means for every partition
-that is read: one that is left out is an error, as in Spark, not a default.
+``"earliest"``, ``"latest"``, one moment for all partitions, or something per partition: ``{"topic":
+{0: 23, 1: "earliest"}}``, also as Spark's JSON text ``'{"topic":{"0":23,"1":-2}}'`` (−2 earliest,
+−1 latest), also with ``TopicPartition`` keys. A moment is a datetime with a time zone or
+milliseconds since 1970, and stands for the first offset at or after it. Places per partition must
+cover every partition that is read: a missing one is an error, as in Spark, and has no default.
 
-Pure: knows no log. ``cut`` finds out which offsets these places are.
+Pure. ``cut`` resolves places to offsets.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _NAMED = {"earliest": EARLIEST, "latest": LATEST}
 Strategy = Literal["error", "latest"]
 Moment = datetime | int
 Offsets = Any
-"""``"earliest"``, ``"latest"``, JSON text, or a mapping by topic and partition (or by ``TopicPartition``)."""
+"""``"earliest"``, ``"latest"``, JSON text, or a mapping by topic and partition (or by
+``TopicPartition``).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +46,18 @@ Place = int | AtTime
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A beginning or an end: one place for all partitions, or one for each. ``name`` is the option it was given by."""
+    """A beginning or an end: one place for all partitions, or one for each. ``name``: the user's
+    option.
+    """
 
     name: str
     everywhere: Place | None
     each: Mapping[TopicPartition, Place]
 
     def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Place]:
-        """The place in each of these partitions; ConfigError where one is not named, or another one is."""
+        """Return the place in each of these partitions; ConfigError for a missing or an extra
+        partition.
+        """
         wanted = list(partitions)
         if self.everywhere is not None:
             return dict.fromkeys(wanted, self.everywhere)
@@ -59,7 +66,7 @@ class Bound:
         if missing or foreign:
             listed = ", ".join(f"{topic}-{number}" for topic, number in (missing or foreign)[:5])
             raise ConfigError(
-                f"{self.name} says nothing of {listed}: name every partition that is read, or give one place for all"
+                f"{self.name} leaves out {listed}: name every partition that is read, or give one place for all"
                 if missing
                 else f"{self.name} names {listed}, which {'is' if len(foreign) == 1 else 'are'} not read"
             )
@@ -74,7 +81,8 @@ def bound(
     offsets_by_timestamp: Any | None = None,
     of_stream: bool = False,
 ) -> Bound:
-    """The beginning (default earliest) or end (default latest) that these options ask for; as in Spark the time beats the offsets.
+    """Return the beginning (default earliest) or end (default latest) of a read. As in Spark, a
+    time overrides offsets.
 
     Only a stream may begin at the end.
     """
@@ -100,7 +108,7 @@ def bound(
     wrong = [key for key, place in places.items() if place == _NAMED[forbidden]]
     if wrong and not of_stream:
         raise ConfigError(
-            f"{names[2]} of {wrong[0].topic}-{wrong[0].partition} is {forbidden}: nothing is read of it; leave the partition out"
+            f"{names[2]} of {wrong[0].topic}-{wrong[0].partition} is {forbidden}: nothing would be read; leave the partition out"
         )
     return Bound(names[2], None, places)
 
@@ -131,7 +139,7 @@ def _place(name: str, key: TopicPartition, place: Any) -> Place:
 
 
 def _by_partition(name: str, given: Any) -> dict[TopicPartition, Any]:
-    """What was given for each partition, flat."""
+    """Return the places of all partitions as one flat mapping."""
     if isinstance(given, str):
         try:
             given = json.loads(given)
@@ -171,5 +179,5 @@ def _key(name: str, topic: Any, number: Any) -> TopicPartition:
     if isinstance(number, str) and number.isdecimal():
         number = int(number)
     if not isinstance(topic, str) or not isinstance(number, int) or isinstance(number, bool):
-        raise ConfigError(f"{name}: {topic!r}, {number!r} is no topic and partition, such as 'topic', 0")
+        raise ConfigError(f"{name}: {topic!r}, {number!r} is not a topic and partition, such as 'topic', 0")
     return TopicPartition(topic, number)

@@ -1,18 +1,19 @@
-"""One task's work: the records of one range as Arrow batches, taken out of a replica's files on this machine, or fetched.
+"""One task's work: reads one range as Arrow batches, from local files or over the network.
 
-Where a replica's files are on this machine they are read (``near_files``), as far as they go. The rest, or all, is fetched from the
-leader or a nearer replica, while what came before is decoded.
+A replica's files are read if they are on this machine (``near_files``), as far as they go. The rest
+is fetched from the leader or a nearer replica while earlier records are decoded.
 
-A range is done when the *next offset* has reached its end, never when "a record was seen": batches that give nothing (control
-batches, aborted or compacted ones) move the position like any other, and where compaction has left nothing at all up to the end, the
-leader's empty answers say so (``ConsumedPartition.barren_at``). Changes of leader are the fetcher's business.
+A range is done when the *next offset* has reached its end, never when "a record was seen". Batches
+without records for the reader (control, aborted or compacted ones) move the position like any
+other. If compaction has left nothing up to the end, the leader's empty answers show it
+(``ConsumedPartition.barren_at``). The fetcher follows changes of leader.
 
-What stands in the way is told with the range: a corrupt batch with its offsets, offsets that are no longer there as lost data
-(OffsetOutOfRangeError, or a call of ``on_loss`` and the rest of the range). A range whose end lies beyond the log after an unclean
-election is told after ``PATIENCE_S`` without progress.
+Errors name the range: a corrupt batch by its offsets; deleted offsets as lost data
+(OffsetOutOfRangeError, or a call of ``on_loss`` and then the rest of the range). If an unclean
+election has cut the log below the range's end, the error follows ``PATIENCE_S`` without progress.
 
-Blocks; runs on the caller's thread, but for the fetching, which is on this process's background loop. Holds at most about two fetches,
-or a piece of a file, and one Arrow batch.
+Blocks. Runs on the caller's thread, except for fetching, which runs on this process's background
+loop. Holds at most about two fetches, or a piece of a file, and one Arrow batch.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ logger = logging.getLogger("raylog.ranges")
 PATIENCE_S = 60.0
 FETCH_BYTES = 4 << 20
 ARROW_BYTES = 1 << 20
-"""Of the batches in one Arrow batch, unless one is larger: little enough to be in a core's cache still when it is written on."""
+"""Bytes of the batches in one Arrow batch, unless one is larger: small enough to stay in a core's
+cache.
+"""
 
 _OUT_OF_RANGE = kafka_error(ErrorCode.offset_out_of_range)
 _CORRUPT = kafka_error(ErrorCode.corrupt_message)
@@ -56,10 +59,11 @@ OnLoss = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a task is told besides its range.
+    """What a task needs besides its range.
 
-    ``columns`` of ``RECORD_SCHEMA``; ``fetch_bytes``: what is fetched ahead, in two fetches; ``arrow_bytes``: of the batches in one Arrow
-    batch; ``patience_s``: how long a range may stand still; ``from_files``: whether files of this machine are read where they can be.
+    ``columns`` of ``RECORD_SCHEMA``; ``fetch_bytes``: bytes to fetch ahead, in two fetches;
+    ``arrow_bytes``: bytes of the batches in one Arrow batch; ``patience_s``: seconds that a range
+    may make no progress; ``from_files``: whether to read files of this machine.
     """
 
     columns: tuple[str, ...]
@@ -72,22 +76,24 @@ class ReadOptions:
 
     @property
     def batch_bytes(self) -> int:
-        """What a task works on at a time: what is fetched ahead, and an Arrow batch. It holds less than three times that."""
+        """Bytes that a task works on at a time: its fetches and an Arrow batch. It holds less than
+        three times that.
+        """
         return self.fetch_bytes + self.arrow_bytes
 
 
 def report_loss(loss: str) -> None:
-    """What is done with a loss unless the caller has something better: a line in the log."""
+    """Log a loss: the default if the caller gives no ``on_loss``."""
     logger.warning("%s", loss)
 
 
 def read_range(
     address: ClusterAddress, wanted: OffsetRange, options: ReadOptions, *, on_loss: OnLoss = report_loss
 ) -> Generator[Any, None, None]:
-    """The records of a range as ``pyarrow.RecordBatch``es of about ``arrow_bytes``, none of them empty.
+    """Yield the records of a range as non-empty ``pyarrow.RecordBatch``es of about ``arrow_bytes``.
 
-    OffsetOutOfRangeError for lost records, CorruptMessageError for a broken batch, each with the offsets; RequestTimedOutError where
-    nothing came for ``patience_s``.
+    OffsetOutOfRangeError for lost records, CorruptMessageError for a broken batch, each with the
+    offsets; RequestTimedOutError after ``patience_s`` without progress.
     """
     reader = RangeReader(address, wanted, options, on_loss)
     try:
@@ -125,7 +131,9 @@ class RangeReader:
         """See ``read_range``."""
         columns = RecordColumns(self._options.columns)
         position = self._wanted.start
-        if self._options.from_files and not self._options.read_committed:  # files do not tell what was aborted
+        if (
+            self._options.from_files and not self._options.read_committed
+        ):  # files do not show which transactions were aborted
             position = yield from self._from_files(columns)
         if position < self._wanted.end:
             yield from self._fetched(columns, position)
@@ -133,7 +141,9 @@ class RangeReader:
     # -------------------------------------------------------------- files
 
     def _from_files(self, columns: RecordColumns) -> Generator[Any, None, int]:
-        """What files of this machine give; the offset up to which that is everything."""
+        """Yield records from files of this machine; return the offset up to which they are
+        complete.
+        """
         wanted = self._wanted
         position = wanted.start
         while position < wanted.end:
@@ -145,7 +155,7 @@ class RangeReader:
                     for view in chunk.views:
                         if view.base_offset < wanted.end:
                             yield from self._added(columns, view, position)
-                    yield from self._taken(columns)  # the next chunk comes into the same buffer
+                    yield from self._taken(columns)  # the next chunk overwrites the buffer
                     position = chunk.next_offset
                 position = near.position
                 if position < near.offset_end:
@@ -155,7 +165,7 @@ class RangeReader:
     # -------------------------------------------------------------- fetching
 
     def _fetched(self, columns: RecordColumns, start: int) -> Iterator[Any]:
-        """What the leader, or a nearer replica, sends from an offset on."""
+        """Yield the records that the leader, or a nearer replica, sends from an offset on."""
 
         async def open() -> Fetcher:
             level = requests.READ_COMMITTED if self._options.read_committed else requests.READ_UNCOMMITTED
@@ -180,7 +190,7 @@ class RangeReader:
     # -------------------------------------------------------------- records
 
     def _added(self, columns: RecordColumns, view: BatchView, first_offset: int) -> Iterator[Any]:
-        """Collect a batch whose CRC is right; gives what was collected before, if that is enough."""
+        """Collect a batch with a valid CRC; yield what was collected before, if that is enough."""
         if view.is_control:
             return
         if columns and columns.size_bytes + view.size > self._options.arrow_bytes:
@@ -208,11 +218,13 @@ class RangeReader:
         key = self._wanted.key
         return _CORRUPT(
             f"the batch at offsets {base_offset}–{next_offset - 1} of {key.topic}-{key.partition} is broken ({error}): "
-            f"read up to {base_offset} and from {next_offset} on to go without it"
+            f"to skip it, read up to {base_offset} and from {next_offset} on"
         )
 
     def _next_chunk(self) -> Chunk | None:
-        """The next fetch, waited for; None when the next offset has reached the end of the range."""
+        """Wait for the next fetch and return it; None when the next offset has reached the end of
+        the range.
+        """
         deadline = time.monotonic() + self._options.patience_s
         while True:
             partition = self._partition
@@ -235,7 +247,9 @@ class RangeReader:
     # -------------------------------------------------------------- trouble
 
     def _mended(self, error: RaylogError, position: int) -> bool:
-        """Whether there is something to be read beyond what is lost. Raises what is no loss, and losses that are not to be."""
+        """Return whether anything is left to read after a loss. Raises other errors, and losses
+        that are not allowed.
+        """
         key = self._wanted.key
         if isinstance(error, _CORRUPT):
             raise _CORRUPT(
@@ -252,7 +266,7 @@ class RangeReader:
             loss = f"{key.topic}-{key.partition} ends at {latest} now: the offsets {position} to {end - 1} are lost ({error})"
             earliest = end
         if self._options.fail_on_data_loss:
-            raise _OUT_OF_RANGE(f"{loss}: read what is left with fail_on_data_loss=False") from error
+            raise _OUT_OF_RANGE(f"{loss}: read the rest with fail_on_data_loss=False") from error
         self._on_loss(loss)
         if earliest >= end:
             return False
@@ -270,16 +284,16 @@ class RangeReader:
         name, end = f"{key.topic}-{key.partition}", self._wanted.end
         if 0 <= partition.high_watermark < end:
             return _OUT_OF_RANGE(
-                f"{name} ends at {partition.high_watermark} now, and ended at {end} or later when the read was planned: "
+                f"{name} now ends at {partition.high_watermark}, but ended at {end} or later when the read was planned: "
                 "an unclean election has cut it, or its replicas do not answer"
             )
         return error_for(
             ErrorCode.request_timed_out,
-            f"nothing of {name} from offset {position} on within {self._options.patience_s:g} s: has it a leader?",
+            f"nothing of {name} from offset {position} on within {self._options.patience_s:g} s: check that it has a leader",
         )
 
     def close(self) -> None:
-        """Nothing is fetched any more."""
+        """Stop fetching."""
 
         async def close() -> None:
             if self._fetcher_used is not None:

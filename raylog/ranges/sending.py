@@ -1,13 +1,16 @@
-"""The other direction: Arrow tables of rows to records of topics, for one task of a write.
+"""Writes Arrow tables as records of topics, for one task of a write.
 
-A row has ``value`` and may have ``key``, ``headers``, ``partition``, ``timestamp`` and ``topic``, as Spark's kafka sink takes them. A row
-without a partition goes where its key says (Kafka's murmur2), one without a timestamp gets the time of the write; rows of one
-partition keep their order. ``checked_columns`` says before any task runs what does not fit.
+A row has ``value`` and may have ``key``, ``headers``, ``partition``, ``timestamp`` and ``topic``,
+as Spark's kafka sink takes them. A row without a partition goes to that of its key (Kafka's
+murmur2), and one without a timestamp gets the time of the write. Rows of one partition keep their
+order. ``checked_columns`` checks the columns before any task runs.
 
-What a task has encoded and not yet got acknowledged stays small, ``IN_FLIGHT_BYTES`` unless ``buffer.memory`` says otherwise: enough for
-a link of 10 Gbit/s, and little enough to be in the processor's cache still when the socket takes it.
+A task keeps few encoded bytes unacknowledged, ``IN_FLIGHT_BYTES`` unless ``buffer.memory`` is set:
+enough for a link of 10 Gbit/s, and small enough to stay in the processor's cache until they are
+sent.
 
-At least once: ``send_tables`` returns when every record is acknowledged, and who runs it again writes them again.
+At least once: ``send_tables`` returns when every record is acknowledged; running it again writes
+them again.
 """
 
 from __future__ import annotations
@@ -39,12 +42,16 @@ _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
 def checked_columns(schema: Any, topic: str | None) -> None:
-    """Whether rows of this Arrow schema can be records. ConfigError says what does not fit, by column."""
+    """Check that rows of this Arrow schema can be records. ConfigError names the column that does
+    not fit.
+    """
     names = list(schema.names)
     if "value" not in names:
-        raise ConfigError(f"there is no column value, only {', '.join(names) or 'none'}: name what shall be written so")
+        raise ConfigError(
+            f"there is no column named value, only {', '.join(names) or 'none'}: give the column to write that name"
+        )
     if topic is None and "topic" not in names:
-        raise ConfigError("name the topic, or give the rows a column topic")
+        raise ConfigError("name the topic, or give the rows a column named topic")
     if foreign := [name for name in names if name not in ROW_COLUMNS]:
         raise ConfigError(
             f"column {foreign[0]!r} can't be written: a record has {', '.join(ROW_COLUMNS)}; select these, and put the rest into the value"
@@ -89,7 +96,9 @@ def _fields(struct: Any) -> set[str]:
 
 
 def checked_config(config: Mapping[str, Any], *arguments: str) -> None:
-    """ConfigError for options of a producer that can't be. ``arguments``: of the caller, one of which a misspelt option may have meant."""
+    """ConfigError for invalid producer options. ``arguments``: the caller's own, to suggest for a
+    misspelt option.
+    """
     options = {name.replace(".", "_") for name in ProducerConfig.names()}
     for name in config:
         if name not in options and difflib.get_close_matches(name, arguments, n=1, cutoff=0.8):
@@ -101,7 +110,9 @@ def checked_config(config: Mapping[str, Any], *arguments: str) -> None:
 
 
 def checked_target(address: ClusterAddress, topic: str | None) -> None:
-    """UnknownTopicOrPartitionError for a topic that is not there, ConfigError or InvalidTopicError for what can't name one."""
+    """UnknownTopicOrPartitionError for a missing topic, ConfigError or InvalidTopicError for an
+    invalid name.
+    """
     if topic is not None:
         checked_name(topic)
         admin = AdminClient(address)
@@ -112,7 +123,9 @@ def checked_target(address: ClusterAddress, topic: str | None) -> None:
 
 
 def send_tables(address: ClusterAddress, tables: Iterable[Any], topic: str | None, config: Mapping[str, Any]) -> int:
-    """Write the rows of these tables or record batches, and wait until all are acknowledged. How many there were."""
+    """Write the rows of these tables or record batches, wait for all acknowledgements, and return
+    their number.
+    """
     unsettled: deque[BatchDelivery] = deque()
     count = 0
     in_flight_bytes = max(IN_FLIGHT_BYTES, 8 * ProducerConfig.parse(config).batch_size)
@@ -139,7 +152,7 @@ def _sent(producer: Producer, topic: str, rows: Any) -> BatchDelivery:
 
 
 def _table_of(rows: Any) -> Any:
-    """A table whose timestamps are in milliseconds: finer ones are cut."""
+    """Return the table with timestamps in milliseconds: finer ones are truncated."""
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     if "timestamp" in table.schema.names:
         index = table.schema.get_field_index("timestamp")
@@ -162,7 +175,7 @@ def _by_topic(table: Any, topic: str | None) -> Sequence[tuple[str, Any]]:
 
 
 def _by_placing(rows: Any) -> Sequence[Any]:
-    """The rows that name a partition, and those that leave it to their keys."""
+    """Split the rows into those that name a partition and those that leave it to their keys."""
     if "partition" not in rows.schema.names:
         return [rows] if rows.num_rows else []
     is_free = pc.is_null(rows.column("partition"))

@@ -1,8 +1,9 @@
 """Ranges of offsets, and how they are split into tasks.
 
-Pure arithmetic. What holds for every split, whatever the options: each offset of the input is in exactly one part, no part is empty,
-parts of one partition follow each other, and the parts of one range differ in length by at most one offset. Offsets, not records, are
-what is counted: in a compacted topic a part may hold fewer records, or none, than it has offsets.
+Pure arithmetic. For all options, each offset of the input is in exactly one part, no part is empty,
+the parts of a partition are consecutive, and the parts of a range differ in length by at most one
+offset. Offsets are counted, not records: in a compacted topic a part may hold fewer records than
+offsets, or none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from raylog.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """``start <= offset < end`` of one partition. ``hosts``: where a reader has it near, the best first."""
+    """``start <= offset < end`` of one partition. ``hosts``: hosts from which it is near to read,
+    best first.
+    """
 
     topic: str
     partition: int
@@ -45,9 +48,10 @@ def split(
     bytes_max: int | None = None,
     bytes_per_offset: Mapping[TopicPartition, float] | None = None,
 ) -> list[OffsetRange]:
-    """The ranges in parts: none longer than ``records_max``, none of more than about ``bytes_max`` bytes, at least ``parts_min``.
+    """Split the ranges: no part above ``records_max`` offsets or about ``bytes_max`` bytes, at
+    least ``parts_min`` parts.
 
-    Fewer than ``parts_min`` come out only where there are fewer offsets. Empty ranges give nothing.
+    There are fewer than ``parts_min`` only if there are fewer offsets. Empty ranges yield no part.
     """
     for name, value in (
         ("min_partitions", parts_min),
@@ -64,7 +68,7 @@ def split(
 
 
 def _count(each: OffsetRange, records_max: int | None, bytes_max: int | None, bytes_per_offset: float | None) -> int:
-    """How many parts the limits ask for, at most one for each offset."""
+    """Return how many parts the limits require, at most one for each offset."""
     count = 1
     if records_max is not None:
         count = -(-len(each) // records_max)

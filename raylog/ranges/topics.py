@@ -1,8 +1,8 @@
-"""Which topics, and which of their partitions, a read is of, as a user names them.
+"""Parses the topics and partitions that a user names for a read.
 
-``checked`` says at once what can't be meant; what it gives is one of four: a name, a list of names, a compiled pattern, or of each name the
-numbers of its partitions. Pure: whether there are such topics is found out by who asks a cluster for ``names_of``, or for all of them and
-has the pattern choose (``matching``).
+``checked`` refuses invalid input at once. It returns a name, a list of names, a compiled pattern,
+or a mapping of names to partition numbers. Pure: the caller asks a cluster for ``names_of``, or for
+all topics to choose from by pattern (``matching``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ Topics = str | re.Pattern[str] | Iterable[str] | Mapping[str, Iterable[int]]
 
 
 def checked(topics: Any) -> Topics:
-    """The same topics, lists sorted and without repetitions. ConfigError for what names none, InvalidTopicError for what can be no name."""
+    """Return the topics, with lists sorted and without duplicates. ConfigError without a topic,
+    InvalidTopicError for an invalid name.
+    """
     if isinstance(topics, str) and "," in topics:
         raise ConfigError(f"topics={topics!r}: give several topics as a list")
     if isinstance(topics, str):
@@ -42,7 +44,9 @@ def checked(topics: Any) -> Topics:
 
 
 def checked_name(topic: Any) -> str:
-    """The name of one topic. ConfigError for what is no text, InvalidTopicError for what Kafka lets no topic be called."""
+    """Return the name of one topic. ConfigError if it is not text, InvalidTopicError if Kafka does
+    not allow it.
+    """
     if not isinstance(topic, str):
         raise ConfigError(f"topic={topic!r}: give the name of one topic")
     validate_topic_name(topic)
@@ -63,11 +67,11 @@ def _numbers(topic: str, numbers: Any) -> list[int]:
 
 
 def names_of(topics: Topics) -> list[str]:
-    """The topics that are named, ascending; of anything but a pattern."""
+    """Return the names of the topics, ascending; not for a pattern."""
     assert not isinstance(topics, re.Pattern), topics
     return [topics] if isinstance(topics, str) else sorted(set(topics))
 
 
 def matching(pattern: re.Pattern[str], views: Iterable[TopicView]) -> list[TopicView]:
-    """The topics whose whole name a pattern matches, none of them internal."""
+    """Return the topics whose whole name matches a pattern, without internal ones."""
     return [view for view in views if pattern.fullmatch(view.name) and not view.is_internal]

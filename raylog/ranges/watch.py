@@ -1,8 +1,8 @@
-"""Where the logs of topics begin and end, looked up again and again over connections that stay.
+"""Looks up where the logs of topics begin and end, repeatedly, over connections that stay open.
 
-``look`` answers for the topics as they are: new ones that match a pattern, and new partitions, are in it after ``REFRESH_S`` at the
-latest; a topic that is gone is not. It decides nothing and remembers nothing but connections and, for that second, which partitions
-there are. One caller at a time.
+``look`` returns the current topics: new ones that match a pattern, and new partitions, appear after
+``REFRESH_S`` at the latest, and deleted topics disappear. It keeps nothing but its connections and,
+for that time, the list of partitions. One caller at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNKNOWN = kafka_error(ErrorCode.unknown_topic_or_partition)
 
 
 class TopicWatch:
-    """Async, on one loop. ``read_committed``: a log ends before its first undecided transaction."""
+    """Async, on one loop. ``read_committed``: a log ends before its first open transaction."""
 
     def __init__(self, address: ClusterAddress, topics: Topics, *, read_committed: bool = False) -> None:
         self._topics = checked(topics)
@@ -44,9 +44,9 @@ class TopicWatch:
         self._refreshed_at: float | None = None
 
     async def look(self) -> tuple[dict[str, str], dict[TopicPartition, LogEnds]]:
-        """The ids (hex) of the topics by name, and of each partition the first offset, the end and the hosts.
+        """Return the topics' ids (hex) by name, and each partition's first offset, end and hosts.
 
-        RaylogError without an answer.
+        RaylogError if there is no answer.
         """
         now = asyncio.get_running_loop().time()
         if self._refreshed_at is None or now - self._refreshed_at >= REFRESH_S:
@@ -94,7 +94,7 @@ class TopicWatch:
 
 
 async def topic_ids(address: ClusterAddress, topics: Topics) -> dict[str, str]:
-    """The ids of topics by their names, looked up once; those that are not there are left out."""
+    """Look up the ids of topics by name, once; missing topics are left out."""
     watch = TopicWatch(address, topics)
     try:
         return (await watch.look())[0]

@@ -23,9 +23,9 @@ NO_CLUSTER = "nothing that anybody asks"
         ({"columns": 5}, "columns=5: give a list"),
         ({"columns": []}, r"columns=\[\]: at least one of"),
         ({"columns": ["valeu"]}, "no column 'valeu': choose from key, value"),
-        ({"fail_on_data_loss": "no"}, "fail_on_data_loss='no': true or false"),
-        ({"fail_on_data_loss": None}, "fail_on_data_loss=None: true or false"),
-        ({"read_committed": 1}, "read_committed=1: true or false"),
+        ({"fail_on_data_loss": "no"}, "fail_on_data_loss='no': give true or false"),
+        ({"fail_on_data_loss": None}, "fail_on_data_loss=None: give true or false"),
+        ({"read_committed": 1}, "read_committed=1: give true or false"),
     ],
 )
 def test_what_no_read_can_be_told_is_refused(options: dict[str, Any], message: str) -> None:
@@ -48,11 +48,11 @@ def test_what_kafka_lets_no_topic_be_called_is_refused(topic: Any) -> None:
         ({"startingOffsets": "latest"}, "unknown option 'startingOffsets': did you mean 'starting_offsets'"),
         ({"max_records_per_partition": 5}, "did you mean 'max_records_per_task'"),
         ({"num_cpu": 1}, "unknown option 'num_cpu': did you mean 'num_cpus'"),
-        ({"whatever": 1}, "unknown option 'whatever': there are .*columns.*num_cpus"),
-        ({"min_tasks": 0}, "min_tasks=0: at least 1"),
-        ({"min_tasks": "many"}, "min_tasks='many': a whole number, at least 1"),
-        ({"max_records_per_task": 1.5}, "max_records_per_task=1.5: a whole number"),
-        ({"max_records_per_task": True}, "max_records_per_task=True: a whole number"),
+        ({"whatever": 1}, "unknown option 'whatever': the options are .*columns.*num_cpus"),
+        ({"min_tasks": 0}, "min_tasks=0: give at least 1"),
+        ({"min_tasks": "many"}, "min_tasks='many': give a whole number, at least 1"),
+        ({"max_records_per_task": 1.5}, "max_records_per_task=1.5: give a whole number"),
+        ({"max_records_per_task": True}, "max_records_per_task=True: give a whole number"),
     ],
 )
 def test_a_read_ignores_no_option(options: dict[str, Any], message: str) -> None:
@@ -63,12 +63,12 @@ def test_a_read_ignores_no_option(options: dict[str, Any], message: str) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size=0: at least 1"),
-        ({"batch_size": None}, "batch_size=None: a whole number"),
-        ({"endless": "perhaps"}, "endless='perhaps': true or false"),
-        ({"endless": True, "short_after_s": -1}, "short_after_s=-1: seconds, 0 or more"),
-        ({"endless": True, "idle_timeout_s": "long"}, "idle_timeout_s='long': seconds"),
-        ({"endless": True, "idle_timeout_s": float("nan")}, "idle_timeout_s=nan: seconds"),
+        ({"batch_size": 0}, "batch_size=0: give at least 1"),
+        ({"batch_size": None}, "batch_size=None: give a whole number"),
+        ({"endless": "perhaps"}, "endless='perhaps': give true or false"),
+        ({"endless": True, "short_after_s": -1}, "short_after_s=-1: give seconds, 0 or more"),
+        ({"endless": True, "idle_timeout_s": "long"}, "idle_timeout_s='long': give seconds"),
+        ({"endless": True, "idle_timeout_s": float("nan")}, "idle_timeout_s=nan: give seconds"),
         ({"short_after_s": 1}, "short_after_s=1 is of endless streams"),
         ({"endless": True, "ending_offsets": "latest"}, "an endless stream has no end"),
     ],
@@ -90,7 +90,7 @@ def test_a_write_is_told_which_option_was_misspelt(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(writing, "Dataset", object)
     for options, message in (
         ({"concurency": 1}, "unknown option 'concurency': did you mean 'concurrency'"),
-        ({"concurrency": 0}, "concurrency=0: at least 1"),
+        ({"concurrency": 0}, "concurrency=0: give at least 1"),
         ({"compresion_type": "lz4"}, r"did you mean 'compression\.type'"),
         ({"partitioner_class": "nothing"}, r"partitioner\.class"),
     ):
@@ -106,8 +106,8 @@ def test_a_checkpoint_is_looked_for_in_a_folder() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"starting_offsets": {("t",): 3}}, r"starting_offsets: \('t',\), None is no topic and partition"),
-        ({"starting_offsets": {("t", 0, 1): 3}}, "is no topic and partition"),
+        ({"starting_offsets": {("t",): 3}}, r"starting_offsets: \('t',\), None is not a topic and partition"),
+        ({"starting_offsets": {("t", 0, 1): 3}}, "is not a topic and partition"),
         ({"starting_offsets": datetime(2026, 1, 1)}, "starting_timestamp is a moment for all"),
         ({"starting_offsets_by_timestamp": "latest"}, "give a moment for each partition"),
         (

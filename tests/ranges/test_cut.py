@@ -74,7 +74,7 @@ def test_what_is_not_there_is_an_error_or_a_reported_loss(
 
 
 def test_a_read_that_starts_after_it_ends_is_refused() -> None:
-    with pytest.raises(ConfigError, match="starts after it ends"):
+    with pytest.raises(ConfigError, match="the start is after the end"):
         found(25, 22)
 
 

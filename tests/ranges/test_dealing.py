@@ -195,7 +195,7 @@ def test_workers_of_an_endless_stream_may_be_one_round_apart_and_no_more() -> No
     ["", "{}", "[]", '{"version":1}', '{"version":1,"cluster_id":"c","topic_ids":3}'],
 )
 def test_what_is_no_state_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="no state of a stream"):
+    with pytest.raises(ConfigError, match="not the state of a stream"):
         StreamState.from_json(text)
 
 

@@ -49,19 +49,19 @@ def test_what_retention_took_before_it_was_read_is_said() -> None:
 def test_a_log_that_ends_before_the_next_offset_is_a_loss_and_goes_on_at_its_end() -> None:
     entry = following(first(ID, {T0: 5}), ID, logs(p0=(0, 3)))
     assert entry is not None and entry.ranges == () and entry.ends == {T0: 3}
-    assert entry.losses == ("t-0 ends at 3, before the offset 5 that is next: its log was cut",)
+    assert entry.losses == ("t-0 ends at 3, before the next offset 5: its log was truncated",)
     assert following(entry, ID, logs(p0=(0, 3))) is None, "said once"
 
 
 def test_a_topic_made_anew_is_a_loss_and_is_read_from_its_beginning() -> None:
     entry = following(first(ID, {T0: 5, T1: 9}), {"t": "other"}, logs(p0=(0, 6), p1=(0, 2)))
     assert entry is not None and entry.ranges == (OffsetRange("t", 0, 0, 6), OffsetRange("t", 1, 0, 2))
-    assert len(entry.losses) == 1 and "made anew" in entry.losses[0] and entry.topic_ids == {"t": "other"}
+    assert len(entry.losses) == 1 and "recreated" in entry.losses[0] and entry.topic_ids == {"t": "other"}
 
 
 def test_a_topic_that_is_gone_is_a_loss_and_another_of_its_name_is_new() -> None:
     gone = following(first(ID, {T0: 5}), {}, {})
-    assert gone == Entry(1, {}, {}, (), ("topic t was deleted: what the stream had not read of it is lost",))
+    assert gone == Entry(1, {}, {}, (), ("topic t was deleted: the records that the stream had not read are lost",))
     assert following(gone, {}, {}) is None, "said once"
     again = following(gone, {"t": "other"}, logs(p0=(0, 2)))
     assert again is not None and again.ranges == (OffsetRange("t", 0, 0, 2),) and again.losses == ()

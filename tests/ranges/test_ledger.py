@@ -81,7 +81,7 @@ def test_the_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"version": 2, **STREAM}
     path.write_text(json.dumps(STREAM))
     with pytest.raises(
-        ConfigError, match=r"has version 1, this raylog reads version 2\. Go on with that raylog, or give"
+        ConfigError, match=r"has version 1, this raylog reads version 2\. Continue with that raylog, or give"
     ):
         Ledger(str(tmp_path), STREAM)
 

@@ -48,7 +48,7 @@ def test_a_moment_stands_among_offsets() -> None:
 
 def test_a_partition_left_out_or_one_too_many_is_named() -> None:
     given = bound("starting", offsets={"t": {0: 23}})
-    with pytest.raises(ConfigError, match=r"starting_offsets says nothing of t-1"):
+    with pytest.raises(ConfigError, match=r"starting_offsets leaves out t-1"):
         given.of([T0, T1])
     with pytest.raises(ConfigError, match=r"starting_offsets names t-0, which is not read"):
         bound("starting", offsets={"t": {0: 1, 1: 1}}).of([T1])
@@ -65,7 +65,7 @@ def test_a_partition_left_out_or_one_too_many_is_named() -> None:
         ("starting", {"offsets": {"t": 5}}, "for each partition"),
         ("starting", {"offsets": {"t": {0: -3}}}, "give an offset"),
         ("starting", {"offsets": {"t": {0: True}}}, "give an offset"),
-        ("starting", {"offsets": {"t": {"x": 5}}}, "no topic and partition"),
+        ("starting", {"offsets": {"t": {"x": 5}}}, "is not a topic and partition"),
         ("starting", {"timestamp": datetime(2026, 1, 2)}, "no time zone"),
         ("starting", {"timestamp": -5}, "milliseconds since 1970"),
         ("starting", {"timestamp": 1 << 63}, "milliseconds since 1970"),
