@@ -1,15 +1,16 @@
-"""How far a query is, read from the files that Spark 3.5 writes into its checkpoint.
+"""Reads a query's progress from the files that Spark 3.5 writes into its checkpoint.
 
-A batch that begins names the place that each of its sources is read up to (``offsets/<batch>``), and is done when ``commits/<batch>`` is
-there. So the ledger's entries that are *taken* are in a batch that has begun, and will be in no other one; those that are *committed* are
-in a batch that is done and is never run again. Both only grow.
+When a batch begins, ``offsets/<batch>`` names the end of each of its sources; when it is done,
+``commits/<batch>`` exists. A ledger entry is *taken* when it belongs to a batch that has begun, and
+will belong to no other. It is *committed* when its batch is done and will not run again. Both only
+grow.
 
-A place in a stream of raylog's is the number of a ledger's entry, with the offsets at which it ends for people to read::
+A place in a raylog stream is the number of a ledger entry, with its end offsets for human readers::
 
     {"stream": "flights", "entry": 7, "ends": {"flights": {"0": 117}}}
 
-Formats of Spark's: ``OffsetSeqLog``, ``CommitLog``, each a line ``v1``, one of JSON, and in the first a line for each source (a place, or
-``-``); ``StreamMetadata``, which holds the query's id.
+Formats of Spark's: ``OffsetSeqLog``, ``CommitLog``, each a line ``v1``, one of JSON, and in the
+first a line for each source (a place, or ``-``); ``StreamMetadata``, which holds the query's id.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _NONE = 0
 
 
 class CheckpointProgress:
-    """Of one stream of the query. ``taken`` and ``committed`` are numbers of entries; everything up to them is."""
+    """The progress of one stream of the query: the highest entries that are ``taken`` and
+    ``committed``.
+    """
 
     def __init__(self, checkpoint: Path, stream: str) -> None:
         self._checkpoint = checkpoint
@@ -38,7 +41,7 @@ class CheckpointProgress:
         return has_begun(self._checkpoint)
 
     def refresh(self) -> None:
-        """Look at what Spark has written since."""
+        """Read what Spark has written since the last call."""
         begun, done = (max(_numbers(self._checkpoint / name), default=-1) for name in ("offsets", "commits"))
         if begun > self._begun and (taken := self._entry_at(begun)) is not None:
             self._begun, self.taken = begun, taken
@@ -46,7 +49,7 @@ class CheckpointProgress:
             self._done, self.committed = done, committed
 
     def _entry_at(self, batch: int) -> int | None:
-        """The entry that a batch is read up to; None where that is not there, or not yet."""
+        """Return the entry that a batch is read up to; None if it is missing, or not written yet."""
         try:
             lines = (self._checkpoint / "offsets" / str(batch)).read_text().splitlines()
         except FileNotFoundError:
@@ -55,12 +58,12 @@ class CheckpointProgress:
 
 
 def has_begun(checkpoint: Path) -> bool:
-    """Whether a query with this checkpoint has planned a batch."""
+    """Return whether a query with this checkpoint has planned a batch."""
     return bool(_numbers(checkpoint / "offsets"))
 
 
 def query_of(checkpoint: Path) -> str | None:
-    """The id of the query whose checkpoint this is; None where no query has it yet."""
+    """Return the id of the checkpoint's query; None if no query has used it yet."""
     try:
         return str(json.loads((checkpoint / "metadata").read_text())["id"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -68,7 +71,7 @@ def query_of(checkpoint: Path) -> str | None:
 
 
 def place(stream: str, entry: Entry) -> str:
-    """The place after an entry, as it is in Spark's checkpoint; always the same text."""
+    """Return the place after an entry, as in Spark's checkpoint; always the same text."""
     ends: dict[str, dict[str, int]] = {}
     for key, end in sorted(entry.ends.items()):
         ends.setdefault(key.topic, {})[str(key.partition)] = end
@@ -76,7 +79,7 @@ def place(stream: str, entry: Entry) -> str:
 
 
 def entry_number(text: str, stream: str) -> int | None:
-    """Of a place in that stream; None for whatever else is in a checkpoint."""
+    """Return the entry number of a place in that stream; None for anything else."""
     try:
         found = json.loads(text)
         return int(found["entry"]) if found["stream"] == stream else None
@@ -85,7 +88,7 @@ def entry_number(text: str, stream: str) -> int | None:
 
 
 def _numbers(folder: Path) -> list[int]:
-    """The names of files that are numbers."""
+    """Return the file names that are numbers."""
     try:
         return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
     except FileNotFoundError:

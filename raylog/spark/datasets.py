@@ -1,13 +1,16 @@
-"""Datasets of Ray Data as DataFrames of Spark and back, as Arrow through Ray's object store, all types as they are.
+"""Turns Datasets of Ray Data into DataFrames of Spark and back, as Arrow, through Ray's object
+store.
 
-What RayDP and Ray Data do between them has traps, which this does not have: RayDP pins a copy in Spark's executors for each DataFrame
-handed over and fails for good once an executor was replaced (here Spark's tasks hand their rows to shelves, ``shelf``, and are run
-again like any); and it takes Datasets through pandas, which changes integers that have nulls. A session of RayDP is not needed, only
-that Spark's tasks reach the Ray of this process.
+All types are kept. RayDP and Ray Data have their own conversions, with traps: RayDP pins a copy in
+Spark's executors for each DataFrame and fails for good once an executor was replaced, and it
+converts Datasets through pandas, which changes integers with nulls. Here Spark's tasks hand their
+rows to shelves (``shelf``) and can run again like any task. A RayDP session is not needed, but
+Spark's tasks must reach the Ray of this process.
 
-The driver sees names and sizes, no rows. A task holds one table of ``TABLE_BYTES`` at a time; or the other way one batch, cut from a
-block of the Dataset where Ray has mapped it. Every column may have nulls in Spark, whatever the Dataset says: its blocks may differ, and
-Spark would take a null for a zero where it expects none.
+The driver sees names and sizes, no rows. A task holds one table of ``TABLE_BYTES`` at a time, or,
+in the other direction, one batch cut from a block of the Dataset that Ray has mapped. In Spark
+every column may have nulls, even if the Dataset does not allow them: its blocks may differ, and
+Spark would read a null as zero in a column without nulls.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ FRAME_TASK_BYTES_MIN, FRAME_TASK_BYTES_MAX = 1 << 20, 256 << 20
 _TASKS_PER_CORE = 2
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.float16(): pa.float32()}
 _DECIMAL_DIGITS_MAX = 38
-_GONE = "rows of this Dataset are no more in Ray: it was released (raylog.data.release), or their node has ended"
+_GONE = "rows of this Dataset are no longer in Ray: it was released (raylog.data.release), or their node is gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that lie under one token; ``place``: the address, or the id, of a node of Ray that has them, if anybody knows."""
+    """Rows stored under one token; ``place``: the address or id of a Ray node that has them, if
+    known.
+    """
 
     token: str
     records: int
@@ -65,11 +70,12 @@ class Part:
 
 
 def from_spark(df: Any) -> Any:
-    """The rows of a DataFrame as a ``ray.data.Dataset``; Spark computes them now.
+    """Return the rows of a DataFrame as a ``ray.data.Dataset``; Spark computes them now.
 
-    They stay in Ray's object store until ``release`` of the Dataset or the end of this program; they do not need the session of Spark any
-    more. ConfigError names a column whose type Arrow has not. ClusterError without a Ray, and where a node of Ray ended meanwhile with rows
-    that it held. What fails in Spark is Spark's error.
+    They stay in Ray's object store until the Dataset is released (``release``) or this program
+    ends; they outlive the Spark session. ConfigError names a column whose type Arrow does not have.
+    ClusterError without a Ray, and if a Ray node ended with rows that it held. Errors of Spark are
+    passed on.
     """
     _check_frame(df)
     _check_ray()
@@ -80,7 +86,7 @@ def from_spark(df: Any) -> Any:
         rows = df.mapInArrow(Store(shelves.place), STORED).collect()
         if lost := len(rows) - shelves.kept(row.token for row in rows):
             raise ClusterError(
-                f"{lost} of {len(rows)} parts of the DataFrame were lost with a node of Ray, or with the process that held them: once more?"
+                f"{lost} of {len(rows)} parts of the DataFrame were lost with a Ray node, or with the process that held them: try again"
             )
         parts = [Part(row.token, row.records, row.bytes, node_of(row.token)) for row in rows]
         source = ShelfSource(shelves, parts, schema)
@@ -95,10 +101,11 @@ def from_spark(df: Any) -> Any:
 
 
 def to_spark(ds: Any, spark: Any) -> Any:
-    """The rows of a Dataset as a DataFrame; Ray Data computes them now.
+    """Return the rows of a Dataset as a DataFrame; Ray Data computes them now.
 
-    They stay in Ray's object store until ``release`` of the DataFrame, or the end of its session or of this program. ConfigError names a
-    column whose type Spark has not. ClusterError without a Ray. What fails in Ray Data is its own error.
+    They stay in Ray's object store until the DataFrame is released (``release``), its session ends
+    or this program ends. ConfigError names a column whose type Spark does not have. ClusterError
+    without a Ray. Errors of Ray Data are passed on.
     """
     require_session(spark)
     _check_ray()
@@ -146,9 +153,9 @@ def _check_frame(df: Any) -> None:
 
 def _check_names(names: Sequence[str]) -> None:
     if not names:
-        raise ConfigError("there are no columns, and rows without any can't be handed over")
+        raise ConfigError("there are no columns: rows need at least one")
     if len(set(names)) < len(names):
-        raise ConfigError(f"two columns are called {next(name for name in names if names.count(name) > 1)!r}")
+        raise ConfigError(f"two columns have the name {next(name for name in names if names.count(name) > 1)!r}")
 
 
 def _check_ray() -> None:
@@ -158,7 +165,9 @@ def _check_ray() -> None:
             "this process is not connected to a Ray: raylog.init(), raylog.connect() or ray.init() does it"
         )
     if untyped.util.client.ray.is_connected():
-        raise ClusterError("not by Ray client (ray://): run this program on a node of the cluster, as a job")
+        raise ClusterError(
+            "this does not work through Ray client (ray://): run this program on a node of the cluster, as a job"
+        )
 
 
 def _cpus() -> int:
@@ -186,7 +195,7 @@ def _nodes(spark: Any) -> list[str]:
 
 
 def _address(host: str) -> str:
-    """The address of a host by its name; "" where it has none."""
+    """Return the address of a host by its name; "" if there is none."""
     try:
         return socket.gethostbyname(host)
     except OSError:
@@ -194,14 +203,16 @@ def _address(host: str) -> str:
 
 
 def _hosts(refs: Sequence[Any]) -> list[str]:
-    """The address of a node that has each object; "" where there is none, as of one that is as small as a message."""
+    """Return the address of a node that holds each object; "" if unknown, as for objects sent
+    inside messages.
+    """
     addresses = _addresses()
     located = ray.experimental.get_object_locations(list(refs)) if refs else {}
     return [next((addresses[node] for node in located[ref]["node_ids"] if node in addresses), "") for ref in refs]
 
 
 def _runs(parts: Iterable[Part], bytes_max: int) -> list[list[Part]]:
-    """The parts in their order, those on one host that follow each other together up to so many bytes."""
+    """Group consecutive parts on the same host, up to that many bytes, and keep their order."""
     runs: list[list[Part]] = []
     size = 0
     for part in parts:
@@ -218,7 +229,9 @@ def _runs(parts: Iterable[Part], bytes_max: int) -> list[list[Part]]:
 
 
 def _blocks(ds: Any) -> list[Block]:
-    """The blocks of a Dataset that have rows, computed now; if there are none, perhaps an empty one that has columns."""
+    """Compute a Dataset and return its blocks with rows; if there are none, an empty block with
+    columns if there is one.
+    """
     bundles = [(bundle.blocks, bundle.schema) for bundle in ds.iter_internal_ref_bundles()]
     entries = [(entry, schema) for blocks, schema in bundles for entry in blocks]
     # Where blocks differ Ray gives all of them the schema object of the first one, and to blocks that it holds already in any case.
@@ -236,7 +249,9 @@ def _blocks(ds: Any) -> list[Block]:
 
 
 def _looked_at(refs: Sequence[Any]) -> Iterator[Block]:
-    """Blocks as they are, or made Arrow. The tasks take no CPUs, as Spark's executors may have reserved all there are."""
+    """Return blocks as Arrow. The tasks take no CPUs, because Spark's executors may have reserved
+    them all.
+    """
     look: Any = ray.remote(_look_at).options(num_cpus=0, num_returns=2)
     at_once = _cpus()
     for first in range(0, len(refs), at_once):
@@ -270,13 +285,13 @@ def _arrows_schema(df: Any) -> Any:
         except PySparkTypeError as error:
             kind = each.dataType.simpleString()
             raise ConfigError(
-                f"column {each.name!r} is {kind}, which Arrow has not: cast it or leave it out"
+                f"column {each.name!r} is {kind}, which Arrow does not have: cast it or leave it out"
             ) from error
     return pa.schema(fields)
 
 
 def _united(schemas: Sequence[Any]) -> Any:
-    """The columns that blocks have together, in types that Spark has."""
+    """Return the columns that blocks have in common, with Spark's types."""
     if not schemas:
         raise ConfigError(
             "this Dataset has no rows and no schema, which Spark needs: spark.createDataFrame([], schema) makes such a DataFrame"
@@ -296,7 +311,7 @@ def _sparks_schema(schema: Any) -> Any:
 
 
 def _sparks(kind: Any, name: str) -> Any:
-    """The Arrow type in which Spark takes values of another one."""
+    """Return the Arrow type in which Spark accepts values of another type."""
     of = pa.types
     if kind in _WIDER:
         return _WIDER[kind]
@@ -324,14 +339,14 @@ def _sparks(kind: Any, name: str) -> Any:
     plain = (of.is_boolean, of.is_signed_integer, of.is_float32, of.is_float64, of.is_string)
     if any(is_it(kind) for is_it in (*plain, of.is_binary, of.is_date32, of.is_null)):
         return kind
-    raise ConfigError(f"column {name!r} is {kind}, which Spark has not: cast it or leave it out")
+    raise ConfigError(f"column {name!r} is {kind}, which Spark does not have: cast it or leave it out")
 
 
 # ------------------------------------------------------------------ what Ray Data reads
 
 
 class ShelfSource(Datasource):
-    """What lies on shelves, as read tasks."""
+    """Reads tables from shelves, as read tasks of Ray Data."""
 
     def __init__(self, shelves: Shelves, parts: Sequence[Part], schema: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,9 +1,10 @@
-"""DataFrames that are made out of this process's own rows, each row a task with hosts it prefers; batch, and streaming ones.
+"""Makes batch and streaming DataFrames from this process's rows: each row is a task with preferred
+hosts.
 
-PySpark 3.5 has no public way to say where a task should run, and none to write a source of streams. So this calls
-``SparkContext.makeRDD`` on the JVM's side, and puts a source that is a Python object into a plan as Spark's planner does with its own
-(``StreamingExecutionRelation``): private names of pyspark, py4j and Spark, safe under the exact pin of the extra only, and all of them
-in this module.
+PySpark 3.5 has no public API for a task's preferred hosts, and none for a streaming source. So this
+calls ``SparkContext.makeRDD`` on the JVM's side, and puts a Python object into a plan as a source,
+as Spark's planner does with its own (``StreamingExecutionRelation``): These are private names of
+pyspark, py4j and Spark, safe only with the extra's exact pin, and all are in this module.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 def tasks_frame(spark: Any, tasks: Sequence[str], hosts: Sequence[Sequence[str]]) -> Any:
-    """A DataFrame of one column, ``task``, with a partition for each row. ``hosts``: where each row's task had better run."""
+    """A DataFrame of one column, ``task``, with a partition for each row. ``hosts``: the preferred
+    hosts of each row's task.
+    """
     from pyspark.sql import DataFrame
 
     jvm, gateway, context = spark._jvm, spark.sparkContext._gateway, spark.sparkContext
     if not tasks:
         return spark.createDataFrame([], "task string")
-    # Each of these names is looked up among all jars, package by package: once, not once for each task.
+    # Looking up such a name searches all jars, package by package: do it once, not for each task.
     pair, row, cell, as_seq = (
         jvm.scala.Tuple2,
         jvm.org.apache.spark.sql.RowFactory,
@@ -43,7 +46,9 @@ def tasks_frame(spark: Any, tasks: Sequence[str], hosts: Sequence[Sequence[str]]
 
 
 def streaming_frame(spark: Any, source: Any, schema: Any) -> Any:
-    """A streaming DataFrame of a Python object that stands for Spark's ``Source`` (``stream_source``). ``schema``: the JVM's."""
+    """Return a streaming DataFrame over a Python object that implements Spark's ``Source``
+    (``stream_source``). ``schema``: a JVM object.
+    """
     from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql import DataFrame
 
@@ -56,9 +61,10 @@ def streaming_frame(spark: Any, source: Any, schema: Any) -> Any:
 
 
 def streaming_batch(frame: Any) -> Any:
-    """What a source hands out for one batch: the rows of a DataFrame, marked as a part of a stream; the JVM's object.
+    """Return one batch of a source as a JVM object: the rows of a DataFrame, marked as part of a
+    stream.
 
-    Spark counts them as the batch's input, and tasks prefer the hosts that those of ``frame`` do.
+    Spark counts them as the batch's input. Tasks keep the preferred hosts of ``frame``.
     """
     rows = frame._jdf.queryExecution().toRdd()
     return frame.sparkSession._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), True)
@@ -70,11 +76,13 @@ def as_offset(spark: Any, text: str) -> Any:
 
 
 def no_limit(spark: Any) -> Any:
-    """How much a source may put into a batch, where it decides that itself."""
+    """Return the read limit of a source that decides itself how much a batch reads."""
     return spark._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
 
 
 def running_query(spark: Any) -> str | None:
-    """The id of the query that asks its source something, on the thread that does so; None where pyspark does not pin threads."""
+    """Return the id of the query that calls its source on this thread; None if pyspark does not pin
+    threads.
+    """
     found = spark.sparkContext._jsc.getLocalProperty(_QUERY_ID)
     return None if found is None else str(found)

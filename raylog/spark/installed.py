@@ -1,4 +1,4 @@
-"""Whether what Spark needs is installed."""
+"""Checks that what Spark needs is installed."""
 
 from __future__ import annotations
 
@@ -22,29 +22,32 @@ def require_pyspark() -> None:
 
 
 def require_session(spark: Any) -> None:
-    """ConfigError for what is no session of Spark, or one that was stopped; ClusterError as ``require_pyspark`` and ``check_java``."""
+    """Raise ConfigError if this is not a running Spark session; ClusterError as ``require_pyspark``
+    and ``check_java``.
+    """
     require_pyspark()
     from pyspark.sql import SparkSession
 
     if not isinstance(spark, SparkSession):
         raise ConfigError(
-            f"spark={spark!r:.80} is no session of Spark: give what raylog.spark.init() or SparkSession.builder.getOrCreate() returned"
+            f"spark={spark!r:.80} is not a Spark session: give what raylog.spark.init() or SparkSession.builder.getOrCreate() returned"
         )
     _require_running(spark, "spark is a session that")
     check_java(spark._jvm)
 
 
 def require_frame(df: Any, function: str) -> None:
-    """ConfigError for what is no DataFrame of Spark, or one of a session that was stopped; ClusterError as ``require_session``.
+    """Raise ConfigError if this is not a DataFrame of a running Spark session; ClusterError as
+    ``require_session``.
 
-    ``function``: which one was called with it.
+    ``function``: the name of the function that was called.
     """
     require_pyspark()
     from pyspark.sql import DataFrame
 
     if not isinstance(df, DataFrame):
         kind = type(df)
-        raise ConfigError(f"df is a {kind.__module__}.{kind.__qualname__}: {function} takes a DataFrame of Spark")
+        raise ConfigError(f"df is a {kind.__module__}.{kind.__qualname__}: {function} takes a Spark DataFrame")
     _require_running(df.sparkSession, "the session of df")
     check_java(df.sparkSession._jvm)
 
@@ -52,17 +55,17 @@ def require_frame(df: Any, function: str) -> None:
 def _require_running(spark: Any, what: str) -> None:
     if spark.sparkContext._jsc is None:
         raise ConfigError(
-            f"{what} was stopped: make another one, by raylog.spark.init() or SparkSession.builder.getOrCreate()"
+            f"{what} was stopped: make another one with raylog.spark.init() or SparkSession.builder.getOrCreate()"
         )
 
 
 def check_java(jvm: Any) -> None:
-    """ClusterError for a JVM of a session that can't do what is done here."""
+    """Raise ClusterError if the session's JVM has an unsuitable Java."""
     import pyspark
 
     told = str(jvm.java.lang.System.getProperty("java.specification.version")).removeprefix("1.")
     if told.isdecimal() and int(told) not in SUITABLE_JAVAS:
         raise ClusterError(
             f"this Spark session runs on Java {told}, where Spark {pyspark.__version__} can't read or write Arrow: "
-            "start it with Java 17 (JAVA_HOME says which)"
+            "start it with Java 17 (set JAVA_HOME)"
         )

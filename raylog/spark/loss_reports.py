@@ -1,8 +1,9 @@
-"""Records that tasks found lost, told in the driver: a warning when their task is done, and ``losses`` for a program that asks.
+"""Reports lost records in the driver: a warning when the task is done, and ``losses`` for programs.
 
-With ``fail_on_data_loss=False`` a task that meets offsets which are not there any more reads what is left. What it has to say of that is
-a line in the log of an executor that nobody looks at; so it travels with the result of the task, as an accumulator of Spark's, and is
-here before the action ends. The same loss, met by several actions or by tasks that were run again, is told once.
+With ``fail_on_data_loss=False`` a task whose offsets have been deleted reads the rest. A line in
+the executor's log would be overlooked, so the report travels with the task's result, in a Spark
+accumulator, and arrives before the action ends. A loss that several actions or repeated tasks find
+is reported once.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ _found: WeakKeyDictionary[Any, Callable[[], Texts]] = WeakKeyDictionary()
 
 
 def losses(df: Any) -> tuple[str, ...]:
-    """What is known to be lost of the offsets that a DataFrame reads, in words: at the cut of a batch read, and since then.
+    """Return the known losses among the offsets that a DataFrame reads, as sentences: at the cut of
+    a batch read and since.
 
-    ``df``: what ``read``, ``read_stream`` or ``table`` returned, itself; ConfigError for another, also for one made from it. Empty with
-    ``fail_on_data_loss``, when each loss is an error.
+    ``df``: what ``read``, ``read_stream`` or ``table`` returned, itself; ConfigError for another,
+    also for one made from it. Empty with ``fail_on_data_loss``, because each loss is then an error.
     """
     try:
         found = _found.get(df)
-    except TypeError:  # nothing that could be referred to weakly
+    except TypeError:  # not an object that weak references can name
         found = None
     if found is None:
         raise ConfigError(
@@ -38,7 +40,9 @@ def losses(df: Any) -> tuple[str, ...]:
 
 
 class LossAccumulation:
-    """How Spark adds up what tasks say; an ``AccumulatorParam``. In the driver each new text is a warning."""
+    """Adds up tasks' reports; an ``AccumulatorParam`` of Spark. In the driver each new text is a
+    warning.
+    """
 
     def __init__(self, tell: Callable[[str], None] | None = None) -> None:
         self._tell = tell
@@ -57,24 +61,24 @@ class LossAccumulation:
 
 
 def accumulated(spark: Any, known: Iterable[str] = ()) -> Any:
-    """An accumulator for the tasks of one read, which begins with what is known already."""
+    """Return an accumulator for the tasks of one read, starting with the known losses."""
     return spark.sparkContext.accumulator(dict.fromkeys(known), LossAccumulation(report_loss))
 
 
 def on_loss(accumulator: Any) -> OnLoss:
-    """What a task does with a loss."""
+    """Return the function with which a task reports a loss."""
     if accumulator is None:
         return report_loss
     return lambda loss: accumulator.add({loss: None})
 
 
 def told_of(df: Any, accumulator: Any) -> Any:
-    """The same DataFrame, of which ``losses`` tells what the accumulator holds from now on."""
+    """Make ``losses`` return what the accumulator holds for this DataFrame; return the DataFrame."""
     _found[df] = dict if accumulator is None else lambda: accumulator.value
     return df
 
 
 def told_as(df: Any, source: Any) -> Any:
-    """The same DataFrame, of which ``losses`` tells what it tells of ``source``."""
+    """Make ``losses`` return the same for this DataFrame as for ``source``; return the DataFrame."""
     _found[df] = _found[source]
     return df

@@ -1,7 +1,8 @@
-"""The options of a read, of a batch and of a stream, by raylog's names and by those of Spark's kafka source, each honoured or refused.
+"""The options of batch and streaming reads, by raylog's names and those of Spark's kafka source.
 
-``read(..., starting_offsets=…)`` and ``read(..., **{"startingOffsets": …})`` are the same. An option of the kafka source that can mean
-nothing here is refused with the reason; a name that nobody has, with the nearest one that there is.
+``read(..., starting_offsets=…)`` and ``read(..., **{"startingOffsets": …})`` are the same. Every
+option is honoured or refused. An option of the kafka source without a meaning here is refused with
+the reason, and an unknown name with the closest known one.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ STREAM_OPTIONS = (
 )
 _FLAGS = ("available_now", "fail_on_data_loss", "include_headers")
 _NUMBERS = ("max_offsets_per_trigger", "max_records_per_partition", "min_partitions")
-_TOPICS = "the second argument says what is read: a name, a list, a compiled pattern, or {topic: [partitions]}"
+_TOPICS = "the second argument names the topics: a name, a list, a compiled pattern, or {topic: [partitions]}"
 _KAFKA_OTHERS = {
     "kafka.isolation.level": "isolation_level",
     "assign": _TOPICS,
     "subscribe": _TOPICS,
     "subscribepattern": _TOPICS,
-    "kafka.bootstrap.servers": "cluster= says where the cluster is",
+    "kafka.bootstrap.servers": "use cluster= for the cluster's address",
 }
 _BATCH_OTHERS = _KAFKA_OTHERS | {
     "availablenow": "that is for streams",
@@ -64,12 +65,12 @@ _BATCH_OTHERS = _KAFKA_OTHERS | {
     "maxtriggerdelay": "that is for streams",
 }
 _ARGUMENTS = ("checkpoint", "cluster", "name")
-"""Of the functions themselves: what a misspelt name may mean, too."""
+"""The functions' own parameters, which a misspelt name may also mean."""
 
 _STREAM_OTHERS = _KAFKA_OTHERS | {
     "checkpointlocation": "checkpoint= names the query's checkpoint",
     "kafka.group.id": "group_id",
-    "groupidprefix": "group_id= names a group that is committed to; nobody reads as its member",
+    "groupidprefix": "group_id= only names the group for commits; the stream is not a member of it",
     "minoffsetspertrigger": "the query's trigger says how long records are gathered",
     "maxtriggerdelay": "the query's trigger says how long records are gathered",
     "endingoffsets": "a stream has no end; available_now=True takes what is there",
@@ -79,7 +80,9 @@ _STREAM_OTHERS = _KAFKA_OTHERS | {
 
 
 def batch_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, by raylog's names, numbers and flags read from text as Spark does; None stands for "not given"."""
+    """Return the options by raylog's names. Numbers and flags may be text, as in Spark; None means
+    not given.
+    """
     return _options(given, BATCH_OPTIONS, _BATCH_OTHERS)
 
 
@@ -93,7 +96,7 @@ def _options(given: Mapping[str, Any], there_are: Sequence[str], others: Mapping
     for name, value in given.items():
         known = _known(name, there_are, others)
         if known in options:
-            raise ConfigError(f"{name!r} is given twice, as {known!r} too")
+            raise ConfigError(f"{name!r} is given twice, also as {known!r}")
         if value is not None:
             options[known] = _value(known, value)
     return options
@@ -110,9 +113,9 @@ def _known(name: str, there_are: Sequence[str], others: Mapping[str, str]) -> st
     if (other := others.get(lowered)) is not None:
         if other in there_are:
             return other
-        raise ConfigError(f"{name!r} is no option here: {other}")
+        raise ConfigError(f"{name!r} is not an option here: {other}")
     if lowered.startswith("kafka."):
-        raise ConfigError(f"{name!r} is no option here: tasks read with raylog's own client")
+        raise ConfigError(f"{name!r} is not an option here: tasks read with raylog's own client")
     raise unknown(name, (*there_are, *(each for each in _ARGUMENTS if each not in others)))
 
 
@@ -122,9 +125,9 @@ def _value(name: str, value: Any) -> Any:
     if name in _NUMBERS:
         return count(name, value, COUNT_MAX if name == "min_partitions" else OFFSET_MAX)
     if name == "group_id" and not (isinstance(value, str) and value):
-        raise ConfigError(f"{name}={value!r}: the name of a group")
+        raise ConfigError(f"{name}={value!r}: give the name of a group")
     if name == "isolation_level" and value not in ("read_committed", "read_uncommitted"):
-        raise ConfigError(f"{name}={value!r}: read_committed or read_uncommitted")
+        raise ConfigError(f"{name}={value!r}: give read_committed or read_uncommitted")
     if name == "starting_offsets_by_timestamp_strategy" and value not in ("error", "latest"):
-        raise ConfigError(f"{name}={value!r}: error or latest")
+        raise ConfigError(f"{name}={value!r}: give error or latest")
     return value

@@ -1,9 +1,10 @@
-"""Which Ray node each Spark executor goes to: one for every live broker, on the node that the broker's servers run on.
+"""Places Spark executors on Ray nodes: one for every live broker, on the node of its servers.
 
-``bundles`` is arithmetic on what Ray and the cluster tell: the bundles of one placement group, or what is missing for them. Each
-asks for a share of its node's own resource ``node:<ip>``, which no other node has; RayDP uses the bundles in order. Executors share a
-node's CPUs as Spark's threads do: where all of them at once want more CPUs than the node has, each reserves its part, so that a laptop
-of two cores holds three brokers with an executor each.
+``bundles`` computes the bundles of one placement group, or what is missing for them, from the state
+of Ray and the cluster. Each asks for a share of its node's own resource ``node:<ip>``, which no
+other node has; RayDP uses the bundles in order. Executors share a node's CPUs as Spark's threads
+do: if they want more CPUs than the node has, each reserves its share, so a laptop with two cores
+can run three brokers with an executor each.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ _CPU_STEP = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a Ray node has for executors now."""
+    """What a Ray node currently has for executors."""
 
     cpus: float
     memory_bytes: float
 
 
 def memory_bytes(name: str, text: str | int) -> int:
-    """Of a JVM, from Spark's way of writing it: ``1g``, ``512m``. ConfigError for what is no size, and for less than Spark starts with."""
+    """Return the bytes of a JVM's memory written as in Spark: ``1g``, ``512m``. ConfigError if
+    invalid or below Spark's minimum.
+    """
     plain = str(text).strip().lower().removesuffix("b")
     shift = _SUFFIXES.get(plain[-1:])
     digits = plain if shift is None else plain[:-1]
@@ -45,16 +48,18 @@ def memory_bytes(name: str, text: str | int) -> int:
 def bundles(
     hosts: Mapping[int, str], rooms: Mapping[str, Room], *, cores: int, memory: int
 ) -> tuple[list[dict[str, float]], float]:
-    """The bundles for brokers on these hosts, in their order, and the Ray CPUs that each executor reserves.
+    """The bundles for brokers on these hosts, in their order, and the Ray CPUs that each executor
+    reserves.
 
-    ``rooms``: by the address of the Ray node. ClusterError says what is missing where, ConfigError what can't be.
+    ``rooms``: by the address of the Ray node. ClusterError names what is missing and where,
+    ConfigError an invalid value.
     """
     if not hosts:
-        raise ClusterError("no broker is alive: is the cluster up? `raylog status` says")
+        raise ClusterError("no broker is alive: check with `raylog status` that the cluster is up")
     strangers = sorted({host for host in hosts.values() if host not in rooms})
     if strangers:
         raise ClusterError(
-            f"the brokers at {', '.join(strangers)} are on no node of this Ray: connect to the Ray that runs the cluster"
+            f"the brokers at {', '.join(strangers)} are not on nodes of this Ray: connect to the Ray that runs the cluster"
         )
     counts = Counter(hosts.values())
     for host, count in sorted(counts.items()):
@@ -72,7 +77,7 @@ def bundles(
 
 
 def broker_hosts(actors: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """The host of each broker that has a live server, out of a cluster's status."""
+    """Return the host of each broker that has a live server, from a cluster's status."""
     found: dict[int, str] = {}
     for actor in actors:
         if actor["state"] == "live" and actor["endpoint"] is not None:

@@ -1,8 +1,9 @@
-"""What runs in a task of a batch read: rows that are ranges in, Arrow batches of records out.
+"""Runs in a task of a batch read: turns rows that describe ranges into Arrow batches of records.
 
-Bytes travel as Arrow's strings, which lie in memory as its binaries do: the JVM makes its rows of a string from where it lies, of a
-binary by way of a Java array (a twentieth of all the CPU time that a read of 1 KB values takes). ``raylog.spark.reading`` casts them back,
-byte for byte; that they are UTF-8 is claimed by nobody and checked by nobody.
+Bytes travel as Arrow strings, which have the same layout in memory as Arrow binaries: the JVM reads
+a string in place, but copies a binary through a Java array (a twentieth of the CPU time of reading
+1 KB values). ``raylog.spark.reading`` casts them back, byte for byte. They need not be UTF-8, and
+nothing checks it.
 
 Imported by Spark's Python workers, so it imports no pyspark and little else.
 """
@@ -23,14 +24,14 @@ from raylog.spark.lasting_workers import make_lasting
 from raylog.spark.loss_reports import on_loss
 
 ARROW_NAMES = {"timestampType": "timestamp_type"}
-"""Columns of Spark's kafka source whose names are others here."""
+"""Columns of Spark's kafka source that have other names here."""
 
 _SPARK_NAMES = {arrow: name for name, arrow in ARROW_NAMES.items()}
 _MICROSECONDS = pa.timestamp("us", tz="UTC")
 
 
 def encoded(part: OffsetRange) -> str:
-    """A range as the text that a task is given. It holds no secret: Spark shows it to whoever sees its plans."""
+    """Return a range as the text for a task. It holds no secret: Spark shows it in its plans."""
     return json.dumps({name: value for name, value in asdict(part).items() if name != "hosts"})
 
 
@@ -40,7 +41,7 @@ class RangeTasks:
 
     address: ClusterAddress
     options: ReadOptions
-    losses: Any = None  # an accumulator, where losses are no errors
+    losses: Any = None  # an accumulator, if losses are not errors
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
         try:
@@ -54,7 +55,9 @@ class RangeTasks:
 
 
 def as_spark_takes_it(batch: Any) -> Any:
-    """The same records with Spark's column names, microseconds for milliseconds, and strings for bytes."""
+    """Return the records with Spark's column names, microseconds for milliseconds, and strings for
+    bytes.
+    """
     return pa.RecordBatch.from_arrays(
         [_as_spark_takes_it(column) for column in batch.columns],
         [_SPARK_NAMES.get(name, name) for name in batch.schema.names],

@@ -1,11 +1,13 @@
 """Topics as batch DataFrames, with the columns and the option names of Spark's kafka source.
 
-The driver takes one cut through the partitions (``raylog.ranges.cut``) and splits it into tasks by records and bytes; each task fetches
-its range with raylog's own client and hands Arrow batches to the JVM (``mapInArrow``), so no record becomes a Python row or a pickle.
-A task prefers the hosts of the replicas in sync, and reads from the one on its own. The cut is taken when ``read`` is called: every
+The driver takes one cut through the partitions (``raylog.ranges.cut``) and splits it into tasks by
+records and bytes; each task fetches its range with raylog's own client and hands Arrow batches to
+the JVM (``mapInArrow``), so no record becomes a Python row or a pickle. A task prefers the hosts of
+in-sync replicas and reads from the local one. The cut is taken when ``read`` is called, so every
 action on the DataFrame reads the same offsets.
 
-``mapInArrow`` is opaque to Spark's optimizer, so a later ``select`` can't keep values from being shipped: ``columns`` does.
+``mapInArrow`` is opaque to Spark's optimizer, so a later ``select`` does not avoid shipping values;
+the option ``columns`` does.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from raylog.spark.range_tasks import ARROW_NAMES, RangeTasks, encoded
 
 TASK_BYTES_MIN, TASK_BYTES_MAX = 32 << 20, 512 << 20
 TASKS_PER_CORE = 2
-"""As with Spark's files a read has some tasks for each core, within bounds. A task costs its JVM and its Python worker some hundredths of a
-second, and what it holds does not grow with its range: large ones are cheaper, small ones are only good to share the work."""
+"""As with Spark's files a read has some tasks for each core, within bounds. A task costs its JVM
+and its Python worker some hundredths of a second, and what it holds does not grow with its range:
+large ones are cheaper, small ones are only good to share the work.
+"""
 
 _TYPES = {
     "key": "binary",
@@ -49,22 +53,25 @@ KAFKA_COLUMNS = tuple(name for name in _TYPES if name != "headers")
 def read(
     spark: Any, topics: Topics, *, cluster: Any = None, timeout_s: float = CONNECT_TIMEOUT_S, **options: Any
 ) -> Any:
-    """The records of topics as a DataFrame: ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``, ``timestampType``.
+    """Return the records of topics as a DataFrame: ``key``, ``value``, ``topic``, ``partition``,
+    ``offset``, ``timestamp``, ``timestampType``.
 
-    ``topics``: a name, several, a compiled pattern or ``{topic: [partitions]}``. ``cluster``: what ``raylog.init()`` or ``connect()``
-    returned; None is ``raylog.connect()``, which has to find it within ``timeout_s`` seconds. Options, also by their names in Spark's
-    kafka source (``startingOffsets``):
+    ``topics``: a name, several, a compiled pattern or ``{topic: [partitions]}``. ``cluster``: what
+    ``raylog.init()`` or ``connect()`` returned; None is ``raylog.connect()``, with ``timeout_s``
+    seconds. Options, also by their names in Spark's kafka source (``startingOffsets``):
 
-    - ``starting_offsets`` ("earliest"), ``ending_offsets`` ("latest"): these words, ``{topic: {partition: offset}}`` or Spark's JSON;
-      ``starting_timestamp``, ``ending_timestamp``: a datetime or milliseconds for all partitions;
-      ``starting_offsets_by_timestamp``, ``ending_offsets_by_timestamp``: one for each; ``starting_offsets_by_timestamp_strategy``:
-      what a start after the last record is, "error" or "latest";
-    - ``min_partitions``: at least so many tasks; ``max_records_per_partition``: none with more offsets; without either there are two
-      tasks for each core, of 32 MB to 512 MB of the log;
+    - ``starting_offsets`` ("earliest"), ``ending_offsets`` ("latest"): these words, ``{topic:
+      {partition: offset}}`` or Spark's JSON; ``starting_timestamp``, ``ending_timestamp``: a
+      datetime or milliseconds for all partitions; ``starting_offsets_by_timestamp``,
+      ``ending_offsets_by_timestamp``: one for each; ``starting_offsets_by_timestamp_strategy``:
+      what happens for a start after the last record, "error" or "latest";
+    - ``min_partitions``: the minimum number of tasks; ``max_records_per_partition``: the most
+      offsets in a task; without either there are two tasks for each core, of 32 MB to 512 MB of the
+      log;
     - ``columns``: only these, in this order; ``include_headers`` adds ``headers``;
-    - ``fail_on_data_loss`` (true): whether offsets that are deleted, or beyond the end, are an OffsetOutOfRangeError, or a warning in the
-      driver and among ``raylog.spark.losses(df)``;
-    - ``isolation_level``: "read_committed" leaves out what transactions have aborted or not decided.
+    - ``fail_on_data_loss`` (true): whether deleted offsets, or offsets beyond the end, raise
+      OffsetOutOfRangeError or are a warning in the driver and in ``raylog.spark.losses(df)``;
+    - ``isolation_level``: "read_committed" leaves out records of aborted and open transactions.
     """
     require_session(spark)
     topics = checked(topics)
@@ -103,20 +110,20 @@ def read(
 
 
 def task_bytes(cut: Cut, cores: int) -> int:
-    """How many bytes of the log a task shall have at most."""
+    """Return the most bytes of the log that a task should read."""
     total = sum(len(each) * cut.bytes_per_offset.get(each.key, 0) for each in cut.ranges)
     return min(TASK_BYTES_MAX, max(TASK_BYTES_MIN, int(total / (TASKS_PER_CORE * cores)) + 1))
 
 
 def arrow_names(names: Iterable[str]) -> tuple[str, ...]:
-    """What these columns are called in ``raylog.records``."""
+    """Return the names of these columns in ``raylog.records``."""
     return tuple(ARROW_NAMES.get(name, name) for name in names)
 
 
 def records_frame(frame: Any, tasks: Any, names: Sequence[str]) -> Any:
-    """These columns of the records that tasks make of the rows of ``frame``.
+    """Return these columns of the records that tasks read for the rows of ``frame``.
 
-    Bytes come from them as strings (``range_tasks``), and are bytes again behind Spark's cast, which changes none.
+    Bytes arrive as strings (``range_tasks``); Spark's cast turns them back without changing a byte.
     """
     schema = ", ".join(f"{name} {_TRAVELS_AS.get(_TYPES[name], _TYPES[name])}" for name in names)
     records = frame.mapInArrow(tasks, schema)
@@ -128,7 +135,7 @@ def records_frame(frame: Any, tasks: Any, names: Sequence[str]) -> Any:
 
 
 def columns_of(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Which columns the options ask for. ConfigError for what is none."""
+    """Return the columns that the options select. ConfigError for an unknown one."""
     if (columns := given.get("columns")) is not None:
         chosen = _checked(columns)
         return (*chosen, "headers") if given.get("include_headers") and "headers" not in chosen else chosen
@@ -139,7 +146,7 @@ def _checked(columns: Any) -> tuple[str, ...]:
     if isinstance(columns, str) or not isinstance(columns, Iterable) or not (columns := list(columns)):
         raise ConfigError(f"columns={columns!r}: give a list of at least one of {', '.join(_TYPES)}")
     if wrong := [name for name in columns if name not in _TYPES]:
-        raise ConfigError(f"no column {wrong[0]!r}: there are {', '.join(_TYPES)}")
+        raise ConfigError(f"unknown column {wrong[0]!r}: choose from {', '.join(_TYPES)}")
     if len(set(columns)) < len(columns):
         raise ConfigError(f"columns={list(columns)!r} names one twice")
     return tuple(columns)

@@ -1,15 +1,19 @@
-"""The Spark session of a cluster: RayDP's, with an executor beside every broker, and what is known to go wrong with it told in words.
+"""The Spark session of a cluster: RayDP's, with an executor beside every broker.
 
-RayDP 1.6 and pyspark 3.5 as they are have traps; each is dealt with here:
+RayDP 1.6 and pyspark 3.5 have traps. Each is handled here, with an error that explains it:
 
-- a JVM keeps the settings of its first session: the driver's JVM is ended at ``stop``, and one that is left over before ``init``;
-- executors that can't start look like a hang: ``init`` waits until all have registered, or raises what their logs say;
-- of ``placement_group_bundle_indexes`` only the number counts: the executors have a placement group of their own, used in order;
-- names of RayDP's actors are fixed: a second session in the same Ray namespace is refused before it breaks the first one;
-- Java 17 needs flags on driver, executors and application master: all three get them;
-- an executor of less than 512 MB hangs: refused.
+- A JVM keeps the settings of its first session. The driver's JVM is ended at ``stop``, and one that
+  is left over is ended before ``init``.
+- Executors that can't start look like a hang. ``init`` waits until all have registered, or raises
+  the cause from their logs.
+- Only the number of ``placement_group_bundle_indexes`` counts. The executors have a placement group
+  of their own, used in order.
+- The names of RayDP's actors are fixed. A second session in the same Ray namespace is refused
+  before it breaks the first one.
+- Java 17 needs flags on driver, executors and application master. All three get them.
+- An executor with less than 512 MB hangs. It is refused.
 
-One session per process. Ray has to run with Java on its nodes' PATH (``raylog.spark.java``).
+There is one session per process. Ray's nodes need Java on their PATH (``raylog.spark.java``).
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ _LOGGING = "spark.log4j.config.file.name"
 _LOG_LINES = 12
 _ENDING_S = 20.0
 _lock = threading.RLock()
-_logged: dict[Path, int] = {}  # how long this node's logs were when init began
+_logged: dict[Path, int] = {}  # the sizes of this node's logs when init began
 _group: Any = None
 _session: Any = None
 
@@ -54,11 +58,13 @@ def init(
     configs: Mapping[str, str] | None = None,
     timeout_s: float = 180,
 ) -> Any:
-    """A Spark session whose executors run beside the brokers of a cluster, one each, all of them ready.
+    """Start a Spark session with one executor beside each broker of a cluster; return when all are
+    ready.
 
-    ``cluster``: what ``raylog.init()`` or ``raylog.connect()`` returned; None connects. ``configs``: Spark's own, which win over those
-    set here. ClusterError says what is missing: Java, memory, the extra, executors that did not start within ``timeout_s``;
-    ConfigError what can't be.
+    ``cluster``: what ``raylog.init()`` or ``raylog.connect()`` returned; None connects.
+    ``configs``: Spark's own, which override those set here. ClusterError names what is missing:
+    Java, memory, the extra, executors that did not start within ``timeout_s``. ConfigError for
+    invalid values.
     """
     global _group, _logged, _session
     require_pyspark()
@@ -73,7 +79,7 @@ def init(
         raise ClusterError(f"raydp is not installed: {EXTRA}") from None
     with _lock:
         if _session is not None:
-            raise ClusterError("this process has a Spark session: raylog.spark.stop() ends it")
+            raise ClusterError("this process already has a Spark session: end it with raylog.spark.stop()")
         if cluster is not None and not hasattr(cluster, "status"):
             raise ConfigError(
                 f"cluster={cluster!r} is no cluster: give what raylog.init() or raylog.connect() returned"
@@ -121,7 +127,7 @@ def _start(
         )
         _await_executors(session, executors, timeout_s)
         if is_quiet:
-            session.sparkContext.setLogLevel("ERROR")  # Ray has set up the logging of the driver's JVM anew
+            session.sparkContext.setLogLevel("ERROR")  # Ray has reset the logging of the driver's JVM
     except BaseException as error:
         _stop_all()
         if isinstance(error, ClusterError) or not isinstance(error, Exception):
@@ -131,14 +137,16 @@ def _start(
 
 
 def stop() -> None:
-    """End the session that ``init`` made: executors, the driver's JVM, the placement group. Nothing if there is none."""
+    """End the session that ``init`` made: executors, the driver's JVM, the placement group. Does
+    nothing if there is none.
+    """
     with _lock:
         if _session is not None:
             _stop_all()
 
 
 def _stop_all() -> None:
-    """End whatever there is of a session; what is gone already is passed over."""
+    """End all parts of a session; parts that are already gone are skipped."""
     global _group, _session
     import raydp
     from pyspark import SparkContext
@@ -148,7 +156,7 @@ def _stop_all() -> None:
     for what, end in (
         ("RayDP", raydp.stop_spark),
         ("Spark", lambda: SparkContext._active_spark_context and SparkContext._active_spark_context.stop()),
-        ("what Ray keeps for DataFrames of Datasets", release_of_ended_sessions),
+        ("Ray's data for DataFrames of Datasets", release_of_ended_sessions),
         ("the driver's JVM", _end_jvm),
         ("RayDP's actors", _await_names_free),
         ("the executors' placement group", lambda: _remove(group)),
@@ -208,17 +216,17 @@ def _configs(driver_memory: str, cpus: float, given: Mapping[str, str]) -> dict[
 
 
 def _check_ray(timeout_s: float) -> None:
-    """Ray is connected, its namespace has no session yet, and this node's workers find a Java."""
+    """Check that Ray is connected, its namespace has no session, and this node's workers find a
+    Java.
+    """
     import ray
 
     if not ray.is_initialized():
-        raise ClusterError(
-            "this process is not connected to the cluster's Ray: raylog.init() or raylog.connect() does it"
-        )
+        raise ClusterError("this process is not connected to the cluster's Ray: call raylog.init() or raylog.connect()")
     namespace = ray.get_runtime_context().namespace
     if _names_are_taken():
         raise ClusterError(
-            f"another program has a Spark session in Ray's namespace {namespace!r}: end it, or ray.init(namespace=…) another one"
+            f"another program has a Spark session in Ray's namespace {namespace!r}: end it, or give another to ray.init(namespace=…)"
         )
     try:
         told: str | None = ray.get(ray.remote(_java_of_worker).options(num_cpus=0).remote(), timeout=timeout_s)
@@ -229,12 +237,12 @@ def _check_ray(timeout_s: float) -> None:
     if told is None:
         raise ClusterError(
             "Ray was started without Java on its PATH, and its workers start Spark: start Ray again with it "
-            "(raylog.init() sees to it where it starts Ray), or install openjdk-17-jre-headless on its nodes"
+            "(raylog.init() sets it when it starts Ray), or install openjdk-17-jre-headless on its nodes"
         )
 
 
 def _names_are_taken() -> bool:
-    """Whether RayDP's actors live in this process's namespace."""
+    """Return whether RayDP's actors live in this process's namespace."""
     import ray
 
     namespace = ray.get_runtime_context().namespace
@@ -243,7 +251,9 @@ def _names_are_taken() -> bool:
 
 
 def _await_names_free() -> None:
-    """RayDP's actors end a moment after ``stop_spark`` returns; the next ``init`` shall not take them for another program's."""
+    """RayDP's actors end a moment after ``stop_spark`` returns; wait for them, so that the next
+    ``init`` does not take them for another program's.
+    """
     deadline = time.monotonic() + _ENDING_S
     while _names_are_taken() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -256,7 +266,7 @@ def _java_of_worker() -> str | None:
 
 
 def _rooms() -> dict[str, Room]:
-    """What the live nodes of Ray have to give now, by address."""
+    """Return the free resources of Ray's live nodes, by address."""
     import ray
     from ray._private import state
 
@@ -277,7 +287,7 @@ def _reserve(app_name: str, wanted: list[dict[str, float]], timeout_s: float) ->
     if not group.wait(timeout_s):
         remove_placement_group(group)
         raise ClusterError(
-            f"Ray did not find room for {wanted} within {timeout_s:g} s: `ray status` says what is taken"
+            f"Ray did not find room for {wanted} within {timeout_s:g} s: `ray status` shows what is in use"
         )
     return group
 
@@ -286,7 +296,9 @@ def _reserve(app_name: str, wanted: list[dict[str, float]], timeout_s: float) ->
 
 
 def _end_jvm() -> None:
-    """End the JVM of this process, if it has one: another session in it would inherit the settings of the first."""
+    """End this process's JVM, if any: another session in it would inherit the settings of the
+    first.
+    """
     from pyspark import SparkContext
 
     if SparkContext._active_spark_context is not None:
@@ -300,18 +312,18 @@ def _end_jvm() -> None:
     finally:
         process = getattr(gateway, "proc", None)
         if process is not None:
-            process.stdin.close()  # it ends with its standard input
+            process.stdin.close()  # the JVM exits when its standard input closes
             process.wait(30)
 
 
 def _await_executors(session: Any, count: int, timeout_s: float) -> None:
-    """Until so many executors have registered."""
+    """Wait until that many executors have registered."""
     context = session.sparkContext._jsc.sc()
     deadline = time.monotonic() + timeout_s
     while (there := context.getExecutorMemoryStatus().size() - 1) < count:
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"{there} of {count} Spark executors have started after {timeout_s:g} s: {_from_logs() or 'their logs say nothing'}"
+                f"{there} of {count} Spark executors have started after {timeout_s:g} s: {_from_logs() or 'their logs show no cause'}"
             )
         time.sleep(0.1)
 
@@ -326,7 +338,9 @@ def _cause(error: Exception) -> str:
 
 
 def _log_files() -> dict[Path, int]:
-    """This node's logs in which RayDP's JVMs tell what is wrong, with their sizes. A JVM that does not start tells the raylet's."""
+    """Return this node's logs that may show why a RayDP JVM failed, with their sizes. One that does
+    not start writes to the raylet's.
+    """
     import ray
 
     node: Any = ray._private.worker._global_node
@@ -349,12 +363,15 @@ def _from_logs() -> str:
 
 
 _OF_THE_RAYLET = re.compile(r"\[|- |Current usage: |\d+ pending objects ")
-"""What a raylet's own lines begin with: messages, and the object store's figures, a screen of them each minute."""
+"""The beginnings of a raylet's own lines: messages, and the object store's figures, printed each
+minute.
+"""
 
 
 def _causes(text: str, *, is_raylets: bool) -> list[str]:
-    """The lines of a log that look like a cause: a JVM's errors; in a raylet's log what it has not written itself, which is what a process
-    says that ends before it has a log of its own."""
+    """Return the lines of a log that may show a cause: errors of a JVM; in a raylet's log, lines of
+    other processes, which fail before they have a log of their own.
+    """
     lines = [line.strip()[:300] for line in text.splitlines() if line.strip()]
     if is_raylets:
         return [line for line in lines if not _OF_THE_RAYLET.match(line)]

@@ -1,13 +1,15 @@
-"""Where Arrow tables lie between Ray and Spark: actors that tasks of both sides find by name.
+"""Where Arrow tables are kept between Ray and Spark: actors that tasks of both sides find by name.
 
-A task of Spark is a Ray driver of its own while it runs, and what a driver owns ends with it; so it hands its tables to a ``Shelf``,
-which owns them from then on. The other way a shelf holds references to a Dataset's blocks that tasks of Spark ask for. Tasks take the
-shelf of their own node if there is one. They leave Ray when they are done: Spark keeps their processes for later tasks, which may be
-of another Ray or of none.
+A Spark task is a Ray driver while it runs, and objects that a driver owns end with it. So it hands
+its tables to a ``Shelf``, which then owns them. In the other direction a shelf holds references to
+a Dataset's blocks for tasks of Spark. Tasks use the shelf on their own node if there is one. They
+disconnect from Ray when they are done, because Spark reuses their processes for later tasks, which
+may use another Ray or none.
 
-``Shelves`` are the driver's, who ends them, and with them what lies on them, by ``end``; they do not outlive its program. What was made of
-them, a DataFrame or a Dataset, is known here with them (``keep_for``) until ``release``, or until the session of that DataFrame has ended.
-(Ray Data and Spark keep what refers to a shelf for longer than anybody can tell, so nothing ends because it is no more used.)
+``Shelves`` belong to the driver. ``end`` ends them and frees what is on them; they do not outlive
+the driver's program. They are registered with the DataFrame or Dataset made of them (``keep_for``)
+until ``release``, or until the session of that DataFrame has ended. (Ray Data and Spark keep
+references to a shelf for an unknown time, so lack of use does not end one.)
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ from raylog.errors import ConfigError
 from raylog.placement.ray_connection import Deadline, RayTarget, await_ray, one_attempt
 
 TABLE_BYTES = 32 << 20
-"""A table is twice in the object store for a moment, when a shelf takes it: both fit into the smallest that raylog starts."""
+"""The object store briefly holds two copies of a table that a shelf takes: both fit into the
+smallest store that raylog starts.
+"""
 
 BATCH_BYTES = 16 << 20
 _BATCH_ROWS = 10_000
 _CONNECTING_S = 10
 _OF_A_TASK = {"RAY_enable_open_telemetry": "0"}  # which would leave a thread behind each time
 _RELEASED = (
-    "what this is made of is no more in Ray: it was released (raylog.data.release), or its node or program has ended"
+    "the data behind this is no longer in Ray: it was released (raylog.data.release), or its node or program has ended"
 )
 STORED = "token string, records bigint, bytes bigint"
 
@@ -46,28 +50,30 @@ class Shelf:
         self._refs: dict[str, Any] = {}
 
     def keep(self, token: str, table: Any) -> None:
-        """Own a table from now on."""
+        """Take ownership of a table."""
         import ray
 
         self._refs[token] = ray.put(table)
 
     def hold(self, refs: Mapping[str, Any]) -> None:
-        """Keep what others own alive."""
+        """Keep objects alive that other processes own."""
         self._refs |= refs
 
     def only(self, tokens: Iterable[str]) -> int:
-        """Forget all but these: what attempts had put here that did not count. How many are left."""
+        """Drop all tables but these, such as those of failed attempts; return how many are left."""
         self._refs = {token: self._refs[token] for token in tokens if token in self._refs}
         return len(self._refs)
 
     def ref(self, token: str) -> list[Any]:
-        """The reference, in a list so that Ray hands it over as it is."""
+        """Return the reference, in a list so that Ray passes it without resolving it."""
         return [self._refs[token]]
 
 
 @dataclass(frozen=True, slots=True)
 class ShelfPlace:
-    """How tasks of Spark find shelves: by ``name`` and node in a Ray's namespace. ``authentication``: of Ray, as the driver has it."""
+    """How Spark tasks find shelves: by ``name`` and node in a Ray namespace. ``authentication``:
+    the driver's, for Ray.
+    """
 
     address: str
     namespace: str
@@ -76,7 +82,7 @@ class ShelfPlace:
     authentication: tuple[tuple[str, str], ...] = field(repr=False)
 
     def nearest(self, ray: Any) -> tuple[str, Any]:
-        """The node and the shelf that is beside this process, or any."""
+        """Return the node and the shelf beside this process, or any other."""
         here = ray.get_runtime_context().get_node_id()
         node = here if here in self.nodes else self.nodes[0]
         return node, self.at(node, ray)
@@ -88,7 +94,7 @@ class ShelfPlace:
             raise LookupError(_RELEASED) from error
 
     def block(self, token: str, ray: Any) -> Any:
-        """What lies under a token."""
+        """Return the table under a token."""
         shelf = self.at(node_of(token), ray)
         try:
             [ref] = ray.get(shelf.ref.remote(token))
@@ -98,9 +104,9 @@ class ShelfPlace:
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
-        """Ray, for as long as a task needs it. ConnectionError where it is not to be reached.
+        """Connect to Ray for the duration of a task. ConnectionError if it can't be reached.
 
-        Afterwards nothing of it is left in the process, which Spark keeps for others: no connection, no token.
+        Afterwards the process, which Spark reuses, has no connection and no token left.
         """
         import ray
 
@@ -135,13 +141,13 @@ class ShelfPlace:
                 ray.init(self.address, namespace=self.namespace, logging_level=logging.ERROR, log_to_driver=False)
         except Exception as error:
             raise ConnectionError(
-                f"this task of Spark does not reach the Ray at {self.address}, by which Datasets and DataFrames go ({error}): "
-                "use a session of raylog.spark.init(), or go by files (df.write.parquet, ray.data.read_parquet)"
+                f"this task of Spark does not reach the Ray at {self.address}, through which Datasets and DataFrames are passed ({error}): "
+                "use a session of raylog.spark.init(), or use files (df.write.parquet, ray.data.read_parquet)"
             ) from error
 
 
 def _read_environment(ray: Any) -> None:
-    """Let Ray see what the environment says now: it has read it when it was imported."""
+    """Make Ray read the environment again: it read it when it was imported."""
     ray._raylet.Config.initialize("")
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 
@@ -170,7 +176,7 @@ class Shelves:
         self.place = ShelfPlace(context.gcs_address, context.namespace, name, tuple(self.handles), _authentication())
 
     def kept(self, tokens: Iterable[str]) -> int:
-        """Forget all but these, and how many of them there are: fewer where a shelf has ended."""
+        """Drop all tables but these; return how many are left, fewer if a shelf has ended."""
         import ray
 
         by_node: dict[str, list[str]] = {node: [] for node in self.handles}
@@ -185,7 +191,9 @@ class Shelves:
         return count
 
     def end(self) -> None:
-        """End the shelves; what lies on them is freed. Nothing if this program has left their Ray, and they ended with that."""
+        """End the shelves and free their tables. Does nothing if this program has left their Ray,
+        which ended them.
+        """
         import ray
 
         if not ray.is_initialized():
@@ -200,27 +208,30 @@ _kept: dict[int, tuple[Any, Shelves, Any]] = {}  # by the identity of a DataFram
 
 
 def keep_for(made: Any, shelves: Shelves, session: Any = None) -> None:
-    """Keep the shelves that something is made of; with a session, until that has ended."""
+    """Keep the shelves behind an object; with a session, until that has ended."""
     _kept[id(made)] = (made, shelves, session)
 
 
 def release(made: Any) -> None:
-    """Free what Ray's object store keeps for a DataFrame of ``to_spark`` or a Dataset of ``from_spark``: what is made of them can't be
-    computed any more, what was computed stays. ConfigError for anything else."""
+    """Free the data in Ray's object store behind a DataFrame of ``to_spark`` or a Dataset of
+    ``from_spark``.
+
+    Nothing more can be computed from them; computed results stay. ConfigError for anything else.
+    """
     if (kept := _kept.pop(id(made), None)) is None:
-        raise ConfigError("this is nothing that to_spark or from_spark has returned, or it was released before")
+        raise ConfigError("this was not returned by to_spark or from_spark, or was already released")
     kept[1].end()
 
 
 def release_of_ended_sessions() -> None:
-    """Free what is kept for DataFrames whose session of Spark has ended: nothing can be computed of them."""
+    """Free the data behind DataFrames whose Spark session has ended."""
     for made, _, session in list(_kept.values()):
         if session is not None and session.sparkContext._jsc is None:
             release(made)
 
 
 def node_of(token: str) -> str:
-    """The node on whose shelf a token lies."""
+    """Return the node whose shelf holds a token."""
     return token.partition("/")[0]
 
 
@@ -237,7 +248,9 @@ def _authentication() -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What ``mapInArrow`` calls: rows in, onto the nearest shelf; out come the tokens they lie under, with their node."""
+    """Called by ``mapInArrow``: puts rows onto the nearest shelf and yields their tokens with the
+    node.
+    """
 
     place: ShelfPlace
 
@@ -261,7 +274,7 @@ class Store:
 
 
 def _tables(batches: Iterable[Any]) -> Iterator[Any]:
-    """Tables of ``TABLE_BYTES`` at most, but for a row that is larger, and none of them empty."""
+    """Yield non-empty tables of at most ``TABLE_BYTES``, unless one row is larger."""
     waiting: list[Any] = []
     size = 0
     for batch in batches:
@@ -283,7 +296,9 @@ def _pieces(batch: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """What ``mapInArrow`` calls the other way: tokens in, several in a row's cell, rows of this schema out."""
+    """Called by ``mapInArrow`` in the other direction: takes tokens, several per row, and yields
+    rows of this schema.
+    """
 
     place: ShelfPlace
     schema: Any
@@ -297,12 +312,14 @@ class Fetch:
 
 
 def _batch_rows(table: Any) -> int:
-    """How many rows of a table go to the JVM at once: it holds them twice."""
+    """Return how many rows of a table to send to the JVM at once: it holds them twice."""
     return max(1, min(_BATCH_ROWS, int(table.num_rows * BATCH_BYTES // max(1, table.nbytes))))
 
 
 def conformed(table: Any, schema: Any) -> Iterator[Any]:
-    """The rows of a table in batches with the columns and types of a schema: what it has not is null, nanoseconds are cut off."""
+    """Yield a table's rows in batches with a schema's columns and types. Missing columns are null;
+    nanoseconds are truncated.
+    """
     assert set(table.schema.names) <= set(schema.names), f"{table.schema.names} and {schema.names}"
     for batch in table.to_batches(max_chunksize=_batch_rows(table)):
         columns = [_column(batch, field) for field in schema]

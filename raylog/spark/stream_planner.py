@@ -1,18 +1,23 @@
-"""Writes a stream's entries into its ledger while queries read it, and clears up behind them.
+"""Writes a stream's entries into its ledger while queries read it, and removes entries that are
+done.
 
-A round looks at the checkpoint (which entries are taken, which committed), forgets what is committed, commits it to a consumer group if
-there is one, and, when it is time, looks at the logs and writes the next entry. A group that can't be committed to holds nothing up: it is
-for people who look at its lag. When the next entry is due, and how much goes into it, is ``Pace``:
+A round reads the checkpoint (which entries are taken, which committed), removes committed entries,
+commits their offsets to a consumer group if there is one, and, when it is due, looks at the logs
+and writes the next entry. A failing group commit delays nothing: the group is only there to show
+the lag. ``Pace`` decides when the next entry is due and how much it holds:
 
-- An entry that no batch has taken yet is left to be; what comes meanwhile goes into further ones, fewer and fewer the longer none is taken,
-  so a query that waits for its trigger finds all there is, in few files, and one that has ended is not written for.
-- Untaken entries together hold at most ``offsets_max``, and a trigger takes all that are there: so no trigger exceeds it.
+- An entry that no batch has taken yet is left alone. New records go into further entries, ever less
+  often while none is taken. So a query that waits for its trigger finds everything in few files,
+  and nothing is written for a query that has ended.
+- Untaken entries together hold at most ``offsets_max``. A trigger takes all of them, so it never
+  exceeds that.
 
-Nothing is lost by a failure here: what is not written now is written later, from the same place. That goes for a cluster that does not
-answer and a disk that is full; any other error ends the planning, and by ``check`` the query. A ledger has one planner at a time; in one
-process the newest takes over, another process is refused by the ledger's lock.
+A failure loses nothing: what is not written now is written later, from the same place. A silent
+cluster and a full disk are retried; any other error ends the planning and, through ``check``, the
+query. A ledger has one planner at a time: within a process the newest takes over, and another
+process is refused by the ledger's lock.
 
-``round`` is called on the planner's thread, ``plan_all`` and ``check`` on any: a lock keeps them apart.
+``round`` runs on the planner's thread, ``plan_all`` and ``check`` on any, under a lock.
 """
 
 from __future__ import annotations
@@ -49,14 +54,18 @@ class Pace:
     poll_s: float = POLL_S
 
     def is_due(self, now_s: float, written_s: float, untaken_since_s: float | None) -> bool:
-        """``written_s``: when the last entry was; ``untaken_since_s``: when the oldest one was that no batch has taken."""
+        """``written_s``: when the last entry was written; ``untaken_since_s``: when the oldest
+        untaken one was written.
+        """
         if untaken_since_s is None:
             return now_s - written_s >= self.poll_s
         return now_s - written_s >= max(UNTAKEN_PAUSE_S, UNTAKEN_SHARE * (now_s - untaken_since_s))
 
 
 class StreamPlanner:
-    """``look`` tells the topics' ids and logs, ``parts`` how an entry's ranges are split into tasks, ``commit`` keeps a group's offsets."""
+    """``look`` returns the topics' ids and logs, ``parts`` splits an entry's ranges into tasks,
+    ``commit`` commits a group's offsets.
+    """
 
     def __init__(
         self,
@@ -85,41 +94,44 @@ class StreamPlanner:
         self._written: dict[int, float] = dict.fromkeys(self._open, clock())
         self._written_s = 0.0
         self._committed = 0
-        self._untold: Ends | None = None  # what the group shall be told
-        self._tell_s = 0.0  # not before
+        self._untold: Ends | None = None  # offsets still to be committed to the group
+        self._tell_s = 0.0  # no commit before this time
         self._said: dict[str, float] = {}
         self._plans = True
-        self._error: BaseException | None = None  # that ended it
+        self._error: BaseException | None = None  # the error that ended the planning
         self._is_closed = False  # the ledger is another planner's
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"raylog-stream-{ledger.directory.name}", daemon=True)
 
     def start(self, *, plans: bool = True) -> None:
-        """Go on in a thread of its own until ``stop``; without ``plans`` it only clears up behind the queries."""
+        """Run in a thread until ``stop``; without ``plans`` it only removes entries that are done."""
         self._plans = plans
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and give the ledger away. Entries that were written stay."""
+        """End the thread and release the ledger. Written entries stay."""
         self._ending.set()
         self._thread.join()
 
     def check(self) -> None:
-        """RaylogError for an error that ended the planning."""
+        """Raise RaylogError if an error ended the planning."""
         if self._error is not None:
             raise RaylogError(
-                f"the stream of {self._ledger.directory} is not planned any more, since: {self._error!r}"
+                f"the stream of {self._ledger.directory} is no longer planned, because of {self._error!r}"
             ) from self._error
 
     def fail(self, error: BaseException) -> None:
-        """Let the queries of a planner that is stopped end with this error: none has come in its place."""
+        """End the queries of a stopped planner with this error, because no other planner replaced
+        it.
+        """
         self._error = error
 
     def plan_all(self) -> None:
-        """Write entries, each of at most ``offsets_max`` offsets, until all that the logs hold now is in one.
+        """Write entries of at most ``offsets_max`` offsets until they cover everything in the logs
+        now.
 
-        Nothing where the ledger is another planner's by now, or this one does not plan.
+        Does nothing if another planner has the ledger, or this one does not plan.
         """
         with self._lock:
             if self._is_closed or not self._plans:
@@ -129,7 +141,7 @@ class StreamPlanner:
                 self._write(entry)
 
     def round(self) -> None:
-        """One look at everything; what the thread does every ``POLL_S``."""
+        """Run one round; the thread does so every ``POLL_S``."""
         with self._lock:
             self._round()
 
@@ -161,7 +173,7 @@ class StreamPlanner:
         self._written[entry.number] = self._written_s = self._clock()
 
     def _follow(self) -> None:
-        """Take note of what was committed since."""
+        """Record what was committed since the last round."""
         self._progress.refresh()
         committed = self._progress.committed
         if committed > self._committed:
@@ -175,21 +187,23 @@ class StreamPlanner:
         self._tell_group()
 
     def _tell_group(self) -> None:
-        """Commit what is not told yet to the group; where it refuses, again after ``FAILED_PAUSE_S``."""
+        """Commit the pending offsets to the group; after a refusal, retry after ``FAILED_PAUSE_S``."""
         if self._commit is None or self._untold is None or self._clock() < self._tell_s:
             return
         try:
             self._commit(self._untold)
         except RaylogError as error:
             self._tell_s = self._clock() + FAILED_PAUSE_S
-            self._say(f"the stream of {self._ledger.directory} goes on, but its group does not show it: {error}")
+            self._say(
+                f"the stream of {self._ledger.directory} continues, but its group does not show the progress: {error}"
+            )
         else:
             self._untold = None
 
     def _remind(self, oldest_s: float | None, now_s: float) -> None:
         if oldest_s is not None and now_s - oldest_s > REMINDER_S and not self._progress.has_begun():
             self._say(
-                f"a stream waits in {self._ledger.directory}, and no query with its checkpoint has begun: "
+                f"the stream in {self._ledger.directory} is waiting, and no query with its checkpoint has started:  "
                 'writeStream needs .option("checkpointLocation", the checkpoint of read_stream)'
             )
 
@@ -200,11 +214,11 @@ class StreamPlanner:
                     self.round()
                 except (RaylogError, OSError) as error:
                     self._say(
-                        f"the stream of {self._ledger.directory} is not planned at the moment, and goes on later: {error}"
+                        f"the stream of {self._ledger.directory} cannot be planned at the moment and will be retried: {error}"
                     )
                     self._ending.wait(FAILED_PAUSE_S)
         except Exception as error:
-            logger.exception("the stream of %s is not planned any more", self._ledger.directory)
+            logger.exception("the stream of %s is no longer planned", self._ledger.directory)
             self._error = error
         finally:
             with self._lock:
@@ -213,7 +227,7 @@ class StreamPlanner:
             self._on_end()
 
     def _say(self, what: str) -> None:
-        """A warning, the same one at most once in ``REMINDER_S``."""
+        """Log a warning, the same one at most once in ``REMINDER_S``."""
         now_s = time.monotonic()
         if now_s - self._said.get(what, float("-inf")) >= REMINDER_S:
             self._said[what] = now_s

@@ -1,18 +1,23 @@
-"""The source of a stream, as Spark's Structured Streaming asks one: how far is there something, and what is between two places of it.
+"""A source for Spark's Structured Streaming: it answers how far the stream goes and what lies
+between two places.
 
-Spark 3.5 has no Python API for sources. But a source is a Java interface (``Source``), a Python object can stand for one (a py4j proxy, as
-with ``foreachBatch``), and a plan may hold one directly (``frames.streaming_frame``). So this is a source like Spark's own: its places are
-in Spark's checkpoint (``checkpoint.place``), and watermarks, windows, joins, sinks and triggers are Spark's.
+Spark 3.5 has no Python API for sources. But a source is a Java interface (``Source``), which a
+Python object can implement (a py4j proxy, as with ``foreachBatch``), and a plan may hold one
+directly (``frames.streaming_frame``). So this source works like Spark's own: its places are in
+Spark's checkpoint (``checkpoint.place``), and watermarks, windows, joins, sinks and triggers are
+Spark's.
 
-What lies between two places is the entries after the first up to the second, read from their files in the ledger. Those are removed only
-behind the checkpoint, so a batch that is repeated reads the same ranges. Spark also asks for the last batch that it has committed, when a
-query starts anew, and reads nothing of it: of entries that are committed the files may be gone, a missing one of another is an error.
+Between two places lie the entries after the first up to the second, read from their files in the
+ledger. A file is removed only once its entry is committed, so a repeated batch reads the same
+ranges. When a query restarts, Spark also requests its last committed batch but does not read it, so
+committed entries may be missing; any other missing entry is an error.
 
-Each task of a batch has hosts that it prefers: ranges whose replicas are on the same hosts share tasks. A batch is the records that tasks
-read, so Spark counts those as its input.
+Each task of a batch has preferred hosts: ranges whose replicas are on the same hosts share tasks.
+Spark counts the records that tasks read as the batch's input.
 
-A ledger is cleared up behind one checkpoint, so a query with another one is refused. What is raised here, on threads of py4j, one for each
-query, ends the query and is its exception. Spark starts and stops a query again and again with the same source.
+Entries are removed as one checkpoint advances, so a query with another checkpoint is refused.
+Errors raised here, on a py4j thread for each query, end the query and become its exception. Spark
+may start and stop a query several times with the same source.
 """
 
 from __future__ import annotations
@@ -35,9 +40,9 @@ Records = Callable[[Any], Any]
 class LedgerSource:
     """Of one ledger, for the query whose checkpoint is that directory.
 
-    ``records``: makes the DataFrame of a batch out of one that has a row for each task. ``tasks``: how many a batch is read by, if it has
-    so many ranges; a few more where replicas are on different hosts. None has several ranges of more than ``task_offsets_max`` in all.
-    ``offsets_max``: no batch has more.
+    ``records``: turns a DataFrame with a row for each task into a batch. ``tasks``: tasks per batch
+    if there are enough ranges, a few more if replicas are on different hosts. A task with several
+    ranges has at most ``task_offsets_max`` offsets. ``offsets_max``: the most offsets of a batch.
     """
 
     def __init__(
@@ -60,8 +65,8 @@ class LedgerSource:
         self._tasks = tasks
         self._task_offsets_max = task_offsets_max
         self._offsets_max = offsets_max
-        self._query: str | None = None  # known to have the checkpoint
-        self._last: int | None = None  # where a query ends that takes what there is and no more
+        self._query: str | None = None  # the query that is known to own the checkpoint
+        self._last: int | None = None  # the last entry for an available-now query
 
     # ------------------------------------------------------------------ Spark's names: Source, SupportsTriggerAvailableNow
 
@@ -76,7 +81,7 @@ class LedgerSource:
         return no_limit(self._spark)
 
     def latestOffset(self, start: Any, limit: Any) -> Any:
-        """The place up to which the next batch reads; ``start`` itself where there is nothing more."""
+        """Return the place up to which the next batch reads; ``start`` if there is nothing new."""
         self._check_query()
         self._planner.check()
         begun = 0 if start is None else self._entry_of(start.json())
@@ -89,16 +94,16 @@ class LedgerSource:
         return None
 
     def getOffset(self) -> Any:
-        raise NotImplementedError("Spark asks latestOffset")
+        raise NotImplementedError("Spark calls latestOffset instead")
 
     def initialOffset(self) -> Any:
-        raise NotImplementedError("a stream begins with no place")
+        raise NotImplementedError("the first batch of a stream has no start")
 
     def deserializeOffset(self, text: str) -> Any:
         return as_offset(self._spark, text)
 
     def getBatch(self, start: Any, end: Any) -> Any:
-        """The records between two places, as a streaming DataFrame of the JVM's."""
+        """Return the records between two places, as a streaming DataFrame of the JVM."""
         self._check_query()
         begun = self._entry_of(start.get().json()) if start.isDefined() else 0
         parts = self._parts(begun, self._entry_of(end.json()))
@@ -107,7 +112,7 @@ class LedgerSource:
         return self._batch(tasks, [parts[group[0]][0].hosts for group in groups])
 
     def commit(self, end: Any) -> None:
-        """The planner clears up, by what is in the checkpoint."""
+        """Nothing to do: the planner follows the checkpoint."""
 
     def stop(self) -> None:
         self._last = None
@@ -144,7 +149,7 @@ class LedgerSource:
         self._query = query
 
     def _last_of_batch(self, there: Sequence[int]) -> Entry:
-        """Of these entries, the last one that goes into the next batch."""
+        """Return the last of these entries that belongs to the next batch."""
         if self._offsets_max is None:
             return self._ledger.entry(there[-1])
         last = self._ledger.entry(there[0])
@@ -161,7 +166,7 @@ class LedgerSource:
         number = entry_number(text, self._ledger.name)
         if number is None:
             raise ConfigError(
-                f"the checkpoint says {text} where stream {self._ledger.name} is: it belongs to another query, or its streams "
+                f"the checkpoint has {text} in the place of stream {self._ledger.name}: it belongs to another query, or its streams  "
                 "were in another order; give this one a checkpoint of its own"
             )
         return number
@@ -175,7 +180,7 @@ class LedgerSource:
                 if number > self._committed():
                     raise ConfigError(
                         f"entry {number} of {self._ledger.directory} is gone, and the query has not read it: "
-                        "remove the whole checkpoint directory to begin anew"
+                        "remove the whole checkpoint directory to start again"
                     ) from None
         return found
 
@@ -186,10 +191,12 @@ class LedgerSource:
 
 
 def bundled(parts: Sequence[OffsetRange], tasks: int, task_offsets_max: int | None = None) -> list[list[int]]:
-    """Which ranges share a task (their indices): only those with the same hosts, and about equally many offsets in each task.
+    """Group ranges into tasks (by index): only ranges with the same hosts share one, with about
+    equal offsets.
 
-    There are ``tasks``, or fewer where there are fewer ranges, or more: where there are more sets of hosts, of which each has at least one,
-    and where several ranges in one would have more than ``task_offsets_max``.
+    There are ``tasks`` of them; fewer if there are fewer ranges; more if there are more sets of
+    hosts, each of which needs one, or if a task with several ranges would exceed
+    ``task_offsets_max``.
     """
     by_hosts: dict[tuple[str, ...], list[int]] = {}
     for index, part in enumerate(parts):

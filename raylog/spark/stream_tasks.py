@@ -1,4 +1,4 @@
-"""What runs in a task of a stream: rows that are some lines of the ledger's files in, Arrow batches of records out.
+"""Runs in a task of a stream: turns lines of the ledger's files into Arrow batches of records.
 
 Imported by Spark's Python workers, so it imports no pyspark and little else.
 """
@@ -23,11 +23,13 @@ from raylog.spark.range_tasks import as_spark_takes_it
 
 @dataclass(frozen=True, slots=True)
 class StreamTasks:
-    """What ``mapInArrow`` calls in a task. An entry that names losses fails the query, or is reported and read."""
+    """What ``mapInArrow`` calls in a task. An entry with losses fails the query, or is reported and
+    read.
+    """
 
     address: ClusterAddress
     options: ReadOptions
-    losses: Any = None  # an accumulator, where losses are no errors
+    losses: Any = None  # an accumulator, if losses are not errors
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
         tell = on_loss(self.losses)
@@ -47,7 +49,7 @@ class StreamTasks:
         if losses and self.options.fail_on_data_loss:
             raise error_for(
                 ErrorCode.offset_out_of_range,
-                f"{'; '.join(losses)}: start the query again with fail_on_data_loss=False to go on with what is left",
+                f"{'; '.join(losses)}: start the query again with fail_on_data_loss=False to continue with the rest",
             )
         for loss in losses:
             tell(loss)

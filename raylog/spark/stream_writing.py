@@ -1,14 +1,15 @@
-"""Streaming DataFrames as records of topics: a query of Structured Streaming whose batches are written as ``raylog.spark.write`` does.
+"""Writes streaming DataFrames as records of topics, batch by batch, as ``raylog.spark.write`` does.
 
-At least once, and in turn: Spark repeats a batch that it has not committed, after a failure or a restart of the driver, with the same
-rows, and a fence (``write_fence``) keeps whatever still writes for an earlier batch from writing after a later one. So the last record of
-a key is always of the last batch that has the key, and the topic read as a table is exact, under two conditions:
+At least once, and in order: Spark repeats a batch that it has not committed, after a failure or a
+restart of the driver, with the same rows, and a fence (``write_fence``) keeps tasks of an earlier
+batch from writing after a later one. So the last record of a key is always from the last batch that
+has the key, and the topic read as a table is exact, under two conditions:
 
-- a batch has no key twice, as the result of an aggregation has none, or ``order_by`` says which row of a key comes last: then all rows of
-  a key go through one task, in that order;
-- the rows of a repeated batch are the same, which is the query's part: no randomness, no clock.
+- A batch has no key twice, like the result of an aggregation, or ``order_by`` decides which row of
+  a key comes last: then all rows of a key go through one task, in that order.
+- A repeated batch has the same rows. The query must ensure this: no randomness, no clock.
 
-Whose the checkpoint is stands in a file of its own below it, so that a query for another topic is refused.
+A file in the checkpoint names its query's topic, so a query for another topic is refused.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ _PATIENCE_S = 300.0
 class StreamWriteSummary:
     """What a query has written since it was started. ``records``: of the batches that are done.
 
-    ``reruns``: attempts of tasks that came before those that counted; ``repeated_batches``: batches that an earlier run had begun. The
-    records of both may be there twice.
+    ``reruns``: attempts of tasks before the successful ones; ``repeated_batches``: batches that an
+    earlier run had begun. The records of both may be duplicated.
     """
 
     records: int = 0
@@ -79,21 +80,23 @@ def write_stream(
     timeout_s: float = CONNECT_TIMEOUT_S,
     **producer_config: Any,
 ) -> Any:
-    """Start a query that writes the rows of a streaming DataFrame, at least once; Spark's StreamingQuery.
+    """Start a query that writes the rows of a streaming DataFrame, at least once; Spark's
+    StreamingQuery.
 
-    Columns, ``cluster``, ``timeout_s`` and ``producer_config`` as in ``raylog.spark.write``. ``checkpoint``: the query's, a directory of
-    its own on a file system that driver and executors share; the one that ``read_stream`` was given, if rows come from it. ``trigger``:
-    what Spark's own ``trigger`` takes, as ``{"processingTime": "1 second"}``. ``order_by``: columns by which the rows of a key are written
-    within a batch; those that a record has no place for are not written. Without it rows are written as their tasks have them, and a key
-    that is in several tasks of a batch has any of its rows last.
+    Columns, ``cluster``, ``timeout_s`` and ``producer_config`` as in ``raylog.spark.write``.
+    ``checkpoint``: the query's, a directory of its own on a file system that driver and executors
+    share; the one that ``read_stream`` was given, if rows come from it. ``trigger``: what Spark's
+    own ``trigger`` takes, such as ``{"processingTime": "1 second"}``. ``order_by``: columns that
+    order the rows of a key within a batch; columns that a record does not have are not written.
+    Without it the last row of a key that is in several tasks of a batch may be any of them.
 
-    ``write_stream_summary(query)`` tells how much was written, and how often anew. Before anything starts: ConfigError for columns that do
-    not fit, options that there are not, and the checkpoint of a query for another topic or another sink; UnknownTopicOrPartitionError for a
-    topic that is not there.
+    ``write_stream_summary(query)`` returns how much was written, and repeated. Before anything
+    starts: ConfigError for unsuitable columns, unknown options, and the checkpoint of a query for
+    another topic or sink; UnknownTopicOrPartitionError for a missing topic.
     """
     require_frame(df, "write_stream")
     if not df.isStreaming:
-        raise ConfigError("write_stream takes a streaming DataFrame: raylog.spark.write writes this one")
+        raise ConfigError("write_stream takes a streaming DataFrame: use raylog.spark.write for this one")
     checked_config(producer_config, *_ARGUMENTS)
     writer = _writer(df, trigger, output_mode, query_name)
     order = _order_of(df, order_by)
@@ -103,7 +106,7 @@ def write_stream(
     home = made_folder("checkpoint", checkpoint)
     _claim(home, topic, address)
     batches = WriteBatch(WriteTasks(address, topic, producer_config), home / FOLDER / FENCE_FILE, order)
-    with _told("Spark does not start this query"):
+    with _told("Spark did not start this query"):
         query = writer.option("checkpointLocation", str(checkpoint)).foreachBatch(batches).start()
     with _batches_lock:
         _batches[str(query.runId)] = batches
@@ -111,12 +114,14 @@ def write_stream(
 
 
 def write_stream_summary(query: Any) -> StreamWriteSummary:
-    """What a query of ``write_stream`` has written so far, also after its end. ConfigError for another query."""
+    """Return what a query of ``write_stream`` has written so far, also after its end. ConfigError
+    for another query.
+    """
     with _batches_lock:
         batches = _batches.get(str(getattr(query, "runId", None)))
     if batches is None:
         named = getattr(query, "name", None) or getattr(query, "id", None) or repr(query)
-        raise ConfigError(f"query {named} was not started by write_stream of this process")
+        raise ConfigError(f"query {named} was not started by write_stream in this process")
     return batches.summary
 
 
@@ -135,7 +140,7 @@ class WriteBatch:
         if is_repeated:
             self.summary = replace(self.summary, repeated_batches=self.summary.repeated_batches + 1)
             logger.warning(
-                "batch %d of the stream to %s was begun before and is repeated: records that it had written are there twice",
+                "batch %d of the stream to %s had begun before and is repeated: its earlier records are duplicated",
                 number, self._topics,
             )  # fmt: skip
         done = written(_ordered(df, self._order), replace(self._tasks, turn=turn))
@@ -149,7 +154,9 @@ class WriteBatch:
 
 
 def _ordered(df: Any, order: Sequence[str]) -> Any:
-    """The rows with each key in one task, in this order; rows without a key are spread by their values."""
+    """Return the rows with each key in one task, in this order; rows without a key are spread by
+    their values.
+    """
     if not order:
         return df
     from pyspark.sql.functions import when, xxhash64
@@ -160,7 +167,7 @@ def _ordered(df: Any, order: Sequence[str]) -> Any:
 
 
 def _without(df: Any, order: Sequence[str]) -> Any:
-    """Without the columns that only order the rows."""
+    """Drop the columns that only order the rows."""
     from raylog.ranges.sending import ROW_COLUMNS
 
     return df.drop(*(name for name in order if name not in ROW_COLUMNS))
@@ -170,7 +177,7 @@ def _without(df: Any, order: Sequence[str]) -> Any:
 
 
 def _writer(df: Any, trigger: Mapping[str, Any] | None, output_mode: str, query_name: str | None) -> Any:
-    """Spark's writer of the stream, which has no sink yet. ConfigError for what can't be."""
+    """Return Spark's writer of the stream, without a sink. ConfigError for invalid options."""
     if output_mode not in OUTPUT_MODES:
         raise ConfigError(f"output_mode={output_mode!r}: one of {', '.join(OUTPUT_MODES)}")
     writer = df.writeStream.outputMode(output_mode)
@@ -185,7 +192,7 @@ def _writer(df: Any, trigger: Mapping[str, Any] | None, output_mode: str, query_
     ((name, value),) = trigger.items()
     if name not in TRIGGERS:
         raise ConfigError(
-            f"no trigger {name!r} for a stream that is written in batches: there are {', '.join(TRIGGERS)}"
+            f"trigger {name!r} does not work for a stream that is written in batches: choose from {', '.join(TRIGGERS)}"
         )
     if value is None:
         raise ConfigError(f'trigger={trigger!r}: give one of Spark\'s, as {{"processingTime": "1 second"}}')
@@ -195,7 +202,7 @@ def _writer(df: Any, trigger: Mapping[str, Any] | None, output_mode: str, query_
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Spark's own refusals of a query that was not started yet are ConfigErrors that begin so."""
+    """Turn Spark's refusals of a query before its start into ConfigErrors with this beginning."""
     from pyspark.errors import PySparkException
 
     try:
@@ -206,7 +213,7 @@ def _told(what: str) -> Iterator[None]:
 
 
 def _order_of(df: Any, order_by: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The columns that order the rows of a key. ConfigError for what is none."""
+    """Return the columns that order the rows of a key. ConfigError for unknown ones."""
     if order_by is None:
         return ()
     if not isinstance(order_by, str | Sequence):
@@ -217,19 +224,17 @@ def _order_of(df: Any, order_by: str | Sequence[str] | None) -> tuple[str, ...]:
     if missing := [name for name in order if name not in df.columns]:
         raise ConfigError(f"order_by: there is no column {missing[0]!r}, only {', '.join(df.columns)}")
     if "key" not in df.columns:
-        raise ConfigError("order_by orders the rows of a key, and there is no column key")
+        raise ConfigError("order_by orders the rows of a key, and there is no column named key")
     return order
 
 
 def _claim(home: Path, topic: str | None, address: ClusterAddress) -> None:
-    """Say in the checkpoint whose it is, or refuse it."""
+    """Mark the checkpoint as this query's, or refuse it."""
     path = home / FOLDER / CLAIM_FILE
     wanted = {"topic": topic, "cluster_id": address.cluster_id}
     if has_begun(home):
         if not path.exists():
-            raise ConfigError(
-                f"{home} belongs to a query with another sink, which has had the rows so far: give this one a checkpoint of its own"
-            )
+            raise ConfigError(f"{home} belongs to a query with another sink: give this one a checkpoint of its own")
         found = json.loads(path.read_text())
         if found != wanted:
             what = ", ".join(f"{name}={found.get(name)!r}" for name in wanted if found.get(name) != wanted[name])

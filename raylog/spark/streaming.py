@@ -1,11 +1,13 @@
-"""Topics as streaming DataFrames of Spark's Structured Streaming.
+"""Reads topics as streaming DataFrames of Spark's Structured Streaming.
 
-A stream is a ledger (``raylog.ranges.ledger``): a planner in the driver writes small immutable files that name ranges of offsets, Spark's
-batches are made of them by a source (``stream_source``), and each range is read by a task (``mapInArrow``) that prefers the hosts of its
-replicas, as in a batch read. Which entries belong to which batch is in Spark's checkpoint, so a batch that is repeated reads the same
+A stream is a ledger (``raylog.ranges.ledger``): a planner in the driver writes small immutable
+files that name ranges of offsets, a source (``stream_source``) turns them into Spark's batches, and
+a task (``mapInArrow``) reads each range, preferably on a host of its replicas, as in a batch read.
+Spark's checkpoint records which entries belong to which batch, so a repeated batch reads the same
 offsets, and watermarks, windows, joins, sinks and triggers are Spark's own.
 
-The ledger lies in the query's checkpoint directory, in a folder that Spark does not look at: one lives as long as the other.
+The ledger is in the query's checkpoint directory, in a folder that Spark ignores, so both live
+equally long.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ from raylog.spark.stream_source import LedgerSource
 from raylog.spark.stream_tasks import StreamTasks
 
 FOLDER = "raylog"
-"""In the checkpoint; Spark has no folder of that name there."""
+"""The folder in the checkpoint; Spark has none of that name."""
 
 _TASK_OFFSETS = 250_000
-"""In one task: a batch of a stream should keep all cores busy."""
+"""The most offsets in one task: a batch should keep all cores busy."""
 
 _planners: dict[Path, StreamPlanner] = {}
 _planners_lock = threading.Lock()
@@ -61,24 +63,32 @@ def read_stream(
     timeout_s: float = CONNECT_TIMEOUT_S,
     **options: Any,
 ) -> Any:
-    """The records of topics, from now on, as a streaming DataFrame with the columns of ``raylog.spark.read``.
+    """Return the records of topics as a streaming DataFrame with the columns of
+    ``raylog.spark.read``.
 
-    ``checkpoint``: the directory that the query's ``checkpointLocation`` names, too, on a file system that driver and executors share
-    (any directory where there is one machine). ``topics``, ``cluster`` and ``timeout_s`` as in ``read``; new partitions, and new topics
-    that match a pattern, are read from their first offset. ``name``: tells several streams of one query apart; the topics' names by
-    default. Options, also by their names in Spark's kafka source:
+    ``checkpoint``: the directory that the query's ``checkpointLocation`` names, too, on a file
+    system that driver and executors share (any directory where there is one machine). ``topics``,
+    ``cluster`` and ``timeout_s`` as in ``read``; new partitions, and new topics that match a
+    pattern, are read from their first offset. ``name``: distinguishes the streams of one query; by
+    default the topics' names. Options, also by their names in Spark's kafka source:
 
     - ``starting_offsets`` ("latest"), ``starting_timestamp``, ``starting_offsets_by_timestamp``
-      (``starting_offsets_by_timestamp_strategy``): where a new stream begins; a restarted one goes on where its checkpoint says;
-    - ``max_offsets_per_trigger``: no batch has more offsets; partitions get shares in proportion to what waits in them;
-    - ``available_now`` (false): what the topics hold at this moment and no more, for ``trigger(availableNow=True)``;
-    - ``group_id``: commit what finished batches have read to this consumer group, so that ``raylog groups`` shows the lag;
-    - ``fail_on_data_loss`` (true): whether the query fails, or the driver is warned (and ``raylog.spark.losses`` tells), where offsets were
-      deleted before they were read, a log was cut, or a topic deleted;
-    - ``columns``, ``include_headers``, ``isolation_level``, ``min_partitions``, ``max_records_per_partition`` as in ``read``.
+      (``starting_offsets_by_timestamp_strategy``): where a new stream begins; a restarted one
+      continues from its checkpoint;
+    - ``max_offsets_per_trigger``: the most offsets of a batch, shared in proportion to partitions'
+      backlogs;
+    - ``available_now`` (false): read only what the topics hold now, for
+      ``trigger(availableNow=True)``;
+    - ``group_id``: commit the offsets of finished batches to this consumer group, so that ``raylog
+      groups`` shows the lag;
+    - ``fail_on_data_loss`` (true): whether the query fails when offsets were deleted before they
+      were read, a log was truncated, or a topic deleted; otherwise the driver logs a warning, and
+      ``raylog.spark.losses`` has it;
+    - ``columns``, ``include_headers``, ``isolation_level``, ``min_partitions``,
+      ``max_records_per_partition`` as in ``read``.
 
-    Raises ConfigError for a checkpoint of another stream, or of an earlier format. The query with that checkpoint reads it; another one
-    fails, and needs a stream of its own.
+    Raises ConfigError for a checkpoint of another stream, or of an earlier format. Only the query
+    with that checkpoint can read it; another query needs a stream of its own.
     """
     require_session(spark)
     given = stream_options(options)
@@ -111,7 +121,7 @@ def _opened(
     address: ClusterAddress,
     read_committed: bool,
 ) -> tuple[Ledger, StreamPlanner]:
-    """The ledger of a stream, begun or gone on with, and who writes it from now on."""
+    """Create or continue the ledger of a stream; return it with its planner."""
     ledger = Ledger(str(folder), _identity(address.cluster_id, topics))
     connections = ExitStack()
     try:
@@ -141,19 +151,21 @@ def _opened(
 
 
 def _folder_of(name: str | None, topics: Topics) -> str:
-    """What the folder of a stream is called; ConfigError for a name that is no folder's, or one that Spark or raylog pass over."""
+    """Return the folder name of a stream; ConfigError for an invalid name, or one that Spark or
+    raylog would ignore.
+    """
     if name is None:
         named = topics.pattern if isinstance(topics, re.Pattern) else "-".join(names_of(topics))
         return re.sub(r"[^A-Za-z0-9._-]", "_", named).lstrip("._-")[:100] or "stream"
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise ConfigError(
-            f"name={name!r}: letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit"
+            f"name={name!r}: use letters, digits, '.', '_' and '-', at most 100, the first a letter or a digit"
         )
     return name
 
 
 def _identity(cluster_id: str, topics: Topics) -> dict[str, Any]:
-    """What must not change between two runs of a stream."""
+    """Return what must not change between two runs of a stream."""
     if isinstance(topics, re.Pattern):
         what: Any = {"pattern": topics.pattern}
     elif isinstance(topics, Mapping):
@@ -164,7 +176,7 @@ def _identity(cluster_id: str, topics: Topics) -> dict[str, Any]:
 
 
 def _beginning(address: ClusterAddress, topics: Topics, given: Mapping[str, Any], read_committed: bool) -> Entry:
-    """Entry 0: one cut through the topics as they are."""
+    """Return entry 0: one cut through the current topics."""
     start = bound(
         "starting",
         offsets=given.get("starting_offsets", None if _names_a_moment(given) else "latest"),
@@ -194,7 +206,7 @@ async def _watch(address: ClusterAddress, topics: Topics, read_committed: bool) 
 
 
 def _refuse_another_checkpoint(home: Path, folder: Path) -> None:
-    """A query that has begun has all its streams: what it lacks is another one's."""
+    """Refuse a stream that a started query does not have: it belongs to another query."""
     if has_begun(home) and not folder.exists():
         there = sorted(path.parent.name for path in (home / FOLDER).glob(f"*/{STREAM_FILE}"))
         whose = f"reads {', '.join(there)}" if there else "has no stream of raylog's"
@@ -202,12 +214,14 @@ def _refuse_another_checkpoint(home: Path, folder: Path) -> None:
 
 
 def _refuse_half_a_checkpoint(ledger: Ledger, progress: CheckpointProgress) -> None:
-    """Where Spark's part is gone, it would take the files that are left for all there ever was."""
+    """Refuse a ledger whose Spark checkpoint is gone: Spark would take the remaining files for the
+    whole stream.
+    """
     numbers = ledger.numbers()
     if numbers and numbers[0] > 0 and not progress.has_begun():
         raise ConfigError(
-            f"{ledger.directory} goes on from entry {numbers[0]}, while Spark's part of the checkpoint is gone: "
-            "remove the whole checkpoint directory to begin anew"
+            f"{ledger.directory} starts at entry {numbers[0]}, but Spark's part of the checkpoint is gone:  "
+            "remove the whole checkpoint directory to start again"
         )
 
 

@@ -1,8 +1,8 @@
-"""A topic as a table: for each key its latest value, without the keys whose latest value is null (tombstones).
+"""Reads a topic as a table: the latest value of each key, without keys whose latest value is null.
 
-What Kafka Streams calls a KTable, as a snapshot at one cut. Records without a key say nothing of any row and are left out. Latest is the
-last offset of a partition. A key that is in several partitions, as it may be after partitions were added, has the value with the latest
-timestamp of those.
+This is a snapshot of what Kafka Streams calls a KTable, at one cut. Records without a key are left
+out. The latest value is that of the highest offset in the partition. A key that is in several
+partitions, as after partitions were added, has the value with the latest timestamp among these.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ _OURS = ("columns", "include_headers", "starting_offsets", "starting_offsets_by_
 
 
 def table(spark: Any, topic: str, *, cluster: Any = None, timeout_s: float = CONNECT_TIMEOUT_S, **options: Any) -> Any:
-    """The rows of a topic as a DataFrame: ``key``, ``value``, and where the value is: ``partition``, ``offset``, ``timestamp``.
+    """Return the rows of a topic as a DataFrame: ``key``, ``value``, and the value's ``partition``,
+    ``offset``, ``timestamp``.
 
-    Options as for ``read``, but for the beginning, which is the log's, and the columns.
+    Options as for ``read``, except for the beginning, which is the log's, and the columns.
     """
     checked_name(topic)
     given = batch_options(options)
     if refused := [name for name in given if name in _OURS]:
         raise ConfigError(
-            f"{refused[0]} is no option of a table: it is read from the beginning of the log, and its columns are fixed"
+            f"{refused[0]} is not an option of a table: a table is read from the beginning of the log, and its columns are fixed"
         )
     from pyspark.sql import functions as f
 

@@ -1,19 +1,23 @@
-"""Who may write now, among the runs, batches and tasks of one streaming write.
+"""Decides which run and batch of a streaming write may write now.
 
-A batch must not be written while tasks of an earlier one still write: the table that the topic is read as would show the older value of a
-key. Such tasks exist: an executor outlives its driver, a stopped query its last task, a task that was given up for lost goes on. Without
-transactions no broker can refuse them, so they are shut out here, by one file below the query's checkpoint:
+A batch must not be written while tasks of an earlier one still write, or the topic read as a table
+could show the older value of a key. Such tasks exist: an executor can outlive its driver, a task
+can outlive its stopped query, and a task that was given up as lost can continue. Without
+transactions no broker can refuse them, so one file below the query's checkpoint shuts them out::
 
     byte 0         locked by a driver while it changes the first line
     the first line the run (32 hex digits) and the batch (20 digits) whose tasks may write
     byte 64 + n    locked by task n for as long as it writes
 
-``WriteFence.begin`` names the batch in the file and then waits until no task holds a lock. A task takes its lock first and looks at the
-line then, and again before each table of rows; where another batch is named it raises. So whoever held a lock has ended before a later
-batch begins, and whoever comes late writes nothing. Two attempts at one task have the same lock, and write after each other. The kernel
-frees the locks of a process that dies. What a dead process had sent, and no broker had read yet, is all that can still be appended.
+``WriteFence.begin`` names the batch in the file and then waits until no task holds a lock. A task
+locks first and then checks the line, and checks it again before each table of rows; if the line
+names another batch, it raises. So every task that held a lock has ended before a later batch
+begins, and a late task writes nothing. Two attempts at one task share a lock and write one after
+the other. The kernel releases the locks of a process that dies. Only what a dead process had
+already sent, and no broker had read yet, can still be appended.
 
-The file has to be one file for driver and executors, as Spark demands of a checkpoint, on a file system that has POSIX locks.
+The file must be the same file for driver and executors, as Spark requires of a checkpoint, on a
+file system with POSIX locks.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ _changes = threading.Lock()  # the locks of the file are between processes, not 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The right of one batch to write, as its tasks are given it."""
+    """The right of one batch to write, as passed to its tasks."""
 
     path: str
     run: str
@@ -50,12 +54,14 @@ class Turn:
 
     @contextmanager
     def taken(self, task: int) -> Iterator[Callable[[], None]]:
-        """Hold the lock of a task, once another attempt at it has ended; what is yielded raises ClusterError when the turn is over."""
+        """Hold a task's lock, after waiting for another attempt at it. Yields a check that raises
+        ClusterError when the turn is over.
+        """
         try:
             file = os.open(self.path, os.O_RDWR)
         except FileNotFoundError:
             raise ConfigError(
-                f"{self.path} is not there: the checkpoint has to be on a file system that driver and executors share"
+                f"{self.path} does not exist here: the checkpoint has to be on a file system that driver and executors share"
             ) from None
         try:
             fcntl.lockf(file, fcntl.LOCK_EX, 1, _TASKS + task)
@@ -63,17 +69,19 @@ class Turn:
             def check() -> None:
                 if (found := _line(file)) != (self.run, self.batch):
                     raise ClusterError(
-                        f"batch {self.batch} is not written any more: batch {found[1]} has begun, or another run of the query"
+                        f"batch {self.batch} is no longer written: batch {found[1]} has begun, or another run of the query"
                     )
 
             check()
             yield check
         finally:
-            os.close(file)  # which frees the lock
+            os.close(file)  # which releases the lock
 
 
 class WriteFence:
-    """Of one run of a query, in its driver. The run takes over from the one before with its first batch."""
+    """The fence of one run of a query, in its driver. With its first batch the run takes over from
+    the previous one.
+    """
 
     def __init__(self, path: Path, run: str, *, patience_s: float) -> None:
         assert len(run) == 32, run
@@ -83,9 +91,11 @@ class WriteFence:
         self._has_begun = False
 
     def begin(self, batch: int) -> tuple[Turn, bool]:
-        """The turn of a batch, once nobody else writes; and whether that batch was begun before.
+        """Return the turn of a batch, once no other task writes, and whether the batch had begun
+        before.
 
-        ClusterError where another run has taken over, and where tasks of an earlier batch still write after ``patience_s`` seconds.
+        ClusterError if another run has taken over, or if tasks of an earlier batch still write
+        after ``patience_s`` seconds.
         """
         file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
         try:
@@ -93,7 +103,7 @@ class WriteFence:
                 run, begun = _line(file)
                 if self._has_begun and run != self._run:
                     raise ClusterError(
-                        f"another run of the query writes now: batch {batch} is left to it, and this run ends"
+                        f"another run of the query writes now: this run ends and leaves batch {batch} to it"
                     )
                 self._has_begun = True
                 os.pwrite(file, f"{self._run} {batch:020d}\n".encode(), 0)
@@ -137,6 +147,6 @@ def _locked(file: int, start: int, count: int) -> Iterator[None]:
 
 
 def _line(file: int) -> tuple[str, int]:
-    """The run and the batch that are named; no run and batch -1 in a new file."""
+    """Return the run and the batch in the file; no run and batch -1 in a new file."""
     text = os.pread(file, _LINE_BYTES, 0).decode()
     return (text[:32], int(text[33:])) if text else ("", -1)

@@ -1,4 +1,4 @@
-"""What runs in a task of a write: Arrow batches of rows in, one row that says how many were sent out."""
+"""Runs in a task of a write: sends Arrow batches of rows and yields one row with their number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESULT = "attempt int, records bigint"
 
 @dataclass(frozen=True, slots=True)
 class WriteTasks:
-    """What ``mapInArrow`` calls in a task. ``turn``: of the batch of a stream that the task belongs to."""
+    """Called by ``mapInArrow`` in a task. ``turn``: that of the task's batch, in a stream."""
 
     address: ClusterAddress
     topic: str | None

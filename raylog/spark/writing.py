@@ -1,8 +1,9 @@
-"""DataFrames as records of topics, with the column names of Spark's kafka sink.
+"""Writes DataFrames as records of topics, with the column names of Spark's kafka sink.
 
-Each task sends its Arrow batches with a producer of raylog's own (``raylog.ranges.sending``). At least once: a task that fails after it
-has sent something is run again by Spark and sends it again. ``WriteSummary.reruns`` says how often that happened. In a topic that is
-read as a table, keyed rows that were sent twice make no difference, if no key is twice in one write.
+Each task sends its Arrow batches with a producer of raylog's own (``raylog.ranges.sending``). At
+least once: a task that fails after it has sent something is run again by Spark and sends it again.
+``WriteSummary.reruns`` counts this. In a topic that is read as a table, duplicated rows with keys
+make no difference if one write has no key twice.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ logger = logging.getLogger("raylog.spark")
 
 @dataclass(frozen=True, slots=True)
 class WriteSummary:
-    """``records`` of the tasks that counted; ``reruns``: how many attempts came before those, whose records may be there besides."""
+    """``records`` of the successful attempts; ``reruns``: how many earlier attempts there were,
+    whose records may be duplicates.
+    """
 
     records: int
     tasks: int
@@ -40,14 +43,14 @@ def write(
 ) -> WriteSummary:
     """Write the rows of a DataFrame, at least once, and wait until they are acknowledged.
 
-    Columns: ``value``; and, if there are such, ``key``, ``headers``, ``partition``, ``timestamp``, and ``topic`` where none is named.
-    ``cluster`` and ``timeout_s`` as in ``read``. ``producer_config``: Kafka's options of a producer (``compression_type="lz4"``).
-    ConfigError for columns that do not fit, UnknownTopicOrPartitionError for a topic that is not there, both before anything is
-    written.
+    Columns: ``value``; and optionally ``key``, ``headers``, ``partition``, ``timestamp``, and
+    ``topic`` if none is named. ``cluster`` and ``timeout_s`` as in ``read``. ``producer_config``:
+    Kafka's options of a producer (``compression_type="lz4"``). ConfigError for unsuitable columns,
+    UnknownTopicOrPartitionError for a missing topic, both before anything is written.
     """
     require_frame(df, "write")
     if df.isStreaming:
-        raise ConfigError("write takes a DataFrame of a batch: raylog.spark.write_stream writes this one")
+        raise ConfigError("write takes a DataFrame of a batch: use raylog.spark.write_stream for this one")
     checked_config(producer_config, "cluster", "timeout_s")
     check_schema(df, topic)
     address = address_of(cluster, timeout_s)
@@ -56,19 +59,19 @@ def write(
 
 
 def check_schema(df: Any, topic: str | None) -> None:
-    """ConfigError for a DataFrame whose rows can't be records."""
+    """Raise ConfigError for a DataFrame whose rows can't be records."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     checked_columns(to_arrow_schema(df.schema), topic)
 
 
 def written(df: Any, tasks: WriteTasks) -> WriteSummary:
-    """Run the tasks of a write on a DataFrame of one batch, and say what they did."""
+    """Run the tasks of a write on a DataFrame of one batch, and return a summary."""
     rows = df.mapInArrow(tasks, RESULT).collect()
     summary = WriteSummary(sum(row.records for row in rows), len(rows), sum(row.attempt for row in rows))
     if summary.reruns:
         logger.warning(
-            "%d tasks of the write to %s were run again: records that they had sent are there twice",
+            "%d tasks of the write to %s were run again: the records that they had sent are duplicated",
             summary.reruns, tasks.topic or "several topics",
         )  # fmt: skip
     return summary

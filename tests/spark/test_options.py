@@ -42,8 +42,8 @@ def test_sparks_names_are_raylogs() -> None:
         ({"minPartition": 5}, "did you mean 'min_partitions'"),
         ({"whatever": 5}, "unknown option 'whatever': there are"),
         ({"minPartitions": "many"}, "a whole number"),
-        ({"minPartitions": 0}, "min_partitions=0: at least 1"),
-        ({"maxRecordsPerPartition": "-3"}, "max_records_per_partition='-3': a whole number"),
+        ({"minPartitions": 0}, "min_partitions=0: give at least 1"),
+        ({"maxRecordsPerPartition": "-3"}, "max_records_per_partition='-3': give a whole number"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"isolation_level": "serializable"}, "read_committed or read_uncommitted"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "error or latest"),
@@ -58,7 +58,7 @@ def test_what_cannot_be_honoured_is_refused(given: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"maxOffsetsPerTrigger": "0"}, "max_offsets_per_trigger=0: at least 1"),
+        ({"maxOffsetsPerTrigger": "0"}, "max_offsets_per_trigger=0: give at least 1"),
         ({"max_offsets_per_trigger": -5}, "at least 1"),
         ({"min_partitions": 0}, "at least 1"),
         ({"group_id": ""}, "the name of a group"),

@@ -69,7 +69,7 @@ def test_the_hosts_of_brokers_are_those_of_their_live_servers() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cluster": "127.0.0.1:9092"}, "is no cluster: give what raylog"),
+        ({"cluster": "127.0.0.1:9092"}, "is not a cluster: give what raylog"),
         ({"executor_memory": "1x"}, "write it as 1g"),
     ],
 )

@@ -265,5 +265,5 @@ def test_every_call_that_looks_for_a_cluster_takes_a_time_out(spark: Any, tmp_pa
         lambda: raylog.spark.write_stream(stream, "t", checkpoint=str(tmp_path), timeout_s=-1),
     ]
     for call in calls:
-        with pytest.raises(ConfigError, match=r"timeout_s=-1: seconds, 0 or more"):
+        with pytest.raises(ConfigError, match=r"timeout_s=-1: give seconds, 0 or more"):
             call()

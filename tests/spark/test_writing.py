@@ -64,7 +64,7 @@ def test_rows_name_their_topics_and_may_leave_the_partition_open(spark: Any, kaf
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("select 'v' valu", "there is no column value, only valu"),
+        ("select 'v' valu", "there is no column named value, only valu"),
         ("select 5 value", "column value is int32: it has to be binary or string"),
         ("select 'v' value, 'x' partition", "column partition is string: it has to be an integer"),
         ("select 'v' value, array('x') headers", "column headers is"),
