@@ -92,7 +92,7 @@ class ClientConfig(BaseModel):
             None,
         )
         if reason is not None:
-            raise ConfigError(f"{name} is refused by a {cls.kind}: {reason}")
+            raise ConfigError(f"a {cls.kind} does not accept {name}: {reason}")
         if name in FOREIGN_NAMES:
             raise ConfigError(f"unknown {cls.kind} option {name!r}: Kafka's name for it is {FOREIGN_NAMES[name]!r}")
         close = difflib.get_close_matches(name, cls.names(), n=1, cutoff=0.6)
@@ -144,7 +144,7 @@ class ProducerConfig(ClientConfig):
             return -1
         if value in (0, 1, "0", "1") and not isinstance(value, bool):
             return int(value)
-        raise ValueError("acks is 0, 1 or 'all'")
+        raise ValueError("acks must be 0, 1 or 'all'")
 
     @field_validator("compression_type", mode="before")
     @classmethod
@@ -258,8 +258,9 @@ class ConsumerConfig(ClientConfig):
             )
         if self.isolation_level == "read_committed":
             raise ValueError(
-                "isolation.level=read_committed comes with transactions. Until then only a folder that Apache Kafka wrote can "
-                "hold records that were not committed: read it with raylog.spark, raylog.data or a Kafka client"
+                "isolation.level=read_committed is not supported before transactions are. Until then only a folder that "
+                "Apache Kafka wrote can hold records that were not committed: read it with raylog.spark, raylog.data "
+                "or a Kafka client"
             )
         if self.allow_auto_create_topics:
             raise ValueError(

@@ -106,7 +106,7 @@ def _resolved(option: Any, builtin: dict[str, Callable[[], Any]], name: str, met
         )  # a type such as ``str`` or ``bytes`` is a plain callable
     found = instance_of(option, builtin, name) if isinstance(option, str) else option
     if not callable(found) and not hasattr(found, method):
-        raise ConfigError(f"{name}={option!r} is neither callable nor has a method {method}(topic, value)")
+        raise ConfigError(f"{name}={option!r} is not callable and has no method {method}(topic, value)")
     return found
 
 

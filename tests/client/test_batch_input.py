@@ -105,7 +105,7 @@ def test_records_bring_key_timestamp_and_headers() -> None:
     first, second = decode(BatchView(part.data))
     assert (first.key, first.timestamp, list(first.headers)) == (b"k", 9, [("h", b"x")])
     assert (second.key, second.timestamp, list(second.headers)) == (None, 77, [])
-    with pytest.raises(ConfigError, match="records bring their own keys"):
+    with pytest.raises(ConfigError, match="records have their own keys"):
         columns(records, keys=[b"a", b"b"])
 
 

@@ -56,7 +56,7 @@ def test_what_a_serializer_raises_arrives_with_its_cause_and_the_topic() -> None
 def test_unknown_serializers_are_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="json"):
         serializer_of("avro", "value.serializer")
-    with pytest.raises(ConfigError, match="neither callable"):
+    with pytest.raises(ConfigError, match="is not callable"):
         serializer_of(3, "value.serializer")
 
 

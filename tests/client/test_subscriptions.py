@@ -105,7 +105,7 @@ def test_strategies_go_by_kafkas_names(value: Any, names: list[str], cooperative
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"group.id": "g", "partition.assignment.strategy": "fair"}, "no assignor is called 'fair'"),
+        ({"group.id": "g", "partition.assignment.strategy": "fair"}, "unknown assignor 'fair'"),
         ({"group.id": "g", "partition.assignment.strategy": "range,range"}, "named twice"),
         ({"group.id": ""}, "group.id is empty"),
         ({"group.id": "g", "group.instance.id": ""}, "group.instance.id is empty"),

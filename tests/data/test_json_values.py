@@ -144,7 +144,7 @@ def test_chunks_slices_and_other_binary_types_are_taken() -> None:
         ({"column": "offset"}, "column offset is int64: it has to be binary or string"),
         ({"schema": pa.schema([])}, "no field"),
         ({"schema": {"id": "int"}}, "give a pyarrow.Schema"),
-        ({"schema": pa.schema([("topic", pa.string())])}, "'topic' would be there twice"),
+        ({"schema": pa.schema([("topic", pa.string())])}, "'topic' would appear twice"),
         ({"schema": pa.schema([("m", pa.map_(pa.string(), pa.int32()))])}, "pyarrow does not read JSON by this schema"),
     ],
 )

@@ -108,5 +108,5 @@ def test_bad_input_is_refused_on_the_driver(cluster: raylog.Cluster, filled: str
 
 def test_rows_that_are_no_records_are_refused(cluster: raylog.Cluster, filled: str) -> None:
     ds = read(cluster, filled, columns=["offset"])
-    with pytest.raises(Exception, match="there is no column value, only offset"):
+    with pytest.raises(Exception, match="there is no column named value, only offset"):
         raylog.data.write_topic(ds, filled, cluster=cluster)

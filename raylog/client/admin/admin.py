@@ -260,7 +260,7 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         for key, spec in asked.items():
             if not isinstance(spec, int):
                 raise ConfigError(
-                    f"{key.topic}-{key.partition}: {spec!r} is neither earliest, latest, max_timestamp nor a time in ms"
+                    f"{key.topic}-{key.partition}: {spec!r} give 'earliest', 'latest', 'max_timestamp' or a time in ms"
                 )
         found = await self._leaders().list_offsets(asked, self._config.default_api_timeout_ms)
         return {key: OffsetInfo(offset, timestamp, epoch) for key, (offset, timestamp, epoch) in found.items()}
@@ -356,7 +356,7 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
         done (ElectionNotNeededError where it leads already). An unclean election may lose acknowledged records.
         """
         if kind not in _ELECTIONS:
-            raise ConfigError(f"election kind {kind!r} is neither preferred nor unclean")
+            raise ConfigError(f"election kind {kind!r}: give 'preferred' or 'unclean'")
         timeout_ms = self._timeout_ms(timeout)
         named = None if partitions is None else [TopicPartition(*each) for each in partitions]
         reply = await self._ask(requests.elect_leaders(_ELECTIONS[kind], named, timeout_ms=timeout_ms), timeout_ms)
@@ -529,7 +529,7 @@ def _description(view: TopicView) -> TopicDescription:
 
 def _resource(topic: str | None, broker: AnyBroker | None) -> tuple[int, str]:
     if (topic is None) == (broker is None):
-        raise ConfigError("name either a topic or a broker whose configs are meant")
+        raise ConfigError("name the topic or the broker whose configs you mean, not both or neither")
     if topic is not None:
         return requests.TOPIC_RESOURCE, topic
     return requests.BROKER_RESOURCE, "" if broker == "all" else str(broker)

@@ -186,7 +186,7 @@ async def _tell(link: ClusterLink, key: TopicPartition, broker: int, offset: int
     if endpoint is None:
         raise error_for(
             ErrorCode.replica_not_available,
-            f"the process of {key.topic}-{key.partition} on broker {broker} is not there",
+            f"the process of {key.topic}-{key.partition} on broker {broker} is not running",
         )
     connection = await link.connections.get(endpoint)
     request = RepairReplica(key.topic, key.partition, offset, f"raylog verify --repair: {why}")

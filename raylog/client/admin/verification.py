@@ -357,10 +357,10 @@ class _Comparing:
         view = await self._link.metadata.partition(self._key)
         node = next((node for node in view.replicas if broker_of(node) == broker), None)
         if node is None:
-            raise error_for(ErrorCode.replica_not_available, "it has no replica any more")
+            raise error_for(ErrorCode.replica_not_available, "it no longer has a replica")
         endpoint = self._link.metadata.nodes.get(node)
         if endpoint is None:
-            raise error_for(ErrorCode.replica_not_available, "its process is not there")
+            raise error_for(ErrorCode.replica_not_available, "its process is not running")
         connection = await self._link.connections.get(endpoint)
         if connection.peer.node_id != node:
             raise error_for(ErrorCode.replica_not_available, f"another process answers at {endpoint}")

@@ -69,7 +69,7 @@ class ConsumerCore:
 
     def assign(self, keys: Keys) -> None:
         if self.group is not None and self.group.is_subscribed:
-            raise ConfigError("this consumer has subscribed, its group assigns its partitions: unsubscribe() first")
+            raise ConfigError("this consumer has subscribed, so its group assigns its partitions: unsubscribe() first")
         self.fetcher.assign(TopicPartition(*key) for key in keys)
 
     def to_commit(self, offsets: Mapping[Any, Any] | None) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -156,7 +156,7 @@ class ConsumerCore:
                 raise partition.error
             if time.monotonic() > deadline:
                 raise ClientTimeoutError(
-                    f"no position of {key[0]}-{key[1]} within default.api.timeout.ms={self.config.default_api_timeout_ms:g}"
+                    f"found no position for {key[0]}-{key[1]} within default.api.timeout.ms={self.config.default_api_timeout_ms:g}"
                 )
             await asyncio.sleep(0.005)
         return partition.position

@@ -202,7 +202,7 @@ class RecordReader:
         """
         if self._converts:
             raise ConfigError(
-                "poll_batch gives keys and values as they are stored: use poll() or consume() with deserializers and interceptors"
+                "poll_batch returns keys and values as they are stored: use poll() or consume() with deserializers and interceptors"
             )
         while True:
             collected = RecordColumns(columns)

@@ -101,7 +101,7 @@ def listener_of(
     if on_assigned is None and on_revoked is None and on_lost is None:
         return listener
     if listener is not None:
-        raise ConfigError("give a listener or functions, not both")
+        raise ConfigError("give either a listener or functions, not both")
     return _Functions(on_assigned, on_revoked, on_lost)
 
 
@@ -350,7 +350,7 @@ class GroupMembership:
             counts = await self._topics.partition_counts(topics)
             assignments = () if order.is_known else subscriptions.plan(assignor, members, counts)
         except ProtocolError as error:
-            logger.error("cannot share out the partitions of group %r: %s", self._config.group_id, error)
+            logger.error("cannot assign the partitions of group %r: %s", self._config.group_id, error)
             self._carry_out(self._member.plan_failed(order.attempt, ErrorCode.inconsistent_group_protocol))
             return
         except (

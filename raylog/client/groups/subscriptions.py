@@ -68,7 +68,7 @@ def wanted(topics: str | re.Pattern[str] | Iterable[str]) -> Wanted:
     try:
         return Wanted(pattern=re.compile("|".join(parts)))
     except re.error as error:
-        raise ConfigError(f"subscribe to {topics!r}: no regular expression: {error}") from None
+        raise ConfigError(f"subscribe to {topics!r}: not a regular expression: {error}") from None
 
 
 def assignors_of(value: Any) -> tuple[Assignor, ...]:
@@ -80,10 +80,10 @@ def assignors_of(value: Any) -> tuple[Assignor, ...]:
         if isinstance(each, str):
             name = _JAVA_NAMES.get(each.removeprefix("org.apache.kafka.clients.consumer."), each)
             if name not in ASSIGNORS:
-                raise ValueError(f"no assignor is called {each!r}: there are {', '.join(ASSIGNORS)}")
+                raise ValueError(f"unknown assignor {each!r}: choose from {', '.join(ASSIGNORS)}")
             each = ASSIGNORS[name]
         elif not isinstance(each, Assignor):
-            raise ValueError(f"{each!r} is no assignor: give one of {', '.join(ASSIGNORS)} or an Assignor")
+            raise ValueError(f"{each!r} is not an assignor: give one of {', '.join(ASSIGNORS)} or an Assignor")
         if each.name in found:
             raise ValueError(f"assignor {each.name} is named twice")
         found[each.name] = each

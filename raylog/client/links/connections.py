@@ -394,7 +394,7 @@ class ControllerLink:
                 connection = await self._connections.get(self.endpoint)
         except TimeoutError:
             raise ClientTimeoutError(
-                f"{self.endpoint} did not accept a connection in time, or nothing answered on it"
+                f"{self.endpoint} did not accept a connection in time, or did not answer on it"
             ) from None
         left_ms = max(1.0, (deadline - loop.time()) * 1000)
         return await connection.request(
@@ -458,7 +458,7 @@ class ControllerLink:
         tried = ", ".join(map(str, self._endpoints))
         if isinstance(failure, ProtocolError):
             return ClusterError(
-                f"what listens at {tried} is not cluster {self._name!r} ({failure}): get a fresh address with raylog.connect()"
+                f"the server at {tried} does not belong to cluster {self._name!r} ({failure}): get a fresh address with raylog.connect()"
             )
         if isinstance(failure, ClientTimeoutError):
             return ClientTimeoutError(

@@ -140,7 +140,9 @@ class LeaderRequests:
                 results.append(
                     (
                         key,
-                        error_for(ErrorCode.leader_not_available, f"{key.topic}-{key.partition} has no leader now"),
+                        error_for(
+                            ErrorCode.leader_not_available, f"{key.topic}-{key.partition} has no leader at the moment"
+                        ),
                         leader,
                         None,
                     )
@@ -199,4 +201,4 @@ _MEANINGS = {
 
 
 def _unanswered(key: TopicPartition) -> RaylogError:
-    return error_for(ErrorCode.network_exception, f"the leader's answer leaves out {key.topic}-{key.partition}")
+    return error_for(ErrorCode.network_exception, f"the leader's answer does not contain {key.topic}-{key.partition}")

@@ -110,7 +110,7 @@ class _Slice:
         values, keys = column_of(chunk, names.value), column_of(chunk, names.key)
         if values is None:
             raise ConfigError(
-                f"the table has no column {names.value!r}: it has {', '.join(chunk.schema.names)}; name one by value_column="
+                f"the table has no column {names.value!r}: it has {', '.join(chunk.schema.names)}; choose one with value_column="
             )
         self.first_row = first_row
         self.runs: list[_Run] = []
@@ -180,7 +180,7 @@ def _partitions(chunk: Any, name: str, cluster: TopicPartitions) -> array[int] |
     if column is None:
         return None
     if not pa.types.is_integer(column.type):
-        raise ConfigError(f"the partition column is {column.type}: it has to be integers")
+        raise ConfigError(f"the partition column is {column.type}: it must hold integers")
     bounds = pc.min_max(column).as_py()
     wrong = -1 if column.null_count else next((each for each in bounds.values() if not 0 <= each < cluster.count), None)
     if wrong is not None:

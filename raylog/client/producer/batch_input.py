@@ -66,7 +66,7 @@ def columns_from(
     first = values[0]
     if not isinstance(first, (bytes, bytearray, memoryview)) and hasattr(first, "value"):
         if keys is not None or timestamps_ms is not None:
-            raise ConfigError("records bring their own keys and timestamps: leave out keys= and timestamps_ms=")
+            raise ConfigError("records have their own keys and timestamps: leave out keys= and timestamps_ms=")
         return _columns_of_records(topic, values, key, key_serializer, value_serializer)
     for name, column in (("keys", keys), ("timestamps_ms", timestamps_ms)):
         if column is not None and len(column) != len(values):

@@ -119,7 +119,7 @@ class Delivery:
 
     def __reduce__(self) -> Any:
         if not self.done():
-            raise TypeError("a delivery pickles once it is finished: call flush() or result() first")
+            raise TypeError("a delivery can be pickled only when it has finished: call flush() or result() first")
         try:
             return _FinishedDelivery, (self._outcome(), None)
         except RaylogError as error:
@@ -238,7 +238,7 @@ def wait_for(batches: Sequence[ProducerBatch], timeout: float | None) -> None:
     _when_all_done(batches, finished.set)
     if not finished.wait(timeout):
         raise ClientTimeoutError(
-            f"not delivered within {timeout:g} s; it stays on its way until delivery.timeout.ms: wait longer or flush()"
+            f"not delivered within {timeout:g} s; the producer keeps trying until delivery.timeout.ms: wait longer or flush()"
         )
 
 

@@ -280,7 +280,7 @@ class ProducerCore:
         values = column_of(table, names.value)
         if values is None:
             raise ConfigError(
-                f"the table has no column {names.value!r}: it has {', '.join(table.schema.names)}; name one by value_column="
+                f"the table has no column {names.value!r}: it has {', '.join(table.schema.names)}; choose one with value_column="
             )
         keys, times = column_of(table, names.key), column_of(table, names.timestamp)
         headers, partitions = column_of(table, names.headers), column_of(table, names.partition)
@@ -320,8 +320,8 @@ class ProducerCore:
     def no_room(self, size_bytes: int) -> BufferFullError:
         return BufferFullError(
             f"buffer.memory={self.config.buffer_memory} stayed full for max.block.ms={self.config.max_block_ms:g} "
-            f"({self.memory.used_bytes} bytes wait to be acknowledged, {size_bytes} more were asked for): "
-            "send slower, raise buffer.memory, or look why the cluster is slow (`raylog status`)"
+            f"({self.memory.used_bytes} bytes are unacknowledged, {size_bytes} more were requested): "
+            "send more slowly, raise buffer.memory, or find out why the cluster is slow (`raylog status`)"
         )
 
     async def fetch_topic(self, topic: str) -> TopicView:
@@ -369,7 +369,7 @@ def check_topic_name(topic: str) -> None:
     """Refuse what can't name a topic before anybody is asked."""
     if not isinstance(topic, str) or not topic or len(topic) > 249:
         raise error_for(
-            ErrorCode.invalid_topic_exception, f"{topic!r} is no topic name: it is text of 1 to 249 characters"
+            ErrorCode.invalid_topic_exception, f"{topic!r} is not a topic name: give text of 1 to 249 characters"
         )
 
 

@@ -223,7 +223,7 @@ class ProducerBatch:
             kind = type(error) if len(error.record_errors) == 1 else kafka_error(ErrorCode.invalid_record)
             return kind(f"{where} refused the record: {first.message}")
         return KafkaError(
-            f"{where}: the record is all right but was not appended, because others of its batch were refused "
+            f"{where}: the record is valid but was not appended, because others in its batch were refused "
             f"({error}): send it again"
         )
 

@@ -328,7 +328,7 @@ class Sender:
         for (queue, batch), leader in zip(taken, leaders, strict=True):
             answer = answers.get((queue.topic, queue.partition))
             if answer is None:
-                missing = DisconnectedError(f"the leader's answer leaves out {queue.topic}-{queue.partition}")
+                missing = DisconnectedError(f"the leader's answer does not contain {queue.topic}-{queue.partition}")
                 self._settle(queue, batch, ErrorCode.network_exception, missing, leader, None)
             elif answer.error_code is ErrorCode.none:
                 appended = answer.log_append_time
@@ -444,7 +444,11 @@ class Sender:
             error = ClientTimeoutError(
                 f"{batch.record_count} records for {batch.topic}-{batch.partition} were not acknowledged within delivery.timeout.ms="
                 f"{self._config.delivery_timeout_ms:g} ({batch.attempts} attempts)"
-                + ("; some attempt may be in the log" if batch.attempts else "; check that the partition has a leader")
+                + (
+                    "; one of the attempts may be in the log"
+                    if batch.attempts
+                    else "; check that the partition has a leader"
+                )
             )
             if batch in queue.in_flight:
                 self._finish(batch, error)  # it stays in the row until its answer comes
