@@ -252,7 +252,7 @@ def test_a_log_that_an_unclean_election_cut_is_told(scripted: Scripted) -> None:
     losses: list[str] = []
     assert offsets(read(cluster, 7, 10, "offset", fail_on_data_loss=False, on_loss=losses.append)) == []
     assert "ends at 5" in losses[0]
-    with pytest.raises(OffsetOutOfRangeError, match="t-0 ends at 5 now, and ended at 10"):
+    with pytest.raises(OffsetOutOfRangeError, match="t-0 now ends at 5, but ended at 10"):
         read(cluster, 0, 10, patience_s=0.3)
 
 

@@ -45,7 +45,7 @@ def test_a_task_that_does_not_reach_the_ray_says_so_and_what_to_do_and_neither_t
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     token = "a-token-that-is-long-enough-to-be-one"
     nowhere = ShelfPlace("127.0.0.1:9", "n", "s", ("node",), (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN", token)))
-    why = r"does not reach the Ray at 127.0.0.1:9, .*raylog.spark.init\(\), or go by files"
+    why = r"does not reach the Ray at 127.0.0.1:9, .*raylog.spark.init\(\), or use files"
     with pytest.raises(ConnectionError, match=why) as raised, nowhere.connected():
         pass
     assert token not in repr((nowhere, Store(nowhere), raised.value))
@@ -281,8 +281,8 @@ def test_what_can_not_go_over_is_refused_by_its_name(spark: Any, ray: Any, monke
     times = pa.table({"id": [1], "when": pa.array([5], pa.time64("us"))})
     nested = pa.table({"sizes": pa.array([[2**64 - 1]], pa.list_(pa.uint64()))})
     for refused, why in (
-        (ray.data.from_arrow(times), r"column 'when' is time64\[us\], which Spark has not"),
-        (ray.data.from_arrow(nested), "column 'sizes' is uint64, which Spark has not"),
+        (ray.data.from_arrow(times), r"column 'when' is time64\[us\], which Spark does not have"),
+        (ray.data.from_arrow(nested), "column 'sizes' is uint64, which Spark does not have"),
         (ray.data.from_items([]), "no rows and no schema, which Spark needs"),
         (times, "takes a ray.data.Dataset, not a Table"),
     ):
@@ -293,7 +293,7 @@ def test_what_can_not_go_over_is_refused_by_its_name(spark: Any, ray: Any, monke
             spark.sql("SELECT 1 AS id, INTERVAL '3' MONTH AS months"),
             "column 'months' is interval month, which Arrow has not",
         ),
-        (spark.sql("SELECT 1 AS id, 2 AS id"), "two columns are called 'id'"),
+        (spark.sql("SELECT 1 AS id, 2 AS id"), "two columns have the name 'id'"),
         (spark.range(3).select(), "there are no columns"),
         (spark.readStream.format("rate").load(), "this one is a stream"),
         (ds, r"df is a ray\.data\..*Dataset: from_spark takes a DataFrame of Spark"),
@@ -303,7 +303,7 @@ def test_what_can_not_go_over_is_refused_by_its_name(spark: Any, ray: Any, monke
     with pytest.raises(ConfigError, match=r"spark=None is no session of Spark: give what raylog\.spark\.init\(\)"):
         raylog.data.to_spark(ds, None)
     monkeypatch.setattr(ray.util.client.ray, "is_connected", lambda: True)
-    with pytest.raises(ClusterError, match="not by Ray client"):
+    with pytest.raises(ClusterError, match="does not work through Ray client"):
         raylog.data.to_spark(ds, spark)
     assert shelves(ray) <= before
 

@@ -62,7 +62,7 @@ def test_a_broken_value_fails_the_query_and_is_named(spark: Any, kafka: Kafka, t
         ("offset bigint", {}, "'offset' would appear twice"),
         ("id bigint", {"column": "offset"}, "column offset is bigint: it has to be binary or string"),
         ("id bigint", {"columns": ["valeu"]}, "there is no column 'valeu'"),
-        ("id bigint", {"options": {"mode": "FAILFAST"}}, "mode= and corrupt_column= say that"),
+        ("id bigint", {"options": {"mode": "FAILFAST"}}, "use mode= and corrupt_column= instead"),
         ("id bigits", {}, "is none that Spark can read"),
         ("bigint", {}, "give a StructType"),
     ],

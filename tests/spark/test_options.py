@@ -35,8 +35,8 @@ def test_sparks_names_are_raylogs() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"subscribe": "t"}, "the second argument says what is read"),
-        ({"kafka.bootstrap.servers": "x:1"}, "cluster= says"),
+        ({"subscribe": "t"}, "the second argument names the topics"),
+        ({"kafka.bootstrap.servers": "x:1"}, "use cluster="),
         ({"kafka.max.poll.records": "5"}, "raylog's own client"),
         ({"maxOffsetsPerTrigger": 5}, "for streams"),
         ({"minPartition": 5}, "did you mean 'min_partitions'"),

@@ -43,9 +43,9 @@ class Stopped:
 @pytest.mark.parametrize("spark", [None, "local[2]", 5, object()])
 def test_what_is_no_session_is_refused(spark: Any) -> None:
     for function in (raylog.spark.read, raylog.spark.table):
-        with pytest.raises(ConfigError, match=r"spark=.* is no session of Spark: give what raylog\.spark\.init\(\)"):
+        with pytest.raises(ConfigError, match=r"spark=.* is not a Spark session: give what raylog\.spark\.init\(\)"):
             function(spark, "t")
-    with pytest.raises(ConfigError, match="is no session of Spark"):
+    with pytest.raises(ConfigError, match="is not a Spark session"):
         raylog.spark.read_stream(spark, "t", checkpoint="/never/made")
 
 
@@ -72,7 +72,7 @@ def test_what_is_no_dataframe_is_refused(df: Any) -> None:
         ("from_json", lambda: raylog.spark.from_json(df, "id bigint")),
     ]
     for name, call in calls:
-        with pytest.raises(ConfigError, match=rf"df is a builtins\.\w+: {name} takes a DataFrame of Spark"):
+        with pytest.raises(ConfigError, match=rf"df is a builtins\.\w+: {name} takes a Spark DataFrame"):
             call()
     with pytest.raises(ConfigError, match=r"losses\(\) takes the DataFrame that read\(\)"):
         raylog.spark.losses(df)
@@ -198,7 +198,7 @@ def test_what_can_be_no_checkpoint_is_refused(
         ({"trigger": {"processingTime": None}}, "trigger=.*: give one of Spark's"),
         ({"trigger": {"processingTime": "-5 seconds"}}, "trigger=.*should not be negative"),
         ({"trigger": {"once": False}}, "trigger={'once': False}: .*must be True"),
-        ({"trigger": {"continuous": "1 second"}}, "no trigger 'continuous' .*: there are processingTime"),
+        ({"trigger": {"continuous": "1 second"}}, "trigger 'continuous' does not work .*: choose from processingTime"),
         ({"trigger": "1 second"}, "trigger='1 second': give one of Spark's"),
         ({"output_mode": "complete"}, "Spark does not start this query: Complete output mode not supported"),
         ({"output_mode": "Append"}, "output_mode='Append': one of append"),
@@ -217,9 +217,9 @@ def test_a_query_that_can_not_be_is_refused(
 
 
 def test_a_dataframe_of_the_other_kind_is_refused(rows: Any, stream: Any, kafka: Kafka, checkpoint: str) -> None:
-    with pytest.raises(ConfigError, match=r"write takes a DataFrame of a batch: raylog\.spark\.write_stream"):
+    with pytest.raises(ConfigError, match=r"write takes a DataFrame of a batch: use raylog\.spark\.write_stream"):
         raylog.spark.write(stream, "t", cluster=kafka)
-    with pytest.raises(ConfigError, match=r"write_stream takes a streaming DataFrame: raylog\.spark\.write writes"):
+    with pytest.raises(ConfigError, match=r"write_stream takes a streaming DataFrame: use raylog\.spark\.write for"):
         raylog.spark.write_stream(rows, "t", cluster=kafka, checkpoint=checkpoint)
 
 
@@ -235,7 +235,7 @@ def test_a_dataframe_of_the_other_kind_is_refused(rows: Any, stream: Any, kafka:
         ({"options": "x"}, "options='x': give Spark's for JSON"),
         ({"options": {5: 1}}, r"options\[5\]: Spark has no such option"),
         ({"options": {"timestampFormt": "x"}}, r"options\['timestampFormt'\]: Spark has no such option for JSON"),
-        ({"options": {"Mode": "x"}}, r"options\['Mode'\]: mode= and corrupt_column="),
+        ({"options": {"Mode": "x"}}, r"options\['Mode'\]: use mode= and corrupt_column="),
     ],
 )
 def test_values_are_decoded_by_options_that_there_are(rows: Any, options: dict[str, Any], message: str) -> None:

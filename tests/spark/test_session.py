@@ -106,7 +106,7 @@ def test_a_session_runs_beside_the_brokers_with_the_java_of_the_extra(short_fold
     assert facts["executors"] == 3
     assert (facts["count"], facts["written"], facts["rows"]) == (3000, 3000, 50)
     assert "3 executors of 921600 MB do not fit on 127.0.0.1" in facts["too_large"]
-    assert "raylog.spark.stop() ends it" in facts["second"]
+    assert "end it with raylog.spark.stop()" in facts["second"]
     assert "0 of 3 Spark executors have started after 30 s" in facts["hopeless"]
     assert "stack size specified is too small" in facts["hopeless"]
     assert set(facts["groups"]) == {"REMOVED"}

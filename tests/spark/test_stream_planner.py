@@ -242,9 +242,9 @@ def test_any_other_error_ends_the_planning_and_is_told(tmp_path: Path, caplog: p
     world.planner.check()
     world.planner.start()
     world.planner._thread.join(180)
-    with pytest.raises(RaylogError, match=r"is not planned any more, since: ZeroDivisionError") as raised:
+    with pytest.raises(RaylogError, match=r"is no longer planned, since: ZeroDivisionError") as raised:
         world.planner.check()
-    assert isinstance(raised.value.__cause__, ZeroDivisionError) and "is not planned any more" in caplog.text
+    assert isinstance(raised.value.__cause__, ZeroDivisionError) and "is no longer planned" in caplog.text
     Ledger(str(world.folder), {"topics": ["t"]}).close()
 
 

@@ -114,11 +114,11 @@ def test_a_table_of_counts_is_exact_and_a_batch_that_failed_is_repeated_and_told
     fuse.touch()
     with pytest.raises(Exception, match="the power is gone"):
         counted()
-    assert "was begun before" not in caplog.text
+    assert "had begun before" not in caplog.text
     fuse.unlink()
     summary = counted()
     assert (summary.batches, summary.repeated_batches, summary.records) == (2, 1, 7 * 2)
-    assert "batch 0 of the stream to" in caplog.text and "was begun before and is repeated" in caplog.text
+    assert "batch 0 of the stream to" in caplog.text and "had begun before and is repeated" in caplog.text
     assert table_of(spark, kafka, b) == {b"%d" % n: b"%d" % (6 if n < 5 else 5) for n in range(7)}
 
 
@@ -147,7 +147,7 @@ def test_the_rows_of_a_key_are_written_in_the_order_that_is_asked_for(
         (["value"], {"order_by": "offset"}, "there is no column 'offset'"),
         (["value", "offset"], {"order_by": "offset"}, "there is no column key"),
         (["value"], {"output_mode": "replace"}, "one of append, update, complete"),
-        (["value"], {"trigger": {"continuous": "1 second"}}, "no trigger 'continuous'"),
+        (["value"], {"trigger": {"continuous": "1 second"}}, "trigger 'continuous' does not work"),
         (["value"], {"trigger": "1 second"}, "give one of Spark's"),
         (["value"], {"linger_mss": 5}, r"did you mean 'linger\.ms'"),
     ],
@@ -162,12 +162,12 @@ def test_what_can_not_be_written_is_refused_at_the_call(
 
 
 def test_a_missing_topic_and_a_batch_are_refused_at_the_call(spark: Any, kafka: Kafka, checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match=r"raylog\.spark\.write writes this one"):
+    with pytest.raises(ConfigError, match=r"use raylog\.spark\.write for this one"):
         run(spark.sql("select 'v' value"), "nowhere", kafka, checkpoint)
     rows = spark.readStream.format("rate").load().selectExpr("'v' as value")
     with pytest.raises(UnknownTopicOrPartitionError, match="nowhere"):
         run(rows, "nowhere", kafka, checkpoint)
-    with pytest.raises(ConfigError, match=r"raylog\.spark\.write_stream writes this one"):
+    with pytest.raises(ConfigError, match=r"use raylog\.spark\.write_stream for this one"):
         raylog.spark.write(rows, "nowhere", cluster=kafka)
 
 

@@ -104,7 +104,7 @@ def test_a_batch_begins_when_no_task_of_an_earlier_one_writes(path: Path, task: 
     writing.write()
     assert writing.says() == "", "it writes no more"
     assert beginning.end() == ["the task goes on", "begun"]
-    assert "batch 6 is not written any more: batch 7 has begun" in writing.process.communicate()[1]
+    assert "batch 6 is no longer written: batch 7 has begun" in writing.process.communicate()[1]
 
 
 def test_a_task_that_is_killed_holds_nobody_up(path: Path, task: Callable[[Turn, int], Task]) -> None:
@@ -120,7 +120,7 @@ def test_a_task_that_comes_after_its_batch_is_shut_out(path: Path) -> None:
     fence = WriteFence(path, A, patience_s=PATIENCE_S)
     late, _ = fence.begin(6)
     now, _ = fence.begin(7)
-    with pytest.raises(ClusterError, match="batch 6 is not written any more: batch 7 has begun"), late.taken(0):
+    with pytest.raises(ClusterError, match="batch 6 is no longer written: batch 7 has begun"), late.taken(0):
         raise AssertionError("it may write")
     with now.taken(0) as check:
         check()
@@ -148,7 +148,9 @@ def test_a_run_ends_when_another_has_taken_over(path: Path) -> None:
     older, newer = (WriteFence(path, run, patience_s=PATIENCE_S) for run in (A, B))
     older.begin(6)
     newer.begin(6)
-    with pytest.raises(ClusterError, match="another run of the query writes now: batch 7 is left to it"):
+    with pytest.raises(
+        ClusterError, match="another run of the query writes now: this run ends and leaves batch 7 to it"
+    ):
         older.begin(7)
 
 

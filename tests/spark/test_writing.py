@@ -156,5 +156,5 @@ def test_what_is_written_with_keys_is_read_as_a_table_however_often_it_is_writte
 
 def test_a_table_refuses_options_that_would_make_it_none(spark: Any, kafka: Kafka, topic: str) -> None:
     for name, value in (("startingOffsets", "earliest"), ("columns", ["key"]), ("include_headers", True)):
-        with pytest.raises(ConfigError, match="is no option of a table"):
+        with pytest.raises(ConfigError, match="is not an option of a table"):
             raylog.spark.table(spark, topic, cluster=kafka, **{name: value})
