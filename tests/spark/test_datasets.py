@@ -164,7 +164,7 @@ def test_every_type_is_the_same_there_and_back(spark: Any, ray: Any, rows: pa.Ta
     assert back.schema().types == list(rows.schema.types)
     for made in (back, frame):
         raylog.data.release(made)
-        with pytest.raises(ConfigError, match="released before"):
+        with pytest.raises(ConfigError, match="already released"):
             raylog.data.release(made)
     eventually(lambda: fails(frame.count, "it was released"), "what the DataFrame is made of is gone")
     eventually(lambda: fails(back.take_all, "it was released"), "what the Dataset is made of is gone")

@@ -63,7 +63,7 @@ def test_a_broken_value_fails_the_query_and_is_named(spark: Any, kafka: Kafka, t
         ("id bigint", {"column": "offset"}, "column offset is bigint: it has to be binary or string"),
         ("id bigint", {"columns": ["valeu"]}, "there is no column 'valeu'"),
         ("id bigint", {"options": {"mode": "FAILFAST"}}, "use mode= and corrupt_column= instead"),
-        ("id bigits", {}, "is none that Spark can read"),
+        ("id bigits", {}, "can't be parsed by Spark"),
         ("bigint", {}, "give a StructType"),
     ],
 )

@@ -40,7 +40,7 @@ def test_sparks_names_are_raylogs() -> None:
         ({"kafka.max.poll.records": "5"}, "raylog's own client"),
         ({"maxOffsetsPerTrigger": 5}, "for streams"),
         ({"minPartition": 5}, "did you mean 'min_partitions'"),
-        ({"whatever": 5}, "unknown option 'whatever': there are"),
+        ({"whatever": 5}, "unknown option 'whatever': the options are"),
         ({"minPartitions": "many"}, "a whole number"),
         ({"minPartitions": 0}, "min_partitions=0: give at least 1"),
         ({"maxRecordsPerPartition": "-3"}, "max_records_per_partition='-3': give a whole number"),

@@ -145,7 +145,7 @@ def test_the_rows_of_a_key_are_written_in_the_order_that_is_asked_for(
         (["key", "offset as value"], {}, "column value is int64: it has to be binary or string"),
         (["value", "offset"], {}, "column 'offset' can't be written"),
         (["value"], {"order_by": "offset"}, "there is no column 'offset'"),
-        (["value", "offset"], {"order_by": "offset"}, "there is no column key"),
+        (["value", "offset"], {"order_by": "offset"}, "there is no column named key"),
         (["value"], {"output_mode": "replace"}, "one of append, update, complete"),
         (["value"], {"trigger": {"continuous": "1 second"}}, "trigger 'continuous' does not work"),
         (["value"], {"trigger": "1 second"}, "give one of Spark's"),
