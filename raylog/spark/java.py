@@ -45,7 +45,7 @@ def java_home() -> Path:
         seen.append(f"{home} has {f'Java {version}' if version else 'none that runs'}")
     found = f" ({'; '.join(seen)})" if seen else ""
     raise ClusterError(
-        f"Spark 3.5 needs Java 17, 11 or 8, and found none{found}: install it with {EXTRA},  "
+        f"Spark 3.5 needs Java 17, 11 or 8, and found none{found}: install it with {EXTRA}, "
         "or install openjdk-17-jre-headless, or point JAVA_HOME at one"
     )
 

@@ -413,7 +413,7 @@ def test_a_stranger_with_another_secret_is_named(scripted: Any) -> None:
 
     async def work() -> None:
         link = ClusterLink(address, AdminConfig.parse({"request.timeout.ms": 2_000}))
-        with pytest.raises(ClusterError, match=r"is not cluster 'scripted' .*raylog\.connect"):
+        with pytest.raises(ClusterError, match=r"does not belong to cluster 'scripted' .*raylog\.connect"):
             await link.metadata.topic("t")
         await link.close()
 

@@ -34,7 +34,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def test_without_a_java_the_error_says_what_to_do(machine: Any) -> None:
-    with pytest.raises(ClusterError, match=r"there is none: pip install \"raylog\[spark\]\" brings one"):
+    with pytest.raises(ClusterError, match=r"found none: install it with pip install \"raylog\[spark\]\""):
         java.java_home()
 
 
