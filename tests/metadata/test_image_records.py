@@ -1,0 +1,103 @@
+"""An image under records of every kind: it is copied whole, and a snapshot of it loses nothing.
+
+A new record fails the first test until it stands in ``HISTORY``; then the others show whether ``MetadataImage.copy`` and
+``MetadataImage.records`` know what it changed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import fields
+from typing import get_args
+
+import pytest
+
+from raylog.control.high_watermarks import PartitionHighWatermark, TopicHighWatermarks
+from raylog.metadata.image import MetadataImage
+from raylog.metadata.records import (
+    ActorDied,
+    ActorRegistered,
+    ActorRemoved,
+    BrokerConfigChanged,
+    BrokerDrainChanged,
+    BrokerLeaving,
+    BrokerRegistered,
+    BrokerUnregistered,
+    ClusterFormatted,
+    DiskRegistered,
+    HighWatermarksNoted,
+    HostKind,
+    HostPlanned,
+    HostRetired,
+    PartitionChanged,
+    PartitionState,
+    ProducerIdsAllocated,
+    Record,
+    RemovalConfirmed,
+    RemovalPending,
+    ReplicaSlot,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+)
+from raylog.types import FIRST_REPLICA_SLOT, Endpoint, node_id
+
+T, GONE = uuid.UUID(int=1), uuid.UUID(int=2)
+D, LATER = uuid.UUID(int=3), uuid.UUID(int=4)
+BROKER, HOST, IDLE = node_id(1, 0), node_id(1, FIRST_REPLICA_SLOT), node_id(1, FIRST_REPLICA_SLOT + 1)
+ADDRESS = Endpoint("h", 1)
+HELD = PartitionState((ReplicaSlot(1, HOST, D, 5),), (1,), leader=1, leader_incarnation=5, leader_epoch=0)
+HISTORY: tuple[Record, ...] = (
+    ClusterFormatted("c"),
+    BrokerRegistered(1, "rack"),
+    BrokerRegistered(2),
+    BrokerUnregistered(2),
+    BrokerDrainChanged(1, True),
+    BrokerConfigChanged(None, "num.partitions", "3"),
+    BrokerConfigChanged(1, "log.roll.ms", "7"),
+    DiskRegistered(D, 1, "/a"),
+    ActorRegistered(BROKER, D, 4, ADDRESS, "boot", listener=ADDRESS),
+    BrokerLeaving(1, 4),
+    HostPlanned(HOST, D, HostKind.REPLICAS),
+    ActorRegistered(HOST, D, 5, ADDRESS, "boot", former=(3,)),
+    ActorRegistered(IDLE, D, 6, ADDRESS, "boot"),
+    ActorDied(IDLE, 6),
+    ActorRemoved(IDLE),
+    TopicCreated(T, "t"),
+    TopicConfigChanged(T, "retention.ms", "1"),
+    PartitionChanged(T, 0, HELD),
+    HighWatermarksNoted((TopicHighWatermarks(T, (PartitionHighWatermark(0, 0, 9),)),)),
+    HostRetired(HOST),
+    TopicCreated(GONE, "gone"),
+    PartitionChanged(GONE, 0, HELD),
+    TopicDeleted(GONE),
+    RemovalPending(GONE, 1, HOST, D, "gone"),
+    RemovalConfirmed(GONE, 1, HOST),
+    ProducerIdsAllocated(1_000),
+)
+each_moment = pytest.mark.parametrize("moment", range(len(HISTORY)), ids=lambda index: type(HISTORY[index]).__name__)
+
+
+def test_the_history_has_records_of_every_kind_and_fills_every_field_of_an_image() -> None:
+    assert {type(record) for record in HISTORY} == set(get_args(Record))
+    image = MetadataImage.of(HISTORY)
+    seen = {each.name for each in fields(image) if getattr(image, each.name)}
+    seen |= {"hosts"} if MetadataImage.of(HISTORY[:11]).hosts else set()  # before the only host retires
+    assert seen == {each.name for each in fields(image)}
+
+
+@each_moment
+def test_a_snapshot_loses_nothing(moment: int) -> None:
+    image = MetadataImage.of(HISTORY[: moment + 1])
+    image.check()
+    assert MetadataImage.of(image.records()) == image
+
+
+@each_moment
+def test_a_copy_is_whole_and_shares_nothing_that_changes(moment: int) -> None:
+    image = MetadataImage.of(HISTORY[:moment])
+    copy = image.copy()
+    assert copy == image
+    copy.apply(HISTORY[moment])
+    assert image == MetadataImage.of(HISTORY[:moment])
+    assert copy == MetadataImage.of(HISTORY[: moment + 1]) == copy.copy()
