@@ -98,7 +98,6 @@ from raylog.metadata.records import (
     TopicDeleted,
 )
 from raylog.metadata.requests import (
-    AllocateProducerIds,
     AlterReassignments,
     AwaitLeader,
     ClusterStatus,
@@ -566,8 +565,6 @@ class ActiveController:
                 self._departures.register_disk(token, request, now_ms, plans_hosts=self._settings.now.plans_hosts)
             case InitProducerId():
                 self._ledger.hold(Reply(token, self._producer_ids.next()))
-            case AllocateProducerIds():
-                self._ledger.hold(Reply(token, self._producer_ids.block()))
             case _:
                 assert_never(request)
 

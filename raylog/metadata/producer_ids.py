@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.records import ProducerIdsAllocated
-from raylog.metadata.requests import ProducerIdAssigned, ProducerIdBlock
+from raylog.metadata.requests import ProducerIdAssigned
 
 BLOCK_SIZE = 1_000
 PRODUCER_IDS_END = 2**63 - 1
@@ -28,18 +28,10 @@ class ProducerIds:
     def next(self) -> ProducerIdAssigned:
         """A producer id of its own, epoch 0."""
         if self._next == self._end:
-            block = self.block()
-            if block.error:
-                return ProducerIdAssigned(block.error)
-            self._next = block.first_producer_id
-            self._end = self._next + block.count
+            first = self._ledger.latest.next_producer_id
+            if first + BLOCK_SIZE > PRODUCER_IDS_END:
+                return ProducerIdAssigned(ErrorCode.unknown_server_error)
+            self._next, self._end = first, first + BLOCK_SIZE
+            self._ledger.add(ProducerIdsAllocated(self._end))
         self._next += 1
         return ProducerIdAssigned(ErrorCode.none, self._next - 1, 0)
-
-    def block(self) -> ProducerIdBlock:
-        """A whole block for somebody who hands the ids out himself."""
-        first = self._ledger.latest.next_producer_id
-        if first + BLOCK_SIZE > PRODUCER_IDS_END:
-            return ProducerIdBlock(ErrorCode.unknown_server_error)
-        self._ledger.add(ProducerIdsAllocated(first + BLOCK_SIZE))
-        return ProducerIdBlock(ErrorCode.none, first, BLOCK_SIZE)

@@ -449,18 +449,6 @@ class ProducerIdAssigned:
 
 
 @dataclass(frozen=True, slots=True)
-class AllocateProducerIds:
-    """→ ProducerIdBlock: a whole block, for a transaction coordinator."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
-    error: int
-    first_producer_id: int = -1
-    count: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class RegisterDisk:
     """→ DiskOutcome. Idempotent; registers the broker too. A known disk may move its path, never its broker."""
 
@@ -489,12 +477,12 @@ Request = (
     CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | DescribeConfigs | DescribeTopics
     | DescribeCluster | AwaitLeader | ClusterStatus | ElectLeaders | AlterReassignments
     | ListReassignments | DrainBroker | MoveReplicas | PlanHost | RetireHost | UnregisterBroker | InitProducerId
-    | AllocateProducerIds | RegisterDisk
+    | RegisterDisk
 )  # fmt: skip
 
 ControllerReply = (
     TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered | ConfigsDescribed | TopicsDescribed
     | ClusterDescribed | LeaderFound | ClusterStatusReport | LeadersElected | ReassignmentsAltered
     | ReassignmentsListed | BrokerDrained | ReplicasMoved | HostAnswer | HostRetirement | BrokerUnregistration | ProducerIdAssigned
-    | ProducerIdBlock | DiskOutcome | Refused
+    | DiskOutcome | Refused
 )  # fmt: skip

@@ -13,7 +13,6 @@ from raylog.metadata.configuration.config_requests import (
     ResourceType,
 )
 from raylog.metadata.requests import (
-    AllocateProducerIds,
     AlterReassignments,
     CreatePartitions,
     CreateTopics,
@@ -51,5 +50,4 @@ def nonsense(
         AlterReassignments((PartitionTarget(topic, 0, (1, 2, 3)),), allow_replication_factor_change=False),
         AlterReassignments((PartitionTarget(topic, 0, ()), PartitionTarget(topic, 0, (1, 1)))),
         DrainBroker(77),
-        AllocateProducerIds(),
     )

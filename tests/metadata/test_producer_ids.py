@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from raylog.metadata.requests import AllocateProducerIds, InitProducerId
+from raylog.metadata.requests import InitProducerId
 
 
 def test_producer_ids_are_never_given_twice_and_blocks_are_of_a_thousand(world):
@@ -23,11 +23,3 @@ def test_a_new_active_controller_starts_a_new_block(world):
     assert world.ask(InitProducerId()).producer_id == 0
     world.restart_controller()
     assert world.ask(InitProducerId()).producer_id == 1_000
-
-
-def test_whole_blocks_are_handed_out(world):
-    block = world.ask(AllocateProducerIds())
-    assert (block.first_producer_id, block.count) == (0, 1_000)
-    assert world.ask(InitProducerId()).producer_id == 1_000
-    assert world.ask(InitProducerId()).producer_id == 1_001
-    assert world.ask(AllocateProducerIds()).first_producer_id == 2_000
