@@ -9,6 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.configs.broker_configs import BROKER_CONFIGS, for_all_brokers
+from raylog.configs.server_configs import CONTROLLERS, HOSTS
 from raylog.configs.settings import config_of, with_configs
 from raylog.control.session import SettingsChanged, Welcome
 from raylog.errors import ConfigError
@@ -47,6 +48,11 @@ def test_every_setting_is_a_config_of_brokers_and_has_its_default(kind: Any) -> 
         assert getattr(kind(), field) == config.parse(config.default)
         assert kind is not HostConfig or config.is_of_hosts or name in OF_LOGS, f"{name} reaches no host"
         assert kind is not GroupConfig or config.is_of_groups, f"{name} reaches no coordinator"
+
+
+@pytest.mark.parametrize(("table", "kind"), [(HOSTS, HostConfig), (CONTROLLERS, ControllerConfig)])
+def test_every_config_of_a_server_is_a_setting_that_its_process_reads(table: Any, kind: Any) -> None:
+    assert {each.name for each in table} - set(config_of(kind()).values()) == set()
 
 
 @pytest.mark.parametrize("kind", [HostConfig, ControllerConfig, GroupConfig])
