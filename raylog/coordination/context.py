@@ -37,7 +37,7 @@ class Keyed(Protocol):
 KeyedT = TypeVar("KeyedT", bound=Keyed)
 
 
-class _Pending(Generic[KeyedT]):
+class _PendingAppend(Generic[KeyedT]):
     __slots__ = ("answered", "end_offset", "records", "sequence", "settled")
 
     def __init__(self, sequence: int, records: tuple[KeyedT, ...], answered: Outcome, settled: Outcome) -> None:
@@ -77,7 +77,7 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
         self.leader_epoch = -1
         self.topics: Mapping[str, uuid.UUID] | None = None
         self.position = position
-        self._pending: deque[_Pending[KeyedT]] = deque()
+        self._pending: deque[_PendingAppend[KeyedT]] = deque()
         self._pending_keys: Counter[Hashable] = Counter()
         self._last_sequence = 0
         self._high_watermark = position
@@ -94,7 +94,7 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
         """Put records into the log, as one batch."""
         assert records
         self._last_sequence += 1
-        pending = _Pending(self._last_sequence, records, answered, settled)
+        pending = _PendingAppend(self._last_sequence, records, answered, settled)
         self._pending.append(pending)
         self._pending_keys.update(record.key for record in records)
         self.timers.set((WRITE, pending.sequence), self.now_ms + self.write_timeout_ms)
@@ -149,7 +149,7 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
         while self._pending:
             self._settle(self._pending.popleft(), NOT_LEADER_OR_FOLLOWER)
 
-    def _settle(self, pending: _Pending[KeyedT], error: int) -> None:
+    def _settle(self, pending: _PendingAppend[KeyedT], error: int) -> None:
         self.timers.cancel((WRITE, pending.sequence))
         for record in pending.records:
             self._pending_keys[record.key] -= 1

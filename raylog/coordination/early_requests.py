@@ -27,7 +27,7 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-class _Waiter(Generic[RequestT, ReplyT]):
+class _EarlyRequest(Generic[RequestT, ReplyT]):
     __slots__ = ("number", "request", "then", "timers")
 
     def __init__(self, number: int, request: RequestT, then: Callable[[ReplyT], None]) -> None:
@@ -49,7 +49,7 @@ class EarlyRequests(Generic[RequestT, ReplyT]):
         self._call_later = call_later
         self._answer = answer
         self._is_known = is_known
-        self._waiting: dict[int, dict[_Waiter[RequestT, ReplyT], None]] = {}  # by partition, in order of arrival
+        self._waiting: dict[int, dict[_EarlyRequest[RequestT, ReplyT], None]] = {}  # by partition, in order of arrival
         self._count = 0
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class EarlyRequests(Generic[RequestT, ReplyT]):
         wait_ms = WAIT_MS if wait_ms is None else min(WAIT_MS, wait_ms)
         if wait_ms <= 0 or self._count >= REQUESTS_MAX:
             return False
-        waiter = _Waiter(number, request, then)
+        waiter = _EarlyRequest(number, request, then)
         self._waiting.setdefault(number, {})[waiter] = None
         self._count += 1
         waiter.timers.append(self._call_later(wait_ms, lambda: self._end(waiter)))
@@ -89,15 +89,15 @@ class EarlyRequests(Generic[RequestT, ReplyT]):
             for waiter in list(waiters):
                 self._forget(waiter)
 
-    def _end_if_unknown(self, waiter: _Waiter[RequestT, ReplyT]) -> None:
+    def _end_if_unknown(self, waiter: _EarlyRequest[RequestT, ReplyT]) -> None:
         if not self._is_known(waiter.number):
             self._end(waiter)
 
-    def _end(self, waiter: _Waiter[RequestT, ReplyT]) -> None:
+    def _end(self, waiter: _EarlyRequest[RequestT, ReplyT]) -> None:
         if self._forget(waiter):
             self._answer(waiter.number, waiter.request, waiter.then)
 
-    def _forget(self, waiter: _Waiter[RequestT, ReplyT]) -> bool:
+    def _forget(self, waiter: _EarlyRequest[RequestT, ReplyT]) -> bool:
         """Whether it was still waiting."""
         waiters = self._waiting.get(waiter.number, {})
         if waiter not in waiters:

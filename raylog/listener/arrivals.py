@@ -12,7 +12,7 @@ from collections.abc import Callable
 Condition = Callable[[], bool]
 
 
-class _Waiter:
+class _WaitForCondition:
     __slots__ = ("condition", "then", "timer")
 
     def __init__(self, condition: Condition, then: Callable[[], None]) -> None:
@@ -23,7 +23,7 @@ class _Waiter:
 
 class Arrivals:
     def __init__(self) -> None:
-        self._waiters: dict[_Waiter, None] = {}
+        self._waiters: dict[_WaitForCondition, None] = {}
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -37,7 +37,7 @@ class Arrivals:
         if condition() or timeout_ms <= 0:
             then()
             return lambda: None
-        waiter = _Waiter(condition, then)
+        waiter = _WaitForCondition(condition, then)
         self._waiters[waiter] = None
         waiter.timer = asyncio.get_running_loop().call_later(timeout_ms / 1_000, self._end, waiter)
         return lambda: self._forget(waiter)
@@ -63,11 +63,11 @@ class Arrivals:
         for waiter in list(self._waiters):
             self._forget(waiter)
 
-    def _end(self, waiter: _Waiter) -> None:
+    def _end(self, waiter: _WaitForCondition) -> None:
         self._forget(waiter)
         waiter.then()
 
-    def _forget(self, waiter: _Waiter) -> None:
+    def _forget(self, waiter: _WaitForCondition) -> None:
         self._waiters.pop(waiter, None)
         if waiter.timer is not None:
             waiter.timer.cancel()

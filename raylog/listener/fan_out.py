@@ -93,11 +93,13 @@ class Scattered:
         if self._spec is PRODUCE and body.acks == 0:
             self._forward_unanswered(request, spots, waits_ms=_waits_ms(split, body))
             return
-        gathering = _Gathering(request, self._spec, self._places, pending=1)
+        gathering = _GatheredAnswers(request, self._spec, self._places, pending=1)
         self._ask(gathering, request, spots, body, waits_ms=_waits_ms(split, body))
         gathering.part_is_done()
 
-    def _ask(self, gathering: _Gathering, request: Request, spots: list[Spot], body: Any, *, waits_ms: int) -> None:
+    def _ask(
+        self, gathering: _GatheredAnswers, request: Request, spots: list[Spot], body: Any, *, waits_ms: int
+    ) -> None:
         """Ask the owners of these partitions now, and owners that are still starting when they
         arrive.
         """
@@ -176,7 +178,7 @@ class Scattered:
                 request.pass_on(answer)
                 return
             reply = decode_response(self._spec.key, request.version, answer) if error is None else None
-            gathering = _Gathering(request, self._spec, self._places, pending=0)
+            gathering = _GatheredAnswers(request, self._spec, self._places, pending=0)
             gathering.answered([(0, 0)], is_whole=True)(reply, error)
 
         timeout_ms = asked.waits_ms + SLACK_MS
@@ -230,7 +232,7 @@ class Scattered:
         return dataclasses.replace(body, **{split.topics: tuple(parts)})
 
 
-class _Gathering:
+class _GatheredAnswers:
     """Collects the answers to one request until all have arrived."""
 
     def __init__(self, request: Request, spec: ApiSpec, places: Places, *, pending: int) -> None:

@@ -64,7 +64,7 @@ def _entries(file: File) -> Iterator[tuple[int, int, memoryview]]:
 
 
 def _convert(files: Files, directory: str, base_offset: int, source: File) -> None:
-    pieces = _Pieces(files, directory)
+    pieces = _SegmentPieces(files, directory)
     try:
         pieces.start(base_offset)
         end = 0
@@ -97,7 +97,7 @@ def _convert(files: Files, directory: str, base_offset: int, source: File) -> No
         files.sync_directory(directory)
 
 
-class _Pieces:
+class _SegmentPieces:
     """The files that take a segment's place, the last one open. ``base_offsets`` ascend; the first is the segment's own."""
 
     def __init__(self, files: Files, directory: str) -> None:

@@ -181,7 +181,7 @@ def encode(
     return batch
 
 
-class _Pieces(dict[int, bytes]):
+class _EncodedPieces(dict[int, bytes]):
     """What a record's value length decides, computed at first sight; forgets everything when it holds too much."""
 
     __slots__ = ("_make",)
@@ -214,8 +214,8 @@ def _start_piece(offset_varint_size: int) -> Callable[[int], bytes]:
     return make
 
 
-_starts = tuple(_Pieces(_start_piece(size)) for size in range(_OFFSET_VARINT_SIZES_MAX + 1))
-_value_lengths = _Pieces(lambda length: _NULL_KEY + encode_varint(length))
+_starts = tuple(_EncodedPieces(_start_piece(size)) for size in range(_OFFSET_VARINT_SIZES_MAX + 1))
+_value_lengths = _EncodedPieces(lambda length: _NULL_KEY + encode_varint(length))
 _offsets: list[bytes] = [encode_varint(delta) for delta in range(1 << 13)]
 # The first delta of which the varint has that many bytes: 0..63 one, 64..8191 two, …
 _OFFSET_RUNS = tuple((1 << (7 * size - 8) if size > 1 else 0, 1 << (7 * size - 1), size) for size in range(1, 6))

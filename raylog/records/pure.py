@@ -86,7 +86,7 @@ def encode(
     )
 
 
-class _Reader:
+class _RecordsReader:
     """Reads forward through bytes and refuses to pass their end."""
 
     def __init__(self, content: bytes) -> None:
@@ -121,7 +121,7 @@ def decode(
     view: BatchView, *, topic: str = "", partition: int = -1, max_inflated_bytes: int = INFLATED_BYTES_MAX
 ) -> list[Record]:
     """As ``raylog.records.codec.decode``."""
-    reader = _Reader(decompress(view.compression, view.records, max_bytes=max_inflated_bytes))
+    reader = _RecordsReader(decompress(view.compression, view.records, max_bytes=max_inflated_bytes))
     records: list[Record] = []
     for _ in range(view.record_count):
         length = reader.varint()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from raylog.replication.replica import Replica
 
 
-class _Pending:
+class _PendingRemoval:
     """A removal whose folder is not known to be gone."""
 
     __slots__ = ("failures", "removal")
@@ -45,7 +45,7 @@ class Folders:
     def __init__(self, context: HostContext, replicas: dict[TopicIdPartition, Replica]) -> None:
         self._context = context
         self._replicas = replicas
-        self._removals: dict[TopicIdPartition, _Pending] = {}
+        self._removals: dict[TopicIdPartition, _PendingRemoval] = {}
         self._releasing: set[TopicIdPartition] = set()  # as soon as the opening that is under way ends
         self._closing: dict[TopicIdPartition, int] = {}  # logs that are being closed to let go of them; how many
 
@@ -133,7 +133,7 @@ class Folders:
         id = TopicIdPartition(removal.topic_id, removal.partition)
         if id in self._removals:
             return
-        pending = self._removals[id] = _Pending(removal)
+        pending = self._removals[id] = _PendingRemoval(removal)
         self._releasing.discard(id)
         replica = self._replicas.get(id)
         if replica is not None and replica.is_opening:
@@ -162,7 +162,7 @@ class Folders:
             pending.failures += 1
         self._context.wheel.add(now_ms + delay_ms, lambda now_ms, wall_ms: self._remove_again(event.id, pending))
 
-    def _remove_again(self, id: TopicIdPartition, pending: _Pending) -> None:
+    def _remove_again(self, id: TopicIdPartition, pending: _PendingRemoval) -> None:
         if self._removals.get(id) is pending:
             self._context.effects.append(RemoveFolder(pending.removal))
 

@@ -28,7 +28,7 @@ from raylog.wire.request import Request
 from raylog.wire.server_connection import ServerConnection
 
 
-class _Gathering:
+class _GatheredParts:
     """One request of the wire, whose parts several groups answer."""
 
     __slots__ = ("_api", "_missing", "_replies", "_request")
@@ -87,7 +87,7 @@ class GroupCoordinators:
                 number = runtime.kind.partition_of(each)
                 numbers = runtime.numbers() if number is None else [number]
                 parts += [(number, each) for number in numbers]
-            gathering = _Gathering(request, api, len(parts))
+            gathering = _GatheredParts(request, api, len(parts))
             if not parts:
                 gathering.answer()
             for index, (number, part) in enumerate(parts):

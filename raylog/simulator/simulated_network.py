@@ -63,7 +63,7 @@ class Link:
         self.opener = opener
         self.server: Process | None = None
         self.machines = (opener.machine, machine)
-        self._ends: list[End | _Pending | None] = [end, None]
+        self._ends: list[End | _PendingConnection | None] = [end, None]
         self._ready_us = [0, 0]  # per sender: when its last message arrives
         self._way: list[deque[Callable[[], None]]] = [deque(), deque()]  # per sender: what is under way, in order
         self._stalled = [0, 0]  # per sender: how many of these a cut keeps back
@@ -132,7 +132,7 @@ class Link:
             return
         self.server = server
         server.links[self.number] = self
-        self._ends[1] = _Pending(listener)
+        self._ends[1] = _PendingConnection(listener)
         self._carry(1, lambda: self._on_opener(lambda end: end.opened(self)))
 
     def refuse(self) -> None:
@@ -147,7 +147,7 @@ class Link:
         def run() -> None:
             end = self._ends[0]
             if end is not None:
-                assert not isinstance(end, _Pending)
+                assert not isinstance(end, _PendingConnection)
                 work(end)
 
         self.opener.run(run)
@@ -195,7 +195,7 @@ class Link:
 
     def _hand_over(self, side: int, message: object) -> None:
         end = self._ends[side]
-        if isinstance(end, _Pending):
+        if isinstance(end, _PendingConnection):
             end = self._ends[side] = end.listener.accepted(self)
         if end is not None:
             end.received(self, message)
@@ -208,7 +208,7 @@ class Link:
         end = self._ends[side]
         if end is not None:
             self._forget(side)
-            if not isinstance(end, _Pending):
+            if not isinstance(end, _PendingConnection):
                 end.closed(self)
 
     def _forget(self, side: int) -> None:
@@ -216,7 +216,7 @@ class Link:
         self._process(side).links.pop(self.number, None)
 
 
-class _Pending:
+class _PendingConnection:
     """An accepted link whose process has not run since."""
 
     __slots__ = ("listener",)

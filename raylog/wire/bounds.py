@@ -49,7 +49,7 @@ def checker(entity: EntityClass) -> Checker:
 
     ``(frame, position, end, spans) -> position behind it``, IndexError behind the frame's end.
     """
-    source = _Source(entity)
+    source = _CheckSource(entity)
     source.write_entity()
     namespace = source.names
     exec(compile(source.text(), f"<bounds of {entity.__module__}.{entity.__name__}>", "exec"), namespace)
@@ -77,7 +77,7 @@ def refuse_marker(marker: int) -> None:
     raise ProtocolError(f"a nullable structure that starts with {marker}, neither 1 nor −1")
 
 
-class _Source:
+class _CheckSource:
     """The source text of one check, being written."""
 
     def __init__(self, entity: EntityClass) -> None:

@@ -49,7 +49,7 @@ OnReply = Callable[[Entity | None, Exception | None], None]
 """Called with the reply, or with None and what went wrong."""
 
 
-class _Pending(NamedTuple):
+class _PendingCall(NamedTuple):
     on_reply: OnReply
     api_key: int  # UNDECODED: the caller wants the reply's frame
     version: int
@@ -65,7 +65,7 @@ class Connection(FramedProtocol):
         self.peer = Peer()
         self._client_id = client_id_field(client_id)
         self._borrows_records = False
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, _PendingCall] = {}
         self._next_correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -205,7 +205,7 @@ class Connection(FramedProtocol):
             if deadline < self._timer_at:
                 self._set_timer(deadline)
         was_idle = not self._pending
-        self._pending[correlation_id] = _Pending(on_reply, api_key, version, deadline)
+        self._pending[correlation_id] = _PendingCall(on_reply, api_key, version, deadline)
         if self._throttled_until:
             self._held.append(frame)
         elif was_idle:
@@ -315,7 +315,7 @@ class Connection(FramedProtocol):
         for frame in held:
             self.write_frame(frame)
 
-    def _call_back(self, pending: _Pending, reply: Entity | None, error: Exception | None) -> None:
+    def _call_back(self, pending: _PendingCall, reply: Entity | None, error: Exception | None) -> None:
         try:
             pending.on_reply(reply, error)
         except Exception:

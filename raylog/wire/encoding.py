@@ -58,7 +58,7 @@ def varint(value: int) -> bytes:
 @cache
 def encoder(entity: EntityClass) -> Encoder:
     """The compiled encoder of one class."""
-    source = _Source(entity)
+    source = _EncoderSource(entity)
     source.write_entity()
     namespace = source.names
     exec(compile(source.text(), f"<encoder of {entity.__module__}.{entity.__name__}>", "exec"), namespace)
@@ -82,7 +82,7 @@ def _refuse_null(entity: str, field: str) -> None:
     raise TypeError(f"{entity}.{field} cannot be None on the wire")
 
 
-class _Source:
+class _EncoderSource:
     """The source text of one encoder, being written."""
 
     def __init__(self, entity: EntityClass) -> None:

@@ -80,7 +80,7 @@ class DecodedRequest(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _EntityReader:
     """How to read one kind of body. ``header_is_flexible``: tagged fields end the header."""
 
     entity: EntityClass
@@ -90,18 +90,18 @@ class _Reader:
 
 
 @cache
-def _request_reader(api_key: int, version: int) -> _Reader | None:
+def _request_reader(api_key: int, version: int) -> _EntityReader | None:
     try:
         entity = load_request_schema(api_key, version)
     except KioIndexError:
         return None
-    return _Reader(entity, entity.__header_schema__.__flexible__, checker(entity), entity_reader(entity))
+    return _EntityReader(entity, entity.__header_schema__.__flexible__, checker(entity), entity_reader(entity))
 
 
 @cache
-def _response_reader(api_key: int, version: int) -> _Reader:
+def _response_reader(api_key: int, version: int) -> _EntityReader:
     entity = load_response_schema(api_key, version)
-    return _Reader(entity, entity.__header_schema__.__flexible__, checker(entity), entity_reader(entity))
+    return _EntityReader(entity, entity.__header_schema__.__flexible__, checker(entity), entity_reader(entity))
 
 
 @cache
@@ -190,7 +190,7 @@ def decode_response(api_key: int, version: int, frame: memoryview | bytes, *, bo
 
 
 def _decode_body(
-    reader: _Reader,
+    reader: _EntityReader,
     frame: memoryview | bytes,
     position: int,
     name: Callable[[], str],
@@ -219,7 +219,7 @@ def _decode_body(
         raise ProtocolError(f"{name()}: {error}") from error
 
 
-def _decode_around(reader: _Reader, frame: memoryview | bytes, position: int, spans: list[Span]) -> Entity:
+def _decode_around(reader: _EntityReader, frame: memoryview | bytes, position: int, spans: list[Span]) -> Entity:
     """The entity, large fields of records being views of the frame: kio gets them as empty ones."""
     empty = b"\x01" if reader.entity.__flexible__ else b"\x00\x00\x00\x00"
     large = [stop - start >= BORROWED_BYTES_MIN for _, start, stop in spans]

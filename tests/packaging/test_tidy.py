@@ -30,7 +30,7 @@ SHARED = """
     GroupDescription GroupMember Handshake Heartbeat HostPlanned HostRetired Hosts Launcher Leader LeaderFound Leadership
     Ledger Listener Member Message MoveReplicas Moves NewTopic Outcome Owner Pace PartitionView Place PlanHost Process
     Producer Replicas ReplicasMoved Reply RequestReceived RetireHost Role Server Session Standing State Step Ticked Timer
-    TopicCreation TopicView Turn Verdict Waiter _Gathering _Pending _Pieces _Reader _Source _Waiter
+    TopicCreation TopicView Turn Verdict Waiter
 """
 SHARED_CLASS_NAMES = frozenset(SHARED.split())
 MATCHED = ("effect", "event", "frame", "message", "order", "record", "request")

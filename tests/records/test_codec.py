@@ -124,7 +124,7 @@ def test_the_fast_path_is_right_where_the_size_of_an_offset_changes(count: int, 
 def test_the_fast_path_takes_any_bytes_like_value_and_more_lengths_than_it_remembers() -> None:
     odd: list[Any] = [b"a", bytearray(b"bc"), memoryview(b"def")]
     assert codec.encode_values(odd, timestamp_ms=1) == codec.encode_values([b"a", b"bc", b"def"], timestamp_ms=1)
-    pieces = codec._Pieces(lambda length: b"%d" % length)
+    pieces = codec._EncodedPieces(lambda length: b"%d" % length)
     assert [pieces[length] for length in range(70_000)] == [b"%d" % length for length in range(70_000)]
     assert len(pieces) <= 1 << 16
 
