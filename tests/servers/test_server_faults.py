@@ -149,7 +149,7 @@ def test_a_session_that_breaks_without_a_death_raises_no_epoch(faulty: Any, numb
 
         broken = faulty.running.run(cut())
         faulty.running.await_true(
-            lambda client=client, broken=broken: client._session not in (None, broken) and client._welcomed
+            lambda client=client, broken=broken: client._session is not broken and client.controller() is not None
         )
     eventually(lambda: all(each["state"] == "live" for each in status(faulty.running)["actors"]), "all sessions back")
     after = status(faulty.running)

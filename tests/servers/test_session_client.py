@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raylog.control.session import FromActor, Hello, ReplicaFailed, Welcome
+from raylog.control.session import FromActor, FromController, Heartbeat, Hello, ReplicaFailed, Welcome
 from raylog.disks.disk import format_disk, open_disk, with_controllers
 from raylog.errors import DisconnectedError
 from raylog.server import session_client
 from raylog.server.session_client import SessionClient
 from raylog.types import ActorIdentity, Endpoint
+from raylog.wire.handshake import Peer
 
 HERE = Endpoint("127.0.0.1", 1)
 
@@ -25,32 +27,13 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[FromActor] = []
         self.is_open = True
+        self.peer = Peer(65536, 1)
 
     def send(self, frame: FromActor) -> None:
         self.sent.append(frame)
 
     def close(self) -> None:
         self.is_open = False
-
-
-def test_what_happens_between_hello_and_welcome_is_said_behind_the_hello(monkeypatch: pytest.MonkeyPatch) -> None:
-    identity = ActorIdentity("cluster", 65538, uuid.UUID(int=1), 7)
-    hello = Hello(identity, HERE, "boot")
-    news = ReplicaFailed(uuid.UUID(int=2), 0, "the disk broke")
-    wire = Wire()
-
-    async def opened(*arguments: object, **settings: object) -> Wire:
-        return wire
-
-    async def run() -> None:
-        client = SessionClient(Path("/nowhere"), identity, hello=lambda: hello, on_frame=lambda frame: None)
-        client.send(news)
-        await client._open(HERE, b"secret")
-        client.send(news)
-
-    monkeypatch.setattr(session_client, "open_session", opened)
-    asyncio.run(run())
-    assert wire.sent == [hello, news], "before the hello there is nobody to tell"
 
 
 class Door:
@@ -67,6 +50,8 @@ class Doors:
     def __init__(self, doors: dict[Endpoint, Door]) -> None:
         self.doors = doors
         self.tried: list[Endpoint] = []
+        self.opened: list[Wire] = []
+        self.say: list[Callable[[FromController], None]] = []  # by link: a frame that arrives over it, open or not
         self.news = asyncio.Event()
 
     async def open(self, endpoint: Endpoint, *, on_frame: Any, on_close: Any, **_: Any) -> Any:
@@ -78,13 +63,17 @@ class Doors:
             self.news.set()
             raise DisconnectedError(f"nobody listens at {endpoint}")
         loop = asyncio.get_running_loop()
+        doors = self
 
         class Opened(Wire):
             def send(opened, frame: FromActor) -> None:
+                super().send(frame)
                 if not isinstance(frame, Hello):
                     return
                 if door.answer == "standby":
                     loop.call_soon(opened.close)
+                elif door.answer == "mute":
+                    doors.news.set()
                 else:
                     loop.call_soon(on_frame, opened, Welcome(door.epoch, 60_000, 120_000))
 
@@ -95,7 +84,10 @@ class Doors:
 
             abort = close
 
-        return Opened()
+        session = Opened()
+        self.opened.append(session)
+        self.say.append(lambda frame: on_frame(session, frame))
+        return session
 
 
 A, B, C, D = (Endpoint("127.0.0.1", port) for port in (1, 2, 3, 4))
@@ -124,6 +116,69 @@ def client_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doors: Doors) -> 
 async def news(doors: Doors) -> None:
     await asyncio.wait_for(doors.news.wait(), 60)
     doors.news.clear()
+
+
+def test_what_happens_between_hello_and_welcome_is_said_behind_the_hello(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = ReplicaFailed(uuid.UUID(int=2), 0, "the disk broke")
+
+    async def run() -> None:
+        doors = Doors({A: Door("mute")})
+        client, _ = client_of(tmp_path, monkeypatch, doors)
+        client.send(report)  # before the hello there is nobody to tell
+        client.start()
+        await news(doors)
+        client.send(report)
+        hello, *rest = doors.opened[0].sent
+        assert isinstance(hello, Hello) and rest == [report]
+        await client.stop()
+        client.send(report)
+        assert doors.opened[0].sent == [hello, report]
+
+    asyncio.run(run())
+
+
+def test_news_that_the_welcome_causes_are_sent_after_it_has_been_taken_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = ReplicaFailed(uuid.UUID(int=2), 0, "the disk broke")
+
+    async def run() -> None:
+        doors = Doors({A: Door("active", 1)})
+        client, _ = client_of(tmp_path, monkeypatch, doors)
+        heard: list[object] = []
+
+        def changed(connected: bool) -> None:
+            heard.append(connected)
+            client.send(report)
+            doors.news.set()
+
+        client._on_change = changed
+        client._on_frame = lambda frame: heard.append((frame, report in doors.opened[0].sent))
+        client.start()
+        await news(doors)
+        assert heard == [True, (Welcome(1, 60_000, 120_000), False)]
+        hello, beat, *rest = doors.opened[0].sent
+        assert isinstance(hello, Hello) and isinstance(beat, Heartbeat) and rest == [report]
+        await client.stop()
+
+    asyncio.run(run())
+
+
+def test_heartbeats_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        doors = Doors({A: Door("mute")})
+        client, _ = client_of(tmp_path, monkeypatch, doors)
+        client.start()
+        await news(doors)
+        doors.say[0](Welcome(1, 5, 60_000))
+        async with asyncio.timeout(60):
+            while sum(isinstance(frame, Heartbeat) for frame in doors.opened[0].sent) < 4:
+                await asyncio.sleep(0.001)
+        await client.stop()
+
+    asyncio.run(run())
 
 
 def test_standbys_are_passed_by_until_one_says_welcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +263,24 @@ def test_controllers_that_came_back_on_other_ports_are_found_where_the_disk_says
             while changes != [True, False, True]:
                 await news(doors)
         assert doors.tried[-1] == D
+        await client.stop()
+
+    asyncio.run(run())
+
+
+def test_a_welcome_over_a_link_that_was_given_up_opens_no_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        doors = Doors({A: Door("mute"), B: Door("mute"), C: Door("mute"), D: Door("mute")})
+        client, changes = client_of(tmp_path, monkeypatch, doors)
+        client.start()
+        await news(doors)
+        client.summon(2, D)
+        while len(doors.say) < 2:
+            await news(doors)
+        doors.say[0](Welcome(2, 60_000, 120_000))
+        assert (doors.tried, changes, client.controller()) == ([A, D], [], None), "D has said nothing yet"
         await client.stop()
 
     asyncio.run(run())
