@@ -165,6 +165,7 @@ class ReplicaProcess(ServerProcess):
             self._carry_out(self.host.handle(event, self.now_ms, self.machine.wall_ms()))
 
     def after_work(self) -> None:
+        super().after_work()
         due_ms = self.host.next_deadline_ms()
         if due_ms != self._timer_due_ms:
             if self._timer is not None:

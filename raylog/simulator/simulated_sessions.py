@@ -1,11 +1,36 @@
-"""The process of a simulated server: its control session, as ``raylog.server.session_client`` keeps it, and its accepted connections."""
+"""The process of a simulated server: what carries out its control session's orders, and its accepted connections.
+
+The session is the production machine (``raylog.control.control_session``), which ``raylog.server.session_client`` drives in a real process.
+"""
 
 from __future__ import annotations
 
 import uuid
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
+from raylog.control.control_session import (
+    Beat,
+    CloseLink,
+    ControllersRead,
+    ControlSession,
+    Deliver,
+    FrameArrived,
+    LinkLost,
+    LinkOpened,
+    OpenLink,
+    ReadControllers,
+    SayHello,
+    SendOnLink,
+    SessionChanged,
+    SessionEffect,
+    SessionEvent,
+    SessionTimings,
+    StatusNews,
+    SummonReceived,
+)
 from raylog.control.session import (
     AlterPartitionAnswer,
     Assignment,
@@ -13,6 +38,7 @@ from raylog.control.session import (
     CopyRatesChanged,
     Exit,
     FromActor,
+    FromController,
     Heartbeat,
     Hello,
     ImageChanged,
@@ -23,9 +49,11 @@ from raylog.control.session import (
     TopicsNamed,
     Welcome,
 )
-from raylog.control.session_frames import ControllerEpochGuard, from_actor, to_frame
+from raylog.control.session_frames import from_actor, to_frame
 from raylog.simulator.messages import Call, Handshake, HandshakeDone
 from raylog.simulator.processes import Machine, Process
+from raylog.simulator.scheduler import Timer
+from raylog.simulator.session_checker import SessionChecker
 from raylog.simulator.simulated_network import End, Link
 from raylog.types import ActorIdentity, Endpoint, TopicIdPartition
 
@@ -66,15 +94,24 @@ class ServerProcess(Process):
         self.spec = spec
         self.identity = ActorIdentity(simulation.cluster_id, spec.node_id, spec.directory_id, spec.incarnation)
         self.endpoint = simulation.network.listen(self, self)
-        self.session: Link | None = None
-        self.has_said_hello = False
-        self.is_welcome = False
-        self.controller_epochs = ControllerEpochGuard()
-        self._heartbeat_interval_ms = 0  # as the controller said last
-        self._controller_at = simulation.scheduler.between(0, 100)  # which address is tried next
-        self._attempts = 0  # since a session was welcome
-        self._summoned_to: Endpoint | None = None
-        self.later(1, self.open_session, "start")
+        rng = self.scheduler.rng
+        timings = SessionTimings(
+            retry_first_ms=5,
+            retry_max_ms=300,
+            open_timeout_ms=rng.choice((300, 2_000)),
+            welcome_timeout_ms=rng.choice((300, 2_000)),
+        )
+        self.control = ControlSession(
+            timings=timings, draw_pause_ms=lambda longest_ms: self.scheduler.between(1, longest_ms)
+        )
+        self._checker = SessionChecker(self.name)
+        self._steps: deque[Callable[[], list[SessionEffect]]] = (
+            deque()
+        )  # of the control session; the first is under way
+        self._link: Link | None = None  # to the controller
+        self._session_timer: Timer | None = None
+        self._session_due_ms: int | None = None
+        self.later(1, lambda: self._run_session(self.control.start), "start")
 
     # ---------------------------------------------------------------- for subclasses
 
@@ -100,18 +137,94 @@ class ServerProcess(Process):
     def abandoned(self, token: int) -> None:
         pass
 
-    # ---------------------------------------------------------------- the control session, as SessionClient keeps it
+    def exit(self) -> None:
+        self.kill()
 
-    def open_session(self) -> None:
-        endpoints = self.simulation.controllers.endpoints
-        self._attempts += 1
-        endpoint, self._summoned_to = self._summoned_to or endpoints[self._controller_at % len(endpoints)], None
-        link = self.session = self.simulation.network.connect(self, endpoint, self)
-        patience_us = self.scheduler.rng.choice((300_000, 2_000_000))
-        self.later(patience_us, lambda: self._lose(link) if not self.is_welcome else None, f"{self.name} waits no more")
+    def heartbeat(self) -> Heartbeat:
+        """What it uses."""
+        return self.simulation.scaling.heartbeat(self, [])
 
-    def opened(self, link: Link) -> None:
-        hello = Hello(
+    # ---------------------------------------------------------------- the control session
+
+    def send(self, frame: FromActor) -> None:
+        """Dropped while there is no session, because the next hello says what it said."""
+        self.session_event(StatusNews(frame))
+
+    def summoned(self, controller_epoch: int, endpoint: Endpoint) -> None:
+        """The active controller of that epoch says where it is: nothing hangs on an older one that keeps its links open."""
+        self._checker.summoned(endpoint)
+        self.session_event(SummonReceived(controller_epoch, endpoint))
+
+    def session_event(self, event: SessionEvent) -> None:
+        self._run_session(lambda: self.control.handle(event, self.now_ms))
+
+    def _run_session(self, step: Callable[[], list[SessionEffect]]) -> None:
+        """Take a step of the machine and carry out its effects. A step that they cause waits until all are carried out."""
+        self._steps.append(step)
+        if len(self._steps) > 1:
+            return
+        while self._steps and self.alive:
+            self._carry_out_session(self._steps[0]())
+            self._checker.settled()
+            self._steps.popleft()
+        self.control.check()
+
+    def after_work(self) -> None:
+        due_ms = self.control.next_deadline_ms()
+        if due_ms != self._session_due_ms:
+            if self._session_timer is not None:
+                self._session_timer.cancel()
+            self._session_due_ms = due_ms
+            if due_ms is not None:
+                delay_us = max(0, due_ms - self.now_ms) * 1000
+                self._session_timer = self.later(delay_us, self._session_tick, f"{self.name} session")
+
+    def _session_tick(self) -> None:
+        self._session_due_ms = None
+        self._run_session(lambda: self.control.tick(self.now_ms))
+
+    def _carry_out_session(self, effects: list[SessionEffect]) -> None:
+        for effect in effects:
+            if not self.alive:
+                return
+            match effect:
+                case ReadControllers():
+                    self.session_event(ControllersRead(self._read_controllers()))
+                case OpenLink(link, endpoint):
+                    self._checker.opens(link, endpoint)
+                    self._link = self.simulation.network.connect(self, endpoint, SessionEnd(self, link))
+                case CloseLink(link, reason):
+                    self._close_link(link, reason)
+                case SayHello(link):
+                    self._checker.says_hello(link)
+                    self._send_on_link(self._hello())
+                case SendOnLink(link, frame):
+                    self._checker.sends(link)
+                    # Once in a while as bytes, as on a real link.
+                    self._send_on_link(from_actor(to_frame(frame)) if self.scheduler.chance(0.05) else frame)
+                case Beat(link):
+                    self._checker.sends(link)
+                    self._send_on_link(self.heartbeat())
+                case Deliver(frame):
+                    self._obey(frame)
+                case SessionChanged(connected, reason):
+                    self._checker.changes(connected)
+                    self.simulation.trace(f"{self.name} has {'a' if connected else 'no'} session {reason}")
+                    self.session_changed(connected)
+                case _:
+                    assert_never(effect)
+
+    def _read_controllers(self) -> tuple[Endpoint, ...] | None:
+        """Where the controllers are now, in an order of its disk's own; or the disk cannot be read."""
+        read = None
+        if not self.scheduler.chance(0.02):
+            endpoints = self.simulation.controllers.endpoints
+            read = tuple(self.scheduler.rng.sample(endpoints, len(endpoints)))
+        self._checker.read(read)
+        return read
+
+    def _hello(self) -> Hello:
+        return Hello(
             self.identity,
             self.endpoint,
             self.machine.boot_id,
@@ -120,84 +233,66 @@ class ServerProcess(Process):
             self.spec.incarnation,
             unopened=self.unopened(),
         )
-        link.send(self, hello)
-        self.has_said_hello = True
+
+    def _send_on_link(self, frame: FromActor) -> None:
+        assert self._link is not None, frame
+        self._link.send(self, frame)
+
+    def _close_link(self, number: int, reason: str) -> None:
+        """What has been read from a link already arrives even though it is closed."""
+        self._checker.gone(number)
+        self.simulation.trace(f"{self.name} closes its link to the controller: {reason}")
+        link, self._link = self._link, None
+        assert link is not None, reason
+        if self.scheduler.chance(0.3):
+            self.later(self.scheduler.skewed_us(20_000), lambda: link.close(self), f"{self.name} closes late")
+        else:
+            link.close(self)
+
+    def frame_arrived(self, link: int, frame: Said | Exit) -> None:
+        if link != self.control.link:
+            self.simulation.counts["frames of former links"] += 1
+        elif frame.controller_epoch < self.control.highest_epoch:
+            self.simulation.counts["frames of fenced controllers"] += 1
+        self._checker.arrives(link, frame)
+        self.session_event(FrameArrived(link, frame))
+
+    def link_lost(self, link: int, reason: str) -> None:
+        self._checker.gone(link)
+        self.session_event(LinkLost(link, reason))
+
+    def _obey(self, frame: FromController) -> None:
+        assert isinstance(frame, Said | Exit), frame
+        self._checker.obeys(frame)
+        self.simulation.checkers.obeyed(self.name, frame.controller_epoch)
+        if isinstance(frame, Exit):
+            self.simulation.trace(f"{self.name} is told to exit: {frame.reason}")
+            self.exit()
+        else:
+            self.controller_said(frame)
+
+
+class SessionEnd:
+    """The opening half of one link to a controller."""
+
+    __slots__ = ("number", "server")
+
+    def __init__(self, server: ServerProcess, number: int) -> None:
+        self.server = server
+        self.number = number
+
+    def opened(self, link: Link) -> None:
+        self.server.session_event(LinkOpened(self.number))
 
     def refused(self, link: Link) -> None:
-        self._ended(link)
-
-    def closed(self, link: Link) -> None:
-        self._ended(link)
+        self.server.link_lost(self.number, "nobody listens")
 
     def received(self, link: Link, message: object) -> None:
         assert isinstance(message, Said | Exit), message
-        if link is not self.session:
-            return
-        if not self.controller_epochs.accepts(message):
-            self.simulation.counts["frames of fenced controllers"] += 1
-            self._lose(link)
-            return
-        self.simulation.checkers.obeyed(self.name, message.controller_epoch)
-        if isinstance(message, Exit):
-            self.simulation.trace(f"{self.name} is told to exit: {message.reason}")
-            self.exit()
-            return
-        if isinstance(message, Welcome):
-            self.is_welcome = True
-            self._attempts = 0
-            self._heartbeat_interval_ms = message.heartbeat_interval_ms
-            self._beat(link)
-            self.session_changed(True)
-        elif isinstance(message, SettingsChanged):
-            self._heartbeat_interval_ms = message.heartbeat_interval_ms
-        self.controller_said(message)
+        self.server.frame_arrived(self.number, message)
 
-    def exit(self) -> None:
-        self.kill()
-
-    def send(self, frame: FromActor) -> None:
-        """Dropped while there is no session, because the next hello says what it said."""
-        if self.session is not None and self.has_said_hello:
-            # Once in a while as bytes, as on a real link.
-            self.session.send(self, from_actor(to_frame(frame)) if self.scheduler.chance(0.05) else frame)
-
-    def _lose(self, link: Link) -> None:
-        if link is self.session:
-            link.close(self)
-            self._ended(link)
-
-    def _ended(self, link: Link) -> None:
-        if link is not self.session:
-            return
-        self.session = None
-        self.has_said_hello = False
-        was_welcome, self.is_welcome = self.is_welcome, False
-        if was_welcome:
-            self.session_changed(False)
-        if not was_welcome or self.scheduler.chance(0.5):
-            self._controller_at += 1
-        round_is_over = self._attempts % len(self.simulation.controllers.endpoints) == 0 and self._summoned_to is None
-        delay_us = self.scheduler.between(5_000, 300_000) if round_is_over else 1_000
-        self.later(delay_us, self.open_session, f"{self.name} reconnects")
-
-    def summoned(self, controller_epoch: int, endpoint: Endpoint) -> None:
-        """The active controller of that epoch says where it is: nothing hangs on an older one that keeps its links open."""
-        known = self.controller_epochs.highest_epoch
-        if controller_epoch < known or (controller_epoch == known and self.is_welcome):
-            return
-        self.controller_epochs.highest_epoch = controller_epoch
-        self._summoned_to = endpoint
-        if self.session is not None:
-            self._lose(self.session)
-
-    def _beat(self, link: Link) -> None:
-        if link is self.session:
-            link.send(self, self.heartbeat())
-            self.later(self._heartbeat_interval_ms * 1000, lambda: self._beat(link), f"{self.name} heartbeat")
-
-    def heartbeat(self) -> Heartbeat:
-        """What it uses."""
-        return self.simulation.scaling.heartbeat(self, [])
+    def closed(self, link: Link) -> None:
+        self.server.link_lost(self.number, "it was closed")
 
 
 class ServerEnd:
