@@ -35,6 +35,7 @@ from mutations import MUTATIONS
 from producer_mutations import PRODUCER_MUTATIONS
 from queue_mutations import QUEUE_MUTATIONS
 from scaling_mutations import SCALING_MUTATIONS
+from session_mutations import SESSION_MUTATIONS
 from unit_tests import UNIT_TESTS
 
 from raylog.simulator.replay import Outcome, pool, run_seed
@@ -55,6 +56,7 @@ ALL = {
     **SCALING_MUTATIONS,
     **PRODUCER_MUTATIONS,
     **QUEUE_MUTATIONS,
+    **SESSION_MUTATIONS,
     **GROUP_MUTATIONS,
 }
 HUNTED = [name for name in ALL if name not in UNIT_TESTS]

@@ -212,4 +212,8 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "tests/metadata/test_scaling.py::test_an_idle_host_that_was_added_gives_its_replicas_back_and_ends",
         "a host that stays breaks nothing",
     ),
+    "send_no_second_heartbeat": UnitTest(
+        "tests/control/test_control_session.py::test_heartbeats_follow_each_other_by_the_interval_of_the_welcome",
+        "a process that is silent is dialed, answers, and counts as alive",
+    ),
 }
