@@ -6,13 +6,10 @@ knows which connection a native member speaks on, and tells of its end.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import time
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from raylog.coordination.runtime import CoordinatorRuntime, Replicas
 from raylog.groups.context import GroupConfig
@@ -24,6 +21,7 @@ from raylog.kafka.context import INTERNAL
 from raylog.kafka.spec import ApiSpec
 from raylog.server.apis import groups as apis
 from raylog.server.apis.groups import Caller, GroupApi
+from raylog.server.driver import LoopClock
 from raylog.wire.request import Request
 from raylog.wire.server_connection import ServerConnection
 
@@ -49,19 +47,6 @@ class _GatheredParts:
         replies = [reply for reply in self._replies if reply is not None]
         if self._request.is_open:
             self._request.reply(self._api.to_entity(self._request.body, replies, self._request.version))
-
-
-class LoopClock:
-    """The running event loop's."""
-
-    def now_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
-
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def call_later(self, delay_ms: int, work: Callable[[], Any]) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(delay_ms / 1_000, work)
 
 
 class GroupCoordinators:

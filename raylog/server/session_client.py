@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
@@ -42,6 +40,7 @@ from raylog.control.session import FromActor, FromController, Hello, ReplicaLoad
 from raylog.control.session_stream import Frame, Session, open_session
 from raylog.disks.disk import Disk, open_disk
 from raylog.errors import RaylogError
+from raylog.server.driver import Driver, LoopClock
 from raylog.server.process_usage import ProcessUsage
 from raylog.types import ActorIdentity, Endpoint, broker_of
 from raylog.wire.handshake import Peer
@@ -78,20 +77,16 @@ class SessionClient:
         self._on_change = on_change
         self._loads = loads
         self._machine = ControlSession(timings=TIMINGS, draw_pause_ms=_at_least_half)
-        self._steps: deque[Callable[[], list[SessionEffect]]] = deque()  # of the machine, that wait for the present one
-        self._is_busy = False
-        self._is_over = False
+        self._driver = Driver(self._machine, LoopClock(), self._carry_out)
         self._opening: asyncio.Task[None] | None = None  # the present link, until it is open
         self._endpoint: Endpoint | None = None  # where the present link leads, or the one before
         self._session: Session | None = None  # over the present link, once that is open
         self._joined = asyncio.Event()  # a controller has said Welcome, once
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_ms: int | None = None
         self._usage = ProcessUsage()
 
     def start(self) -> None:
         """Begin to look for the controller."""
-        self._run(self._machine.start)
+        self._driver.take(lambda now_ms: self._machine.start())
 
     async def joined(self) -> None:
         """Wait for the first session."""
@@ -99,8 +94,7 @@ class SessionClient:
 
     async def stop(self) -> None:
         """End the session and stop looking."""
-        self._is_over = True
-        self._set_timer()
+        self._driver.stop()
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
@@ -142,60 +136,29 @@ class SessionClient:
     # ---------------------------------------------------------------- the machine
 
     def _handle(self, event: SessionEvent) -> None:
-        self._run(lambda: self._machine.handle(event, _now_ms()))
+        self._driver.take(lambda now_ms: self._machine.handle(event, now_ms))
 
-    def _run(self, step: Callable[[], list[SessionEffect]]) -> None:
-        """Take a step of the machine and carry out its effects. A step that they cause waits until all are carried out."""
-        if self._is_over:
-            return
-        self._steps.append(step)
-        if self._is_busy:
-            return
-        self._is_busy = True
-        try:
-            while self._steps and not self._is_over:
-                self._carry_out(self._steps.popleft()())
-        finally:
-            self._is_busy = False
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        due_ms = self._machine.next_deadline_ms() if not self._is_over else None
-        if due_ms == self._timer_due_ms:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_due_ms = due_ms
-        if due_ms is not None:
-            delay_s = max(0, due_ms - _now_ms()) / 1_000
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
-
-    def _tick(self) -> None:
-        self._timer_due_ms = None
-        self._run(lambda: self._machine.tick(_now_ms()))
-
-    def _carry_out(self, effects: list[SessionEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case ReadControllers():
-                    self._handle(ControllersRead(self._read_controllers()))
-                case OpenLink(link, endpoint):
-                    self._endpoint = endpoint
-                    self._opening = asyncio.get_running_loop().create_task(self._open(link, endpoint))
-                case CloseLink(_, reason):
-                    self._close_link(reason)
-                case SayHello():
-                    self._send(self._hello())
-                case SendOnLink(_, frame):
-                    self._send(frame)
-                case Beat():
-                    self._send(self._usage.heartbeat(self._loads()))
-                case Deliver(frame):
-                    self._on_frame(frame)
-                case SessionChanged(connected, reason):
-                    self._session_changed(connected, reason)
-                case _:
-                    assert_never(effect)
+    def _carry_out(self, effect: SessionEffect) -> None:
+        match effect:
+            case ReadControllers():
+                self._handle(ControllersRead(self._read_controllers()))
+            case OpenLink(link, endpoint):
+                self._endpoint = endpoint
+                self._opening = asyncio.get_running_loop().create_task(self._open(link, endpoint))
+            case CloseLink(_, reason):
+                self._close_link(reason)
+            case SayHello():
+                self._send(self._hello())
+            case SendOnLink(_, frame):
+                self._send(frame)
+            case Beat():
+                self._send(self._usage.heartbeat(self._loads()))
+            case Deliver(frame):
+                self._on_frame(frame)
+            case SessionChanged(connected, reason):
+                self._session_changed(connected, reason)
+            case _:
+                assert_never(effect)
 
     def _session_changed(self, connected: bool, reason: str) -> None:
         if connected:
@@ -258,10 +221,6 @@ class SessionClient:
         if session is self._session:
             self._session = None
         self._handle(LinkLost(link, str(reason or "the controller closed it")))
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 def _at_least_half(longest_ms: int) -> int:

@@ -20,10 +20,9 @@ from raylog.replication.events import DamageSuspected, LogFailed, OwnAppend, Pro
 from raylog.replication.leaderships import Leadership
 from raylog.simulator.messages import Answer, Call
 from raylog.simulator.processes import Machine
-from raylog.simulator.scheduler import Timer
 from raylog.simulator.simulated_network import End, Link
 from raylog.simulator.simulated_servers import ReplicaProcess
-from raylog.simulator.simulated_sessions import ActorSpec, Said, ServerEnd
+from raylog.simulator.simulated_sessions import ActorSpec, ProcessClock, Said, ServerEnd
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -39,20 +38,6 @@ class CoordinatorCall(Generic[RequestT]):
     is_native: bool
 
 
-class _ProcessClock:
-    def __init__(self, process: ReplicaProcess) -> None:
-        self._process = process
-
-    def now_ms(self) -> int:
-        return self._process.now_ms
-
-    def wall_ms(self) -> int:
-        return self._process.machine.wall_ms()
-
-    def call_later(self, delay_ms: int, work: Callable[[], Any]) -> Timer:
-        return self._process.later(delay_ms * 1_000, work, f"{self._process.name} coordinators")
-
-
 class CoordinatorProcess(ReplicaProcess, Generic[RequestT, ReplyT, KeyedT]):
     """A process that holds replicas, and coordinates on those of one kind's topic that it leads."""
 
@@ -64,7 +49,7 @@ class CoordinatorProcess(ReplicaProcess, Generic[RequestT, ReplyT, KeyedT]):
         kind: CoordinatorKind[RequestT, ReplyT, KeyedT],
     ) -> None:
         super().__init__(simulation, machine, spec)
-        self.runtime = CoordinatorRuntime(kind, self, _ProcessClock(self))
+        self.runtime = CoordinatorRuntime(kind, self, ProcessClock(self))
         self._inside: dict[int, Callable[[ProducePartitionResult], None]] = {}
         self._roles: dict[int, CoordinatorRole] = {}
 

@@ -6,10 +6,9 @@ The session is the production machine (``raylog.control.control_session``), whic
 from __future__ import annotations
 
 import uuid
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from raylog.control.control_session import (
     Beat,
@@ -50,6 +49,7 @@ from raylog.control.session import (
     Welcome,
 )
 from raylog.control.session_frames import from_actor, to_frame
+from raylog.server.driver import Driver
 from raylog.simulator.messages import Call, Handshake, HandshakeDone
 from raylog.simulator.processes import Machine, Process
 from raylog.simulator.scheduler import Timer
@@ -85,6 +85,22 @@ Said = (
 )
 
 
+class ProcessClock:
+    """The clock of a simulated process, whose timers are late when it is paused, and end with it."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def now_ms(self) -> int:
+        return self._process.now_ms
+
+    def wall_ms(self) -> int:
+        return self._process.machine.wall_ms()
+
+    def call_later(self, delay_ms: int, work: Callable[[], Any]) -> Timer:
+        return self._process.later(delay_ms * 1_000, work, f"{self._process.name} timer")
+
+
 class ServerProcess(Process):
     """A process with a control session. Subclasses say hello and listen to the controller."""
 
@@ -105,13 +121,9 @@ class ServerProcess(Process):
             timings=timings, draw_pause_ms=lambda longest_ms: self.scheduler.between(1, longest_ms)
         )
         self._checker = SessionChecker(self.name)
-        self._steps: deque[Callable[[], list[SessionEffect]]] = (
-            deque()
-        )  # of the control session; the first is under way
+        self._driver = Driver(self.control, ProcessClock(self), self._carry_out_session)
         self._link: Link | None = None  # to the controller
-        self._session_timer: Timer | None = None
-        self._session_due_ms: int | None = None
-        self.later(1, lambda: self._run_session(self.control.start), "start")
+        self.later(1, lambda: self._driver.take(lambda now_ms: self.control.start()), "start")
 
     # ---------------------------------------------------------------- for subclasses
 
@@ -156,63 +168,41 @@ class ServerProcess(Process):
         self.session_event(SummonReceived(controller_epoch, endpoint))
 
     def session_event(self, event: SessionEvent) -> None:
-        self._run_session(lambda: self.control.handle(event, self.now_ms))
-
-    def _run_session(self, step: Callable[[], list[SessionEffect]]) -> None:
-        """Take a step of the machine and carry out its effects. A step that they cause waits until all are carried out."""
-        self._steps.append(step)
-        if len(self._steps) > 1:
-            return
-        while self._steps and self.alive:
-            self._carry_out_session(self._steps[0]())
-            self._checker.settled()
-            self._steps.popleft()
-        self.control.check()
+        self._driver.take(lambda now_ms: self.control.handle(event, now_ms))
 
     def after_work(self) -> None:
-        due_ms = self.control.next_deadline_ms()
-        if due_ms != self._session_due_ms:
-            if self._session_timer is not None:
-                self._session_timer.cancel()
-            self._session_due_ms = due_ms
-            if due_ms is not None:
-                delay_us = max(0, due_ms - self.now_ms) * 1000
-                self._session_timer = self.later(delay_us, self._session_tick, f"{self.name} session")
+        self._checker.settled()
+        self.control.check()
 
-    def _session_tick(self) -> None:
-        self._session_due_ms = None
-        self._run_session(lambda: self.control.tick(self.now_ms))
-
-    def _carry_out_session(self, effects: list[SessionEffect]) -> None:
-        for effect in effects:
-            if not self.alive:
-                return
-            match effect:
-                case ReadControllers():
-                    self.session_event(ControllersRead(self._read_controllers()))
-                case OpenLink(link, endpoint):
-                    self._checker.opens(link, endpoint)
-                    self._link = self.simulation.network.connect(self, endpoint, SessionEnd(self, link))
-                case CloseLink(link, reason):
-                    self._close_link(link, reason)
-                case SayHello(link):
-                    self._checker.says_hello(link)
-                    self._send_on_link(self._hello())
-                case SendOnLink(link, frame):
-                    self._checker.sends(link)
-                    # Once in a while as bytes, as on a real link.
-                    self._send_on_link(from_actor(to_frame(frame)) if self.scheduler.chance(0.05) else frame)
-                case Beat(link):
-                    self._checker.sends(link)
-                    self._send_on_link(self.heartbeat())
-                case Deliver(frame):
-                    self._obey(frame)
-                case SessionChanged(connected, reason):
-                    self._checker.changes(connected)
-                    self.simulation.trace(f"{self.name} has {'a' if connected else 'no'} session {reason}")
-                    self.session_changed(connected)
-                case _:
-                    assert_never(effect)
+    def _carry_out_session(self, effect: SessionEffect) -> None:
+        if not self.alive:
+            return
+        match effect:
+            case ReadControllers():
+                self.session_event(ControllersRead(self._read_controllers()))
+            case OpenLink(link, endpoint):
+                self._checker.opens(link, endpoint)
+                self._link = self.simulation.network.connect(self, endpoint, SessionEnd(self, link))
+            case CloseLink(link, reason):
+                self._close_link(link, reason)
+            case SayHello(link):
+                self._checker.says_hello(link)
+                self._send_on_link(self._hello())
+            case SendOnLink(link, frame):
+                self._checker.sends(link)
+                # Once in a while as bytes, as on a real link.
+                self._send_on_link(from_actor(to_frame(frame)) if self.scheduler.chance(0.05) else frame)
+            case Beat(link):
+                self._checker.sends(link)
+                self._send_on_link(self.heartbeat())
+            case Deliver(frame):
+                self._obey(frame)
+            case SessionChanged(connected, reason):
+                self._checker.changes(connected)
+                self.simulation.trace(f"{self.name} has {'a' if connected else 'no'} session {reason}")
+                self.session_changed(connected)
+            case _:
+                assert_never(effect)
 
     def _read_controllers(self) -> tuple[Endpoint, ...] | None:
         """Where the controllers are now, in an order of its disk's own; or the disk cannot be read."""
