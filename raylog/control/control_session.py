@@ -1,28 +1,33 @@
-"""A server actor's side of the control session, as a machine: finds the active controller, says hello, keeps the heartbeat.
+"""A server actor's side of the control session, as a machine.
 
-Events and the time go in, effects come out; ``raylog.server.session_client`` carries them out in a real process and the simulator
-in a simulated one. The machine knows no sockets, no clock and no files. It numbers the links that it asks for; what it is told
-of a link other than the present one is void, because a link may still report when it has been given up.
+It finds the active controller, says hello, and keeps the heartbeat. Events and the time go in,
+effects come out; ``raylog.server.session_client`` carries them out in a real process and the
+simulator in a simulated one. The machine knows no sockets, no clock and no files. It numbers the
+links that it asks for. What is reported of a link other than the present one is void: a link may
+still report when it has been given up.
 
-=========  ====================================================  ==================================================
-state      waits for                                             leaves to
-=========  ====================================================  ==================================================
-reading    the controllers' addresses                            opening; pausing if there is none
-opening    the link to one of them                               greeting; the next address, or pausing after the last
-greeting   its answer to the hello                               welcomed; the next address, or pausing after the last
-welcomed   frames, and the time of the next heartbeat            reading, at once, when the link is lost
-pausing    the end of the pause between two rounds               reading
-=========  ====================================================  ==================================================
+========  ================================  =======================================================
+state     waits for                         leaves to
+========  ================================  =======================================================
+reading   the controllers' addresses        opening; pausing if there is none
+opening   the link to one of them           greeting; the next address, or pausing after the last
+greeting  its answer to the hello           welcomed; the next address, or pausing after the last
+welcomed  frames, and the next heartbeat    reading, at once, when the link is lost
+pausing   the end of the pause              reading
+========  ================================  =======================================================
 
-The addresses are read anew for each round, because ``raylog up`` and a controller that had to move rewrite them. A standby closes
-what is opened to it, so the search goes on until one says Welcome. Rounds without success are spaced by a pause that doubles.
+The addresses are read anew for each round of attempts, because ``raylog up`` and a controller that
+had to move rewrite them. A standby closes what is opened to it, so the search goes on until one
+controller says Welcome. Rounds without success are spaced by a pause that doubles.
 
-A new active controller summons every process that it knows. Then the link there is opened at once, whatever was under way, and one
-to a controller of an older epoch is closed. So nothing depends on a former active controller that was stopped and keeps its
-connections open. Frames and summons of a controller epoch below the highest known are refused (TV-25).
+A new active controller summons every process that it knows. The machine then opens the link there
+at once, whatever was under way, and closes one to a controller of an older epoch. So nothing
+depends on a former active controller that was stopped and keeps its connections open. Frames and
+summons of a controller epoch below the highest known are refused (TV-25).
 
-A hello reports all that the process holds. News that come later are sent over the link; without a link they are dropped, because the
-next hello will report them. At the Welcome the order is: heartbeat, ``SessionChanged``, the Welcome itself.
+A hello reports all that the process holds. Later news are sent over the link. Without a link they
+are dropped, because the next hello will report them. At the Welcome the order is: heartbeat,
+``SessionChanged``, the Welcome itself.
 """
 
 from __future__ import annotations
@@ -40,7 +45,11 @@ from raylog.types import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class SessionTimings:
-    """The pause after a round without success lasts ``retry_first_ms`` at most, and twice as long each time, up to ``retry_max_ms``."""
+    """How long the machine waits.
+
+    The longest pause after a round without success is ``retry_first_ms``; it doubles each time, up
+    to ``retry_max_ms``.
+    """
 
     retry_first_ms: int = 10
     retry_max_ms: int = 500
@@ -332,7 +341,7 @@ class ControlSession:
             return self._give_up(f"{type(frame).__name__} before the hello", now_ms)
         if not self._epochs.accepts(frame):
             what = f"{type(frame).__name__} of controller epoch {frame.controller_epoch}"
-            return self._give_up(f"refused a {what} < {self._epochs.highest_epoch}", now_ms)
+            return self._give_up(f"refused {what} < {self._epochs.highest_epoch}", now_ms)
         if isinstance(frame, Welcome):
             return [*self._welcomed(frame, now_ms), Deliver(frame)]
         if isinstance(frame, SettingsChanged) and self.state is SessionState.WELCOMED:

@@ -2,8 +2,8 @@
 
 A machine decides, its shell obeys: each step of the machine gives effects, which the shell carries
 out in their order. What carrying them out causes is a step of its own, and waits until they are all
-carried out: no effect is older than the state that it belongs to. ``CoordinatorRuntime``'s ``Clock``
-says what time it is, so the simulator drives its machines by the same code.
+carried out: no effect is older than the state that it belongs to. Time comes from a ``Clock``, so
+the simulator drives its machines by the same code.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Driver(Generic[EffectT]):
     def take(self, step: Callable[[int], list[EffectT]]) -> None:
         """Take a step of the machine, now or behind the present one; ``step`` gets the time in ms.
 
-        An exception of a step, or of an effect, is the caller's. It takes along the effects behind it.
+        If a step or an effect raises, the caller gets the exception, and the step's further effects
+        are dropped.
         """
         if self._is_over:
             return

@@ -1,8 +1,9 @@
-"""Carries out what a server actor's ``ControlSession`` orders: streams to controllers, the disk's addresses, the heartbeat's timer.
+"""Carries out what a server actor's ``ControlSession`` orders, with streams, the disk and a timer.
 
-Which controller is looked for, when and for how long is all decided by the machine (``raylog.control.control_session``). The addresses
-are those of the disk's ``meta.properties``. A disk that cannot be read any more is taken as it was read last: a Broker whose disk has
-failed speaks for its others, and a replica reports that it has failed.
+The machine (``raylog.control.control_session``) decides which controller is looked for, when and
+for how long. The addresses are those of the disk's ``meta.properties``. If the disk cannot be read
+any more, what was read last counts: a Broker whose disk has failed speaks for its others, and a
+replica reports that it has failed.
 
 Clients that have lost the controller are told where this session leads (``handlers``).
 """
@@ -55,8 +56,9 @@ TIMINGS = SessionTimings()
 class SessionClient:
     """Keeps one session to the active controller for as long as it runs.
 
-    ``hello`` makes the opening frame, ``on_frame`` gets every frame in order, ``on_change`` hears when a session begins (after its
-    Welcome) and ends. ``loads`` gives the replicas' traffic since the last heartbeat. All are called on the loop, and may call ``send``.
+    ``hello`` makes the opening frame, ``on_frame`` gets every frame in order. ``on_change`` is called
+    when a session begins, after its Welcome, and when it ends. ``loads`` gives the replicas' traffic
+    since the last heartbeat. All are called on the loop, and may call ``send``.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class SessionClient:
             session.close()
 
     def send(self, frame: FromActor) -> None:
-        """Send a frame behind the hello; dropped while there is no session, because the next hello says what it said.
+        """Send a frame behind the hello; dropped without a link, because the next hello reports it.
 
         What happens between hello and Welcome is in neither, so it is sent at once.
         """
@@ -117,7 +119,7 @@ class SessionClient:
         return broker_of(self._session.peer.node_id), endpoint
 
     def handlers(self) -> dict[int, Callable[[Request], None]]:
-        """What the server's listener answers for the session: the summons of a controller, clients that have lost the controller."""
+        """What the listener answers for the session: summons, and clients that look for the controller."""
         return {FIND_CONTROLLER: self._tell_controller, SUMMON: self._summoned}
 
     def _tell_controller(self, request: Request) -> None:

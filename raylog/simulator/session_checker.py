@@ -1,6 +1,7 @@
-"""What must hold of one process's control session, seen from outside: what its machine orders, against what its links have done.
+"""What must hold of one process's control session, seen from outside.
 
-It knows of the machine's effects and of the links, and nothing of the machine's states (``raylog.control.control_session``).
+The checker compares what the machine (``raylog.control.control_session``) orders with what its links
+have done. It knows nothing of the machine's states.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The process of a simulated server: what carries out its control session's orders, and its accepted connections.
+"""The process of a simulated server: its control session, and its accepted connections.
 
-The session is the production machine (``raylog.control.control_session``), which ``raylog.server.session_client`` drives in a real process.
+The session is the production machine (``raylog.control.control_session``), which
+``raylog.server.session_client`` drives in a real process.
 """
 
 from __future__ import annotations
@@ -159,11 +160,11 @@ class ServerProcess(Process):
     # ---------------------------------------------------------------- the control session
 
     def send(self, frame: FromActor) -> None:
-        """Dropped while there is no session, because the next hello says what it said."""
+        """Dropped while there is no link, because the next hello reports it."""
         self.session_event(StatusNews(frame))
 
     def summoned(self, controller_epoch: int, endpoint: Endpoint) -> None:
-        """The active controller of that epoch says where it is: nothing hangs on an older one that keeps its links open."""
+        """The active controller of that epoch says where it is."""
         self._checker.summoned(endpoint)
         self.session_event(SummonReceived(controller_epoch, endpoint))
 

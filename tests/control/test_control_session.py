@@ -270,7 +270,7 @@ def test_a_frame_of_an_older_controller_epoch_ends_the_session() -> None:
     script = Script()
     link = script.joins(epoch=5)
     close, changed, read = script.does(FrameArrived(link, Exit(4, "declared dead")))
-    assert close == CloseLink(link, "refused a Exit of controller epoch 4 < 5")
+    assert close == CloseLink(link, "refused Exit of controller epoch 4 < 5")
     assert isinstance(changed, SessionChanged) and not changed.connected
     assert read == ReadControllers()
 
