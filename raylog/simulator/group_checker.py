@@ -221,7 +221,7 @@ class GroupChecker:
             case SyncGroup(), SyncedGroup(error=0):
                 self._synced(history, request, reply)
             case OffsetCommit(), OffsetsCommitted():
-                self._committed(history, request, received, reply)
+                self._committed(history, request, received, reply, topics)
             case OffsetFetch(), OffsetsFetched(error=0) if leads:
                 self._fetched(history, request, reply, topics, has_missed_deletion)
 
@@ -267,7 +267,14 @@ class GroupChecker:
                 self._counts["static members fenced"] += 1
             history.statics[instance] = request.member_id
 
-    def _committed(self, history: _History, request: OffsetCommit, received: Received, reply: OffsetsCommitted) -> None:
+    def _committed(
+        self,
+        history: _History,
+        request: OffsetCommit,
+        received: Received,
+        reply: OffsetsCommitted,
+        topics: Mapping[str, uuid.UUID],
+    ) -> None:
         for part, key, result in zip(request.partitions, received.keys, reply.partitions, strict=True):
             if result.error:
                 self._counts["commits refused"] += 1
@@ -281,9 +288,22 @@ class GroupChecker:
             if received.is_beginning:
                 raise Violation(f"{who} commits in a generation that has no plan yet")
             if key[1] is None:
+                key = self._named_since(history, key[0], part.offset, topics)
+            if key[1] is None:
                 raise Violation(f"{who} commits for {part.topic}, which the coordinator did not know")
             place = history.places[key]
             place.settle(place.commits[part.offset], part.offset, self._moment, self._now_ms())
+
+    def _named_since(
+        self, history: _History, partition: TopicPartition, offset: int, topics: Mapping[str, uuid.UUID]
+    ) -> _Key:
+        """A commit that waited for its coordinator is taken when that leads, with the topics that it knows then."""
+        key = partition, topics.get(partition.topic)
+        if key[1] is not None:
+            commit = history.places[partition, None].commits.pop(offset)
+            history.places.setdefault(key, _Place()).commits[offset] = commit
+            self._offsets[offset] = key[1]
+        return key
 
     def _fetched(
         self,
@@ -297,7 +317,7 @@ class GroupChecker:
         shown = {TopicPartition(each.topic, each.partition): each.offset for each in reply.partitions}
         for key, offset in shown.items():
             topic_id = topics.get(key.topic)
-            if offset >= 0 and self._offsets.get(offset, topic_id) != topic_id:
+            if offset >= 0 and self._offsets.get(offset) not in (None, topic_id):
                 raise Violation(f"{request.group_id}: {key} shows {offset} of a topic that was deleted")
         for (key, topic_id), place in history.places.items():
             if topic_id is None or topics.get(key.topic) != topic_id:
