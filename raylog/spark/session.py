@@ -82,7 +82,7 @@ def init(
             raise ClusterError("this process already has a Spark session: end it with raylog.spark.stop()")
         if cluster is not None and not hasattr(cluster, "status"):
             raise ConfigError(
-                f"cluster={cluster!r} is no cluster: give what raylog.init() or raylog.connect() returned"
+                f"cluster={cluster!r} is not a cluster: give what raylog.init() or raylog.connect() returned"
             )
         use_java()
         if cluster is None:

@@ -35,7 +35,7 @@ def test_executors_share_the_cpus_of_a_node_that_has_too_few() -> None:
     ("hosts", "room", "message"),
     [
         ({}, Room(2, 16 * GB), "no broker is alive"),
-        ({0: "b"}, Room(2, 16 * GB), "brokers at b are on no node of this Ray"),
+        ({0: "b"}, Room(2, 16 * GB), "the brokers at b are not on nodes of this Ray"),
         ({0: "a", 1: "a"}, Room(2, 1.5 * GB), "2 executors of 1024 MB do not fit on a, where Ray has 1536 MB"),
         ({0: "a"}, Room(0, 16 * GB), "0 CPUs"),
     ],

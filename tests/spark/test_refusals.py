@@ -175,9 +175,9 @@ def test_an_argument_that_was_misspelt_is_named(spark: Any, rows: Any, stream: A
         ("file:", "'file:' names no path"),
         ("//host/x", "'//host/x' names no path"),
         ("s3://bucket/x", "not s3:"),
-        ("/proc/nothing", r"checkpoint='/proc/nothing' is no directory that can be written to \(No such file"),
-        (__file__, r"checkpoint='.*' is no directory that can be written to \(it is a file\): give another"),
-        (f"{__file__}/below", r"is no directory that can be written to \(Not a directory\)"),
+        ("/proc/nothing", r"checkpoint='/proc/nothing' is not a writable directory \(No such file"),
+        (__file__, r"checkpoint='.*' is not a writable directory \(it is a file\): give another"),
+        (f"{__file__}/below", r"is not a writable directory \(Not a directory\)"),
     ],
 )
 def test_what_can_be_no_checkpoint_is_refused(
@@ -200,7 +200,7 @@ def test_what_can_be_no_checkpoint_is_refused(
         ({"trigger": {"once": False}}, "trigger={'once': False}: .*must be True"),
         ({"trigger": {"continuous": "1 second"}}, "trigger 'continuous' does not work .*: choose from processingTime"),
         ({"trigger": "1 second"}, "trigger='1 second': give one of Spark's"),
-        ({"output_mode": "complete"}, "Spark does not start this query: Complete output mode not supported"),
+        ({"output_mode": "complete"}, "Spark did not start this query: Complete output mode not supported"),
         ({"output_mode": "Append"}, "output_mode='Append': one of append"),
         ({"query_name": 5}, "query_name=5: give the query a name"),
         ({"query_name": ""}, "query_name='': give the query a name"),
