@@ -2,10 +2,8 @@
 
 It owns every socket and every thread of a process that holds replicas, and decides nothing: requests, answers, assignments and
 deadlines become events, ``ReplicaHost.handle`` returns effects, and ``_run`` carries them out in order. All of that happens on the
-event loop's thread; opening, flushing, closing and compacting logs happen in threads (``log_work``) and come back as events. So do
-reads of what is not in the page cache, in two threads of their own: no flush waits for them. Produced records that take long to check
-are checked in two further threads. One does the housekeeping: checkpoints of many logs that several threads wrote at once would keep the
-interpreter's lock from the loop.
+event loop's thread; opening, flushing, closing and compacting logs, reads of what is not in the page cache and long checks of produced
+records happen in threads (``log_threads``) and come back as events.
 
 All logs of the process share a bound of open files (``log.open_files``).
 
@@ -27,7 +25,6 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -105,7 +102,7 @@ from raylog.server.door import Door, without_hints
 from raylog.server.file_limit import raise_file_limit
 from raylog.server.group_coordinator import GroupCoordinators
 from raylog.server.leader_links import LeaderLinks
-from raylog.server.log_scrubber import LogScrubber
+from raylog.server.log_threads import LogThreads
 from raylog.server.session_client import SessionClient
 from raylog.server.spec import ServerSpec
 from raylog.server.usual_requests import UsualFetch, UsualProduce
@@ -117,9 +114,6 @@ from raylog.wire.server import Server
 
 logger = logging.getLogger("raylog.replica")
 
-THREADS = 4
-LOADING_THREADS = 2
-CHECKING_THREADS = 2
 ToEntity = Callable[[Any], Any]
 
 
@@ -152,8 +146,6 @@ class ReplicaServer:
         self._spec = spec
         self._disk = spec.open_disk()
         self._identity = spec.identity(self._disk)
-        self._files = files if files is not None else DiskFiles()
-        self._open_files = OpenFiles.within(raise_file_limit())
         self._host = ReplicaHost(
             self._identity, broker_of(spec.node_id), config or HostConfig(), watched_topics=[OFFSETS_TOPIC]
         )
@@ -167,13 +159,14 @@ class ReplicaServer:
             cluster_id=self._disk.cluster_id,
             on_event=self._handle,
         )
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="raylog-log")
-        self._loading = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="raylog-load")
-        self._checking = ThreadPoolExecutor(CHECKING_THREADS, thread_name_prefix="raylog-check")
-        self._tidying = ThreadPoolExecutor(1, thread_name_prefix="raylog-tidy")
+        self._threads = LogThreads(
+            files if files is not None else DiskFiles(),
+            spec.disk,
+            self._handle,
+            boot_id=self._boot_id,
+            open_files=OpenFiles.within(raise_file_limit()),
+        )
         self._unanswered: dict[int, Request] = {}  # with acks 0, not appended yet
-        self._cleaner = log_work.LogCleaner(self._handle)
-        self._scrubber = LogScrubber(self._handle)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms: int | None = None
         self._over: asyncio.Future[str] | None = None
@@ -260,14 +253,8 @@ class ReplicaServer:
         self._leaders.close()
         if self._timer is not None:
             self._timer.cancel()
-        closing = [self._loop.run_in_executor(self._threads, log_work.close_cleanly, log) for log in self._host.logs()]
-        await asyncio.gather(*closing)
-        self._cleaner.stop()
-        self._scrubber.stop()
-        self._threads.shutdown(wait=True)
-        self._loading.shutdown(wait=True, cancel_futures=True)
-        self._checking.shutdown(wait=True, cancel_futures=True)
-        self._tidying.shutdown(wait=True, cancel_futures=True)
+        await self._threads.close_cleanly(self._host.logs())
+        self._threads.stop()
         if reason == SHUT_DOWN:
             await self._session.stop()
         if self._over is not None and not self._over.done():
@@ -283,12 +270,7 @@ class ReplicaServer:
         self._leaders.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._cleaner.stop()
-        self._scrubber.stop()
-        self._threads.shutdown(wait=True)
-        self._loading.shutdown(wait=True, cancel_futures=True)
-        self._checking.shutdown(wait=True, cancel_futures=True)
-        self._tidying.shutdown(wait=True, cancel_futures=True)
+        self._threads.stop()
         for log in self._host.logs():
             log.close(clean=False)
         self._host = ReplicaHost(self._identity, broker_of(self._spec.node_id), HostConfig())
@@ -352,51 +334,20 @@ class ReplicaServer:
                     self._session.send(frame)
                 case LeadershipsChanged(changes):
                     self._groups.runtime.receive(changes)
-                case OpenLog(assignment):
-                    self._in_thread(
-                        lambda a=assignment: log_work.open_log(  # type: ignore[misc]
-                            self._files, self._spec.disk, a, boot_id=self._boot_id, open_files=self._open_files
-                        ),
-                        lambda event: self._handle(event),
-                    )
-                case CloseLog():
-                    self._in_thread(
-                        lambda e=effect: log_work.close(e),  # type: ignore[misc]
-                        lambda event: self._handle(event) if event is not None else None,
-                    )
-                case RemoveFolder(removal):
-                    self._in_thread(
-                        lambda r=removal: log_work.remove(self._files, self._spec.disk, r),  # type: ignore[misc]
-                        lambda event: self._handle(event),
-                    )
-                case Flush():
-                    self._in_thread(lambda e=effect: log_work.flush(e), lambda event: self._handle(event))  # type: ignore[misc]
-                case CheckRecords():
-                    self._in_thread(
-                        lambda e=effect: log_work.check_records(e),  # type: ignore[misc]
-                        lambda event: self._handle(event),
-                        threads=self._checking,
-                    )
-                case Load():
-                    self._in_thread(
-                        lambda e=effect: log_work.load(self._files, e),  # type: ignore[misc]
-                        lambda event: self._handle(event),
-                        threads=self._loading,
-                    )
-                case RunHousekeeping():
-                    self._housekeeping(effect)
-                case Clean():
-                    self._cleaner.start(effect)
-                case Scrub():
-                    self._scrubber.start(effect)
+                case (
+                    OpenLog()
+                    | CloseLog()
+                    | RemoveFolder()
+                    | Flush()
+                    | CheckRecords()
+                    | Load()
+                    | RunHousekeeping()
+                    | Clean()
+                    | Scrub()
+                ):
+                    self._threads.carry_out(effect)
                 case _:
                     assert_never(effect)
-
-    def _in_thread(
-        self, work: Callable[[], Any], then: Callable[[Any], None], *, threads: ThreadPoolExecutor | None = None
-    ) -> None:
-        future = self._loop.run_in_executor(threads or self._threads, work)
-        future.add_done_callback(lambda done: None if done.cancelled() else then(done.result()))
 
     # ------------------------------------------------------------------ requests
 
@@ -575,14 +526,7 @@ class ReplicaServer:
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
         """Bring bytes into memory in a thread; ``then`` is called on the loop. A disk that fails is found out by the next read."""
-
-        def loaded() -> None:
-            try:
-                self._files.load(missing.path, missing.position, missing.size)
-            except OSError as error:
-                logger.error("cannot load %s: %s", missing.path, error)
-
-        self._in_thread(loaded, lambda _: then(), threads=self._loading)
+        self._threads.load(missing, then)
 
     def log_failed(self, id: TopicIdPartition, reason: str) -> None:
         """Reading the log met an IO error."""
@@ -635,21 +579,3 @@ class ReplicaServer:
             events.append(Assigned(each))
         self._handle(*events)
         self._leaders.warm(event.assignment for event in events)
-
-    # ------------------------------------------------------------------ logs
-
-    def _housekeeping(self, effect: RunHousekeeping) -> None:
-        wall_ms = time.time_ns() // 1_000_000
-        effect.log.forget_committed()
-        if effect.retention:
-            try:
-                effect.log.delete_old_segments(wall_ms)
-            except OSError as error:
-                self._handle(LogFailed(effect.id, str(error)))
-                return
-            effect.log.expire_producers(wall_ms)
-        self._in_thread(
-            lambda: log_work.tidy(effect, wall_ms),
-            lambda failed: self._handle(failed) if failed else None,
-            threads=self._tidying,
-        )

@@ -21,7 +21,6 @@ FUNCTION_LINES_MAX = 60
 FOLDER_FILES_MAX = 15
 
 LONG_FILES = {
-    "raylog/server/replica_server.py",
     "raylog/metadata/active.py",
 }
 SHARED = """
