@@ -45,7 +45,6 @@ from raylog.control.session import (
     ReplicaRemoved,
     Welcome,
 )
-from raylog.metadata import views
 from raylog.metadata.actors.actor_removals import Departures
 from raylog.metadata.actors.actor_starts import START, Starts, may_create_need
 from raylog.metadata.actors.admission import Admission, admit
@@ -53,9 +52,8 @@ from raylog.metadata.actors.disk_health import DiskHealth, replicas_on
 from raylog.metadata.actors.host_decisions import Hosts
 from raylog.metadata.actors.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.actors.liveness import Liveness
-from raylog.metadata.actors.registrations import places
 from raylog.metadata.actors.scaling import Scaling
-from raylog.metadata.configuration import config_decisions, creation_defaults, effective_configs
+from raylog.metadata.configuration.config_alterations import ConfigAlterations
 from raylog.metadata.configuration.config_requests import AlterConfigs, DescribeConfigs
 from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.events import (
@@ -85,23 +83,20 @@ from raylog.metadata.partitions.leadership import IMBALANCE, Leadership
 from raylog.metadata.partitions.move_decisions import Moves
 from raylog.metadata.partitions.partition_decisions import WAITS, PartitionDecisions
 from raylog.metadata.partitions.reassignment_decisions import Reassignments
-from raylog.metadata.partitions.topic_decisions import Planner, TopicDecisions, decide_delete_topics
+from raylog.metadata.partitions.topic_decisions import Planner
 from raylog.metadata.producer_ids import ProducerIds
+from raylog.metadata.questions import Questions
 from raylog.metadata.records import (
     BrokerConfigChanged,
     DiskRegistered,
-    PartitionChanged,
-    Record,
     RemovalConfirmed,
     RemovalPending,
-    TopicConfigChanged,
     TopicDeleted,
 )
 from raylog.metadata.requests import (
     AlterReassignments,
     AwaitLeader,
     ClusterStatus,
-    ControllerReply,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -112,15 +107,13 @@ from raylog.metadata.requests import (
     InitProducerId,
     ListReassignments,
     MoveReplicas,
-    PartitionsCreated,
     PlanHost,
     RegisterDisk,
     RetireHost,
-    TopicsCreated,
     UnregisterBroker,
 )
 from raylog.metadata.sessions import Session, Sessions
-from raylog.metadata.status_report import status_report
+from raylog.metadata.topic_changes import TopicChanges
 from raylog.timers import Timers
 from raylog.types import BROKER_SLOT, TopicIdPartition, TopicPartition, broker_of, slot_of
 
@@ -151,11 +144,8 @@ class ActiveController:
         """``image`` becomes this object's committed image: nobody else applies to it while this term lasts."""
         self._voters = voters
         self._epoch = controller_epoch
-        self._node = controller_node
         self._settings = settings
         settings.follow(image)
-        self._plan = plan
-        self._new_uuid = new_uuid
         self._effects: list[ActiveEffect] = []
         notice = self._effects.append
         self._timers = Timers()
@@ -168,6 +158,11 @@ class ActiveController:
         self._announcements = Announcements(image, self._sessions, settings, controller_epoch)
         self._producer_ids = ProducerIds(self._ledger)
         self._disks = DiskHealth()
+        self._topics = TopicChanges(self._ledger, settings, self._disks, self._creations, plan=plan, new_uuid=new_uuid)
+        known = self._sessions, self._liveness, self._starts, self._disks
+        self._questions = Questions(
+            image, settings, *known, controller_node=controller_node, controller_epoch=controller_epoch
+        )
         self._partitions = PartitionDecisions(
             self._ledger,
             self._sessions,
@@ -181,6 +176,7 @@ class ActiveController:
         parts = self._ledger, self._sessions, self._liveness, self._starts, self._partitions
         self._departures = Departures(*parts, controller_epoch=controller_epoch, emit=notice)
         self._leadership = Leadership(self._ledger, self._partitions, self._timers, settings)
+        self._configs = ConfigAlterations(self._ledger, self._sessions, self._partitions, self._leadership)
         self._reassignments = Reassignments(self._ledger, self._partitions, self._disks)
         self._moves = Moves(self._ledger, self._sessions, self._partitions, self._disks)
         self._hosts = Hosts(self._ledger, self._sessions, self._disks, self._moves)
@@ -519,34 +515,22 @@ class ActiveController:
         match request:
             case AwaitLeader():
                 self._effects += self._waits.ask(token, request, now_ms)
-            case DescribeTopics():
-                self._answer(token, views.describe_topics(self.committed, request, controller_node=self._node))
-            case DescribeCluster():
-                self._answer(
-                    token,
-                    views.describe_cluster(self.committed, controller_node=self._node, controller_epoch=self._epoch),
-                )
-            case DescribeConfigs():
-                static = self._settings.started_with.as_broker_configs()
-                self._answer(token, config_decisions.describe_configs(self.committed, request, static=static))
-            case ClusterStatus():
-                self._answer(token, self._status())
+            case DescribeTopics() | DescribeCluster() | DescribeConfigs() | ClusterStatus():
+                self._effects.append(Reply(token, self._questions.answer(request)))
             case CreateTopics():
-                self._create(token, *self._topic_decisions().create(request), request.timeout_ms, now_ms)
+                self._topics.create(token, request, now_ms)
             case CreatePartitions():
-                self._create(token, *self._topic_decisions().grow(request), request.timeout_ms, now_ms)
+                self._topics.grow(token, request, now_ms)
             case DeleteTopics():
-                self._decide(
-                    token, *decide_delete_topics(self.latest, request, enabled=self._settings.now.delete_topic_enable)
-                )
+                self._topics.delete(token, request)
             case AlterConfigs():
-                self._alter_configs(token, request, now_ms)
+                self._configs.alter(token, request, now_ms)
             case ElectLeaders():
                 self._ledger.hold(Reply(token, self._leadership.elect(request)))
             case AlterReassignments():
                 self._ledger.hold(Reply(token, self._reassignments.alter(request, now_ms)))
             case ListReassignments():
-                self._answer(token, self._reassignments.list(request))
+                self._effects.append(Reply(token, self._reassignments.list(request)))
             case DrainBroker():
                 self._ledger.hold(Reply(token, self._leadership.drain(request, now_ms)))
             case MoveReplicas():
@@ -568,77 +552,12 @@ class ActiveController:
             case _:
                 assert_never(request)
 
-    def _answer(self, token: int, reply: ControllerReply) -> None:
-        self._effects.append(Reply(token, reply))
-
-    def _decide(self, token: int, records: Sequence[Record], reply: ControllerReply) -> None:
-        self._ledger.add(*records)
-        self._ledger.hold(Reply(token, reply))
-
-    def _create(
-        self,
-        token: int,
-        records: Sequence[Record],
-        reply: TopicsCreated | PartitionsCreated,
-        timeout_ms: int | None,
-        now_ms: int,
-    ) -> None:
-        """The reply waits for the leaders of what is created, if there is anything and the asker has the time."""
-        if timeout_ms is None or not records:
-            self._decide(token, records, reply)
-            return
-        self._ledger.add(*records)
-        created = [record.id for record in records if isinstance(record, PartitionChanged)]
-        names = {id: self.latest.topics[id.topic_id].name for id in created}
-        self._creations.begin(token, reply, names, timeout_ms=timeout_ms, now_ms=now_ms)
-        self._ledger.hold(Created(token))
-
-    def _topic_decisions(self) -> TopicDecisions:
-        failed = self._disks.reasons().keys()
-        up, down = places(self.latest, failed)
-        return TopicDecisions(
-            self.latest,
-            brokers=up,
-            brokers_down=down,
-            plan=self._plan,
-            new_uuid=self._new_uuid,
-            defaults=creation_defaults.in_force(self.latest, self._settings.started_with),
-            failed_disks=failed,
-        )
-
-    def _alter_configs(self, token: int, request: AlterConfigs, now_ms: int) -> None:
-        cores = max((session.usage.cores for session in self._sessions.all()), default=0)
-        records, reply = config_decisions.decide_alter_configs(self.latest, request, cores=cores)
-        topics = {record.topic_id for record in records if isinstance(record, TopicConfigChanged)}
-        changed = [record for record in records if isinstance(record, BrokerConfigChanged)]
-        if any(effective_configs.shapes_logs(record.key) for record in changed):
-            topics = set(self.latest.topics)
-        before = self._partitions.minimums(topics)
-        self._decide(token, records, reply)
-        if changed:
-            self._leadership.begin(now_ms)
-        for id, minimum in self._partitions.minimums(topics).items():
-            if minimum != before[id]:
-                self._partitions.change_minimum(id)
-        self._partitions.settle(before, now_ms)  # unclean elections may be allowed from now on
-
     # -------------------------------------------------------------- what it knows
 
     def _is_live(self, node_id: int) -> bool:
         session = self._sessions.of_node(node_id)
         actor = self.committed.actors.get(node_id)
         return session is not None and actor is not None and session.incarnation == actor.incarnation
-
-    def _status(self) -> ControllerReply:
-        return status_report(
-            self.committed,
-            sessions=self._sessions,
-            liveness=self._liveness,
-            starts=self._starts,
-            disks=self._disks,
-            controller_node=self._node,
-            controller_epoch=self._epoch,
-        )
 
     def check(self) -> None:
         """Everything that must hold between two events."""

@@ -1,0 +1,48 @@
+"""Requests that alter configs, carried out: the records, and what follows from the new values in the same batch.
+
+What the records are is ``config_decisions``' matter. Where a ``min.insync.replicas`` changes, what was
+promised about the old one is void, and an unclean election may be allowed from now on.
+"""
+
+from __future__ import annotations
+
+from raylog.metadata.configuration import effective_configs
+from raylog.metadata.configuration.config_decisions import decide_alter_configs
+from raylog.metadata.configuration.config_requests import AlterConfigs
+from raylog.metadata.events import Reply
+from raylog.metadata.ledger import Ledger
+from raylog.metadata.partitions.leadership import Leadership
+from raylog.metadata.partitions.partition_decisions import PartitionDecisions
+from raylog.metadata.records import BrokerConfigChanged, TopicConfigChanged
+from raylog.metadata.sessions import Sessions
+
+
+class ConfigAlterations:
+    __slots__ = ("_leadership", "_ledger", "_partitions", "_sessions")
+
+    def __init__(
+        self, ledger: Ledger, sessions: Sessions, partitions: PartitionDecisions, leadership: Leadership
+    ) -> None:
+        self._ledger = ledger
+        self._sessions = sessions
+        self._partitions = partitions
+        self._leadership = leadership
+
+    def alter(self, token: int, request: AlterConfigs, now_ms: int) -> None:
+        """Decide it; the request of ``token`` is answered when that is committed."""
+        latest = self._ledger.latest
+        cores = max((session.usage.cores for session in self._sessions.all()), default=0)
+        records, reply = decide_alter_configs(latest, request, cores=cores)
+        topics = {record.topic_id for record in records if isinstance(record, TopicConfigChanged)}
+        changed = [record for record in records if isinstance(record, BrokerConfigChanged)]
+        if any(effective_configs.shapes_logs(record.key) for record in changed):
+            topics = set(latest.topics)
+        before = self._partitions.minimums(topics)
+        self._ledger.add(*records)
+        self._ledger.hold(Reply(token, reply))
+        if changed:
+            self._leadership.begin(now_ms)
+        for id, minimum in self._partitions.minimums(topics).items():
+            if minimum != before[id]:
+                self._partitions.change_minimum(id)
+        self._partitions.settle(before, now_ms)
