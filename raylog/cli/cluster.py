@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 REPORT_EVERY_S = 10
 
 
-_Where = Annotated[Path, typer.Argument(help="Where the brokers' disks are, or shall be.")]
+_Where = Annotated[Path, typer.Argument(help="The folder of the brokers' disks; made if it does not exist.")]
 _BrokerCount = Annotated[int, typer.Option(min=1, help="Logical brokers on this machine.")]
 _DisksPerBroker = Annotated[int, typer.Option(min=1, help="Folders broker-0, broker-0-disk-1, …")]
 _ControllerCount = Annotated[
     int | None,
     typer.Option(
-        help="1 or 3; one can become three later.", show_default="what it has; 3 for a new one of three brokers"
+        help="1 or 3. One can become three later.", show_default="what it has; 3 for a new one of three brokers"
     ),
 ]
 _Racks = Annotated[list[str] | None, typer.Option(help="A broker's rack, once per broker.", show_default=False)]
 _Listeners = Annotated[
     list[str] | None,
     typer.Option(
-        help="Where Kafka clients reach a broker, host:port or none; once per broker, or once: the next free port for each.",
+        help="Where Kafka clients reach a broker: host:port or none. Once per broker, or once for all: each takes the next free port.",
         show_default="what it has; port 9092 of --host for a new one",
     ),
 ]
 _AdvertisedListeners = Annotated[
     list[str] | None,
-    typer.Option(help="What Kafka clients are told instead, once per broker.", show_default=False),
+    typer.Option(help="The address that Kafka clients are given instead; once per broker.", show_default=False),
 ]
 _BrokerConfigs = Annotated[
     list[str] | None,
     typer.Option(
         "--config",
-        help="NAME=VALUE of a broker's config, set for all brokers: num.partitions=4. As often as you like.",
+        help="NAME=VALUE of a broker config, set for all brokers: num.partitions=4. May be repeated.",
         show_default=False,
     ),
 ]
@@ -65,7 +65,7 @@ _DiskCount = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Brokers are the nodes of this Ray, on the disks that they advertise: a new cluster is made when that many have joined.",
+        help="Run brokers on this Ray's nodes, on the disks that they advertise. A new cluster starts when so many disks have joined.",
         show_default=False,
     ),
 ]
@@ -74,7 +74,7 @@ _Stall = Annotated[
     float,
     typer.Option(
         min=0,
-        help="Give up when nothing has moved for so many seconds: no process, log, byte or broker. Ray has 30 at most to answer.",
+        help="Give up after so many seconds without progress of any process, log, byte or broker. Ray has at most 30 to answer.",
     ),
 ]
 
@@ -95,14 +95,14 @@ def up(
     timeout: _Stall = 60,
     as_json: AsJson = False,
 ) -> None:
-    """Start the cluster under FOLDER, or find it running; data that is there comes back.
+    """Start the cluster under FOLDER, with the data that is there. Does nothing if it is running.
 
-    Returns when every broker serves and every log is open, however long that takes while something moves, and says what recovery did
-    to the logs. The cluster runs on until `raylog down`.
+    Returns when every broker serves and every log is open, however long that takes while there is
+    progress, and says what recovery did to the logs. The cluster runs until `raylog down`.
 
-    With --disks it is the cluster of this Ray's nodes, each of which was started with
-    --resources="$(raylog node resources FOLDER…)". Then the command returns at once and says what is missing: nodes may join before
-    and after it, also later ones, which become brokers.
+    With --disks, starts a cluster on this Ray's nodes, each of which was started with
+    --resources="$(raylog node resources FOLDER…)". Then the command returns at once and says what
+    is missing. Nodes may join before and after it; each becomes a broker.
     """
     import raylog.server  # noqa: F401  # refuses a Python that leaves assertions out, before anything starts
     from raylog.cli.configs import parse_changes

@@ -32,7 +32,7 @@ class EntityType(Enum):
 OfType = Annotated[EntityType, typer.Option("--entity-type", help="Whose configs.", show_default=False)]
 Name = Annotated[str | None, typer.Option("--entity-name", help="A topic's name or a broker's id.", show_default=False)]
 Default = Annotated[
-    bool, typer.Option("--entity-default", help="What holds for all brokers that have none of their own.")
+    bool, typer.Option("--entity-default", help="The configs of all brokers that do not set their own.")
 ]
 _SOURCES = {
     "TOPIC": "DYNAMIC_TOPIC_CONFIG",
@@ -49,7 +49,7 @@ def describe(
     entity_name: Name = None,
     entity_default: Default = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also what was not set there: defaults, and what is set for all brokers.")
+        bool, typer.Option("--all", help="Include what is not set here: defaults, and what is set for all brokers.")
     ] = False,
     folder: Folder = None,
     address: Address = None,

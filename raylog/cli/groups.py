@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from raylog.client.sync import AdminClient
 
 app = typer.Typer(
-    help="Consumer groups: who reads what, how far they have come, and go elsewhere.", no_args_is_help=True
+    help="Consumer groups: list and describe them, reset their offsets, delete them.", no_args_is_help=True
 )
 
 Groups = Annotated[list[str] | None, typer.Option("--group", help="A group; may be repeated.", show_default=False)]
@@ -60,9 +60,7 @@ def list_groups(
 def describe(
     group: Groups = None,
     all_groups: AllGroups = False,
-    offsets: Annotated[
-        bool, typer.Option("--offsets", help="How far the group has come (unless said otherwise).")
-    ] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="How far the group has read (the default).")] = False,
     members: Annotated[bool, typer.Option("--members", help="Its members, and how much they read.")] = False,
     state: Annotated[bool, typer.Option("--state", help="Its state and its coordinator.")] = False,
     verbose: Annotated[
@@ -153,11 +151,11 @@ def reset_offsets(
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first offset.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="To what is committed now; else to the end.")
+        bool, typer.Option("--to-current", help="To the committed offset; to the end if there is none.")
     ] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", help="To this offset.", show_default=False)] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", help="So many on, or back if negative.", show_default=False)
+        int | None, typer.Option("--shift-by", help="Forward by so many offsets; back if negative.", show_default=False)
     ] = None,
     to_datetime: Annotated[
         str | None,
@@ -179,7 +177,7 @@ def reset_offsets(
     timeout: Timeout = CONNECT_TIMEOUT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group go on elsewhere. It must have no members."""
+    """Set the offsets from which a group continues. The group must have no members."""
     if dry_run + execute + export > 1:
         raise typer.BadParameter("give one of --dry-run, --execute and --export")
     rule = _rule(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, from_file)

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 def verify(
     topics: Annotated[
         list[str] | None,
-        typer.Argument(help="Names of topics; all, the log's own too, without one.", show_default=False),
+        typer.Argument(help="Names of topics; without any, all topics, including internal ones.", show_default=False),
     ] = None,
     patience: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for a replica that is away or behind before it is left out.")
     ] = 30.0,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Have copies that are wrong copied anew from the other replicas.")
+        bool, typer.Option("--repair", help="Replace wrong copies by copies of the other replicas.")
     ] = False,
     folder: Folder = None,
     address: Address = None,
@@ -36,15 +36,16 @@ def verify(
 ) -> None:
     """Compare all replicas byte for byte below the high watermark while the cluster runs.
 
-    Checks besides that every batch's CRC holds, that offsets ascend without a gap, and that leader epochs never go back and agree with
-    the leaders' histories. Of a compacted topic the last records of all keys are compared. Exits with 1 and names the first
-    difference (offset, replica, what differs), or a replica that could not be compared.
+    Also checks the CRC of every batch, that offsets ascend without a gap, and that leader epochs never
+    decrease and agree with the leaders' histories. For a compacted topic, compares the last record of
+    each key. Exits with 1 and names the first difference (offset, replica, what differs), or a replica
+    that could not be compared.
 
-    With --repair a copy whose CRC does not hold, or that is another one than a majority of the replicas has, is cut at the first
-    difference and copied anew; then the partition is compared again. A copy of a compacted topic is copied anew as a whole, if its
-    last records are others than those of the leader and a majority of the ISR. Nothing is touched where nobody can say which copy is
-    right.
-    Exits with 0 if all replicas are the same in the end.
+    With --repair, a copy with a wrong CRC, or one that differs from the majority of the replicas, is
+    cut at the first difference and copied again; then the partition is compared again. A copy of a
+    compacted topic is replaced as a whole if its last records differ from those of the leader and of a
+    majority of the ISR. Nothing is changed if it is unclear which copy is right. Exits with 0 if all
+    replicas are the same in the end.
     """
     with find_cluster(folder, address, timeout).admin() as admin, progress_bar(quiet=as_json) as progress:
         described = admin.describe_topics(topics or None)

@@ -147,7 +147,7 @@ class AsyncGroupCalls:
         return await self._offsets(group_id).committed(asked, self._config.default_api_timeout_ms)
 
     async def alter_group_offsets(self, group_id: str, offsets: Mapping[Any, Any]) -> None:
-        """Let a group go on elsewhere: ``{partition: offset or (offset, metadata)}``. Only while it has no members."""
+        """Set where a group continues: ``{partition: offset or (offset, metadata)}``. Only while it has no members."""
         try:
             await self._offsets(group_id).commit(to_commit(offsets), self._config.default_api_timeout_ms)
         except RaylogError as error:
