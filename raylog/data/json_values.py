@@ -49,7 +49,7 @@ def decode_json(
     if not isinstance(schema, pa.Schema):
         raise ConfigError(f"schema={schema!r}: give a pyarrow.Schema")
     if not isinstance(rows, pa.Table | pa.RecordBatch):
-        raise ConfigError(f"decode_json takes a pyarrow.Table or RecordBatch, no {type(rows).__name__}")
+        raise ConfigError(f"decode_json takes a pyarrow.Table or RecordBatch, not {type(rows).__name__}")
     kept = kept_columns(
         rows.schema.names, schema.names, column=column, columns=columns, mode=mode, corrupt_column=corrupt_column
     )
@@ -175,7 +175,7 @@ def _failed(rows: Any, index: int, value: bytes, schema: Any) -> SerializationEr
             reason = str(error).removesuffix(" in row 0")
     shown = value[:_SHOWN_BYTES]
     return SerializationError(
-        f'{where} does not decode ({reason}): {shown!r}{"…" if len(shown) < len(value) else ""}; mode="permissive" lets such pass'
+        f'{where} does not decode ({reason}): {shown!r}{"…" if len(shown) < len(value) else ""}; mode="permissive" accepts such values'
     )
 
 

@@ -40,15 +40,17 @@ class Listener:
     token: str
 
     def tell(self, loss: str) -> None:
-        """Returns when the program has been told, or can't be: then the task's own log says so, and the task goes on."""
+        """Report a loss to the program. If that fails, the task's own log says so, and the task goes on."""
         line = json.dumps({"token": self.token, "loss": loss}).encode() + b"\n"
         try:
             with socket.create_connection((self.host, self.port), PATIENCE_S) as connection:
                 connection.sendall(line)
                 if connection.recv(len(_HEARD), socket.MSG_WAITALL) != _HEARD:
-                    raise ConnectionError("it did not say that it heard")
+                    raise ConnectionError("it did not acknowledge the report")
         except OSError as error:
-            logger.warning("%s:%d, which planned this read, can't be told of a loss: %s", self.host, self.port, error)
+            logger.warning(
+                "%s:%d, which planned this read, did not take the report of a loss: %s", self.host, self.port, error
+            )
 
 
 _listening: tuple[int, asyncio.Server, Listener] | None = None  # in the process of this number

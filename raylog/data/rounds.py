@@ -74,7 +74,7 @@ class Rounds:
                 if losses and self._fail_on_data_loss:
                     raise error_for(
                         ErrorCode.offset_out_of_range,
-                        f"{'; '.join(losses)}: go on with what is left with fail_on_data_loss=False",
+                        f"{'; '.join(losses)}: read the rest with fail_on_data_loss=False",
                     )
                 return told
             if self._idle_timeout_s is not None and self._is_idle(began_s):

@@ -100,10 +100,10 @@ def stream_topic(
     endless = flag("endless", endless)
     ending = (ending_offsets, ending_timestamp, ending_offsets_by_timestamp)
     if endless and any(given is not None for given in ending):
-        raise ConfigError("an endless stream has no end: leave endless=True out, or the end")
+        raise ConfigError("an endless stream has no end: leave out endless=True, or the end")
     for name, value in (("short_after_s", short_after_s), ("idle_timeout_s", idle_timeout_s)):
         if value is not None and not endless:
-            raise ConfigError(f"{name}={value!r} is of endless streams: others end at their end")
+            raise ConfigError(f"{name}={value!r} works with endless=True only: other streams end by themselves")
         if value is not None:
             seconds(name, value)
     address = address_of(cluster, timeout_s)
@@ -169,7 +169,7 @@ class TopicStream:
         rank, world_size, tell = _worker(rank, world_size, broadcast)
         if self.beginning.ends is None and world_size > 1 and tell is None:
             raise ConfigError(
-                "the workers of an endless stream have to agree: run them by Ray Train, or give batches(broadcast=…)"
+                "the workers of an endless stream have to agree on each step: run them in Ray Train, or give batches(broadcast=…)"
             )
         state = _state_of(start)
         state = self.beginning if state is None else self._checked(state)
@@ -193,22 +193,26 @@ class TopicStream:
         """The state, if it is of this stream."""
         own = self.beginning
         if state.cluster_id != own.cluster_id:
-            raise ConfigError(f"this checkpoint is of cluster {state.cluster_id}, and the stream of {own.cluster_id}")
+            raise ConfigError(
+                f"this checkpoint is of cluster {state.cluster_id}, but the stream is of {own.cluster_id}"
+            )
         for name in sorted(state.topic_ids.keys() - own.topic_ids.keys()):
-            raise ConfigError(f"this checkpoint is of topic {name!r}, which the stream does not read")
+            raise ConfigError(f"this checkpoint has topic {name!r}, which the stream does not read")
         for name, topic_id in sorted(state.topic_ids.items()):
             if own.topic_ids[name] != topic_id:
-                raise ConfigError(f"topic {name!r} was deleted and made anew since this checkpoint: begin without it")
+                raise ConfigError(
+                    f"topic {name!r} was deleted and recreated since this checkpoint: begin without the checkpoint"
+                )
         foreign = sorted(own.topic_ids.keys() - state.topic_ids.keys())
         if foreign and own.ends is not None and not isinstance(self.topics, re.Pattern):
             raise ConfigError(
-                f"this checkpoint says nothing of topic {foreign[0]!r}: begin without it, or leave the topic out"
+                f"this checkpoint leaves out topic {foreign[0]!r}: begin without the checkpoint, or leave out the topic"
             )
         if (state.ends is None) != (own.ends is None):
-            kinds = ("one that ends", "an endless one")
+            kinds = ("a stream that ends", "an endless stream")
             raise ConfigError(
-                f"this checkpoint is of {kinds[state.ends is None]}, and the stream is {kinds[own.ends is None]}: "
-                "what comes after a finished one is stream_topic(…, starting_offsets=state.positions)"
+                f"this checkpoint is of {kinds[state.ends is None]}, but this is {kinds[own.ends is None]}: "
+                "to read on behind a finished stream use stream_topic(…, starting_offsets=state.positions)"
             )
         return state
 
@@ -310,12 +314,12 @@ def load_state(folder: str | os.PathLike[str], name: str = FILE_NAME) -> StreamS
         if path.stem.rpartition("-")[2].isdecimal()
     }
     if not found:
-        raise ConfigError(f"{folder} holds no place in a stream: save it with batch.save(folder)")
+        raise ConfigError(f"{folder} holds no state of a stream: save it with batch.save(folder)")
     if len(found) == 1:
         return next(iter(found.values()))
     if sorted(found) != list(range(len(found))):
         missing = min(set(range(max(found))) - found.keys())
-        raise ConfigError(f"{folder} is not whole: the state of worker {missing} is missing")
+        raise ConfigError(f"{folder} is incomplete: the state of worker {missing} is missing")
     return union([found[rank] for rank in sorted(found)])
 
 

@@ -69,7 +69,7 @@ def test_a_read_ignores_no_option(options: dict[str, Any], message: str) -> None
         ({"endless": True, "short_after_s": -1}, "short_after_s=-1: give seconds, 0 or more"),
         ({"endless": True, "idle_timeout_s": "long"}, "idle_timeout_s='long': give seconds"),
         ({"endless": True, "idle_timeout_s": float("nan")}, "idle_timeout_s=nan: give seconds"),
-        ({"short_after_s": 1}, "short_after_s=1 is of endless streams"),
+        ({"short_after_s": 1}, "short_after_s=1 works with endless=True only"),
         ({"endless": True, "ending_offsets": "latest"}, "an endless stream has no end"),
     ],
 )

@@ -240,9 +240,7 @@ def test_an_endless_stream_says_what_was_deleted_before_it_came_there(kafka: Kaf
     state = list(stream(kafka, topic, **options))[-1].state
     kafka.write(topic, *(b"%d" % n for n in range(10, 20)))
     delete_below(kafka, topic, 13)
-    with pytest.raises(
-        OffsetOutOfRangeError, match=r"offsets 10 to 12 .*: go on with what is left with fail_on_data_loss=False"
-    ):
+    with pytest.raises(OffsetOutOfRangeError, match=r"offsets 10 to 12 .*: read the rest with fail_on_data_loss=False"):
         list(stream(kafka, topic, **options).batches(state))
     batches = list(stream(kafka, topic, fail_on_data_loss=False, **options).batches(state))
     assert [value for batch in batches for value in values(batch)] == [b"%d" % n for n in range(13, 20)]
@@ -257,8 +255,8 @@ def test_bad_input_is_refused_in_words(kafka: Kafka, topic: str, tmp_path: Path)
         ("batch_size=0", {"batch_size": 0}),
         ("no column 'valeu'", {"columns": ["valeu"]}),
         ("has no end", {"endless": True, "ending_offsets": "latest"}),
-        ("idle_timeout_s=1.0 is of endless streams", {"idle_timeout_s": 1.0}),
-        ("short_after_s=1.0 is of endless streams", {"short_after_s": 1.0}),
+        ("idle_timeout_s=1.0 works with endless=True only", {"idle_timeout_s": 1.0}),
+        ("short_after_s=1.0 works with endless=True only", {"short_after_s": 1.0}),
     ):
         with pytest.raises(ConfigError, match=words):
             stream(kafka, topic, **options)
@@ -266,7 +264,7 @@ def test_bad_input_is_refused_in_words(kafka: Kafka, topic: str, tmp_path: Path)
     for words, start, worker in (
         ("rank and world_size belong together", None, {"rank": 1}),
         ("rank=2 of world_size=2", None, {"rank": 2, "world_size": 2}),
-        ("no place in a stream", tmp_path, {}),
+        ("no state of a stream", tmp_path, {}),
         ("give a checkpoint", 5, {}),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -289,12 +287,12 @@ def test_a_checkpoint_of_something_else_is_refused(kafka: Kafka, topic: str, tmp
         stream(kafka, other).batches(state)
     with pytest.raises(ConfigError, match=f"leaves out topic '{other}'"):
         stream(kafka, [topic, other]).batches(state)
-    with pytest.raises(ConfigError, match=f"is of cluster elsewhere, and the stream of {state.cluster_id}"):
+    with pytest.raises(ConfigError, match=f"is of cluster elsewhere, but the stream is of {state.cluster_id}"):
         stream(kafka, topic).batches(dataclasses.replace(state, cluster_id="elsewhere"))
-    with pytest.raises(ConfigError, match="is of one that ends, and the stream is an endless one"):
+    with pytest.raises(ConfigError, match="is of a stream that ends, but this is an endless stream"):
         stream(kafka, topic, endless=True).batches(state)
     with AdminClient(kafka.address) as admin:
         admin.delete_topics([topic])
     kafka.create_topic(topic, PARTITIONS)
-    with pytest.raises(ConfigError, match="made anew since this checkpoint"):
+    with pytest.raises(ConfigError, match="recreated since this checkpoint"):
         stream(kafka, topic).batches(state)
