@@ -203,7 +203,7 @@ class StreamPlanner:
     def _remind(self, oldest_s: float | None, now_s: float) -> None:
         if oldest_s is not None and now_s - oldest_s > REMINDER_S and not self._progress.has_begun():
             self._say(
-                f"the stream in {self._ledger.directory} is waiting, and no query with its checkpoint has started:  "
+                f"the stream in {self._ledger.directory} is waiting, and no query with its checkpoint has started: "
                 'writeStream needs .option("checkpointLocation", the checkpoint of read_stream)'
             )
 

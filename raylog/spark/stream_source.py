@@ -166,7 +166,7 @@ class LedgerSource:
         number = entry_number(text, self._ledger.name)
         if number is None:
             raise ConfigError(
-                f"the checkpoint has {text} in the place of stream {self._ledger.name}: it belongs to another query, or its streams  "
+                f"the checkpoint has {text} in the place of stream {self._ledger.name}: it belongs to another query, or its streams "
                 "were in another order; give this one a checkpoint of its own"
             )
         return number

@@ -220,7 +220,7 @@ def _refuse_half_a_checkpoint(ledger: Ledger, progress: CheckpointProgress) -> N
     numbers = ledger.numbers()
     if numbers and numbers[0] > 0 and not progress.has_begun():
         raise ConfigError(
-            f"{ledger.directory} starts at entry {numbers[0]}, but Spark's part of the checkpoint is gone:  "
+            f"{ledger.directory} starts at entry {numbers[0]}, but Spark's part of the checkpoint is gone: "
             "remove the whole checkpoint directory to start again"
         )
 

@@ -291,16 +291,16 @@ def test_what_can_not_go_over_is_refused_by_its_name(spark: Any, ray: Any, monke
     for df, why in (
         (
             spark.sql("SELECT 1 AS id, INTERVAL '3' MONTH AS months"),
-            "column 'months' is interval month, which Arrow has not",
+            "column 'months' is interval month, which Arrow does not have",
         ),
         (spark.sql("SELECT 1 AS id, 2 AS id"), "two columns have the name 'id'"),
         (spark.range(3).select(), "there are no columns"),
         (spark.readStream.format("rate").load(), "this one is a stream"),
-        (ds, r"df is a ray\.data\..*Dataset: from_spark takes a DataFrame of Spark"),
+        (ds, r"df is a ray\.data\..*Dataset: from_spark takes a Spark DataFrame"),
     ):
         with pytest.raises(ConfigError, match=why):
             raylog.data.from_spark(df)
-    with pytest.raises(ConfigError, match=r"spark=None is no session of Spark: give what raylog\.spark\.init\(\)"):
+    with pytest.raises(ConfigError, match=r"spark=None is not a Spark session: give what raylog\.spark\.init\(\)"):
         raylog.data.to_spark(ds, None)
     monkeypatch.setattr(ray.util.client.ray, "is_connected", lambda: True)
     with pytest.raises(ClusterError, match="does not work through Ray client"):

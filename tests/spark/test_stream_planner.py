@@ -167,7 +167,7 @@ def test_a_group_that_can_not_be_committed_to_holds_nothing_up(world: World, cap
     world.query.begin()
     world.query.commit()
     assert world.round(grown=4) == [1, 2]
-    assert "its group does not show it: the group has members" in caplog.text
+    assert "its group does not show the progress: the group has members" in caplog.text
     world.refused = None
     world.round(1.1)
     assert world.committed == [{T0: 3, T1: 0}]
@@ -242,7 +242,7 @@ def test_any_other_error_ends_the_planning_and_is_told(tmp_path: Path, caplog: p
     world.planner.check()
     world.planner.start()
     world.planner._thread.join(180)
-    with pytest.raises(RaylogError, match=r"is no longer planned, since: ZeroDivisionError") as raised:
+    with pytest.raises(RaylogError, match=r"is no longer planned, because of ZeroDivisionError") as raised:
         world.planner.check()
     assert isinstance(raised.value.__cause__, ZeroDivisionError) and "is no longer planned" in caplog.text
     Ledger(str(world.folder), {"topics": ["t"]}).close()
@@ -267,7 +267,7 @@ def test_a_cluster_that_does_not_answer_for_a_while_ends_nothing(
     assert asked_again.wait(180)
     world.planner.stop()
     world.planner.check()
-    assert "goes on later: no leader" in caplog.text and "goes on later: no space" in caplog.text
+    assert "will be retried: no leader" in caplog.text and "will be retried: no space" in caplog.text
 
 
 def test_a_planner_that_only_clears_up_plans_nothing(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_an_error_of_the_planner_ends_the_query(ledger: Ledger, handed: list[Any
 
 @pytest.mark.parametrize("text", ['{"logOffset":3}', '{"stream": "u", "entry": 3, "ends": {}}', "-", "5"])
 def test_a_place_of_something_else_is_refused(ledger: Ledger, handed: list[Any], text: str) -> None:
-    with pytest.raises(ConfigError, match="where stream t is: it belongs to another query"):
+    with pytest.raises(ConfigError, match="in the place of stream t: it belongs to another query"):
         source(ledger).latestOffset(Offset(text), None)
 
 

@@ -496,7 +496,7 @@ def test_an_error_of_the_planner_is_the_querys(
     with Run(spark, kafka, topic, checkpoint) as run:
         (planner,) = (each for folder, each in streaming._planners.items() if folder.is_relative_to(checkpoint))
         planner._round = lambda: 1 // 0
-        assert "is not planned any more, since: ZeroDivisionError" in run.await_end()
+        assert "is no longer planned, because of ZeroDivisionError" in run.await_end()
     produce(topic, "a")
     with Run(spark, kafka, topic, checkpoint, starting_offsets="latest") as again:
         again.await_values("a")
@@ -509,7 +509,7 @@ def test_a_query_whose_stream_another_call_was_refused_ends_instead_of_waiting(
     with Run(spark, kafka, topic, checkpoint, name="s") as run:
         with pytest.raises(ConfigError, match="belongs to a stream with topics="):
             Run(spark, kafka, f"{topic}-other", checkpoint, name="s")
-        assert "is not planned any more, since: ConfigError" in run.await_end()
+        assert "is no longer planned, because of ConfigError" in run.await_end()
 
 
 def test_a_stream_is_read_by_one_query(
@@ -564,7 +564,7 @@ def test_the_checkpoint_of_an_earlier_raylog_is_refused(
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:-1], '{"logOffset":0}']))
     with Run(spark, kafka, topic, checkpoint) as again:
-        assert 'the checkpoint says {"logOffset":0} where stream' in again.await_end()
+        assert 'the checkpoint has {"logOffset":0} in the place of stream' in again.await_end()
     path = checkpoint / "raylog" / topic / STREAM_FILE
     path.write_text(path.read_text().replace('"version": 2, ', ""))
     with pytest.raises(ConfigError, match="has version 1, this raylog reads version 2"):
