@@ -115,7 +115,7 @@ def _where(columns: Sequence[str]) -> Any:
     """Return the beginning of the error about one row."""
     from pyspark.sql.functions import col, concat, lit
 
-    end = lit(' does not decode as JSON of the schema (mode="permissive" accepts such values):  ')
+    end = lit(' does not decode as JSON of the schema (mode="permissive" accepts such values): ')
     if not {"topic", "partition", "offset"} <= set(columns):
         return concat(lit("a value"), end)
     return concat(
