@@ -182,6 +182,10 @@ class History:
         """The index in ``stamps`` of the batch that has that record."""
         return bisect_right(self.stamps, offset, key=lambda stamp: stamp.base_offset) - 1
 
+    def may_be_deleted(self, crc: int) -> bool:
+        """Whether a batch with that CRC is among what somebody asked to delete."""
+        return any(each.crc == crc and each.base_offset < self.deletable_end for each in self.batches.values())
+
     def fail(self, claim: str) -> Violation:
         return Violation(f"{self.name} ({self.id.topic_id}): {claim}")
 

@@ -144,12 +144,19 @@ class Corruption:
         return folders
 
     def _has_another_copy(self, id: TopicIdPartition, topic: str, state: PartitionState, broker: int) -> bool:
-        """Whether another member of the ISR or ELR runs with a trusted log that holds all that was ever below a high watermark."""
+        """Whether another member of the ISR or ELR runs with a trusted log that holds all that was ever below a high watermark.
+
+        A member that the controller has just taken out is none, even while that is not committed: a successor may commit it.
+        """
         end = self.simulation.checkers.history(id, topic).end
+        decided = self.simulation.decided(id)
+        members = set(state.isr + state.elr)
+        if decided is not None:
+            members &= set(decided.isr + decided.elr)
         for process in self.simulation.replica_processes():
             member = process.host.context.broker_id
             replica = process.host.replicas.get(id)
-            if member == broker or member not in state.isr + state.elr or replica is None or replica.log is None:
+            if member == broker or member not in members or replica is None or replica.log is None:
                 continue
             is_serving = replica.role in (Role.LEADER, Role.FOLLOWER)
             is_current = self.simulation.process_of(member, process.spec.incarnation) is process

@@ -346,6 +346,13 @@ class Simulation:
             for partition, state in topic.partitions.items()
         ]
 
+    def decided(self, id: TopicIdPartition) -> PartitionState | None:
+        """What the active controller has decided last of a partition, whether that is committed or not yet."""
+        active = self.controllers.active()
+        office = active.controller.active if active is not None and active.controller is not None else None
+        topic = office.latest.topics.get(id.topic_id) if office is not None else None
+        return topic.partitions.get(id.partition) if topic is not None else None
+
     def replace_failed(self, machine: Machine | None = None) -> None:
         """Somebody mends the disks, of one machine or all, and restarts what an IO error took offline.
 

@@ -362,13 +362,16 @@ class Producer(Client):
         self.unsent.insert(position, batch)
 
     def _sequence_refused(self, batch: Outgoing, error: int) -> None:
-        """Fine while an earlier batch is on its way again; else the cluster has forgotten what it had acknowledged."""
+        """Fine while an earlier batch is on its way again; else the cluster has forgotten what it had appended.
+
+        It may forget a batch whose records were deleted: of those a snapshot names only a producer's last one.
+        """
         earlier = [each for each in (*self.in_flight, *self.unsent) if each.first_value < batch.first_value]
         history = self.checkers.history(self.id)
         self._back_to_unsent(batch)
         if earlier:
             return
-        if not history.generation and not history.retention:
+        if not history.generation and not history.retention and not history.may_be_deleted(batch.crc):
             raise Violation(f"{self.name} was refused sequence of {batch.first_value}: {ErrorCode(error).name}")
         self._start_over()
 

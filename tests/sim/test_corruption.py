@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from raylog.replication.replica import Replica
@@ -46,3 +48,14 @@ def test_a_log_is_damaged_at_rest_only_where_another_copy_is_whole_and_trusted()
     found[first].open_log().truncate_to(found[first].open_log().log_end_offset - 1)
     found[second].open_log().truncate_to(found[second].open_log().log_end_offset - 1)
     assert victims(simulation, id) == {first, second}, "the third is the only copy that is whole"
+
+
+def test_who_was_just_taken_out_of_the_isr_is_no_other_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decision waits for its commit, and may get it from a successor after the rot."""
+    simulation = Simulation(11, events=300)
+    simulation.run()
+    id, state = next((id, state) for id, _, state in simulation.partitions() if len(state.isr) == 3)
+    names = {broker: simulation.machine_of(broker).name for broker in state.isr}
+    last = state.isr[0]
+    monkeypatch.setattr(simulation, "decided", lambda id: dataclasses.replace(state, isr=(last,)))
+    assert victims(simulation, id) == set(names.values()) - {names[last]}
