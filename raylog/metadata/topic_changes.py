@@ -84,6 +84,6 @@ class TopicChanges:
             brokers_down=down,
             plan=self._plan,
             new_uuid=self._new_uuid,
-            defaults=creation_defaults.in_force(latest, self._settings.started_with),
+            defaults=creation_defaults.in_force(latest, self._settings),
             failed_disks=failed,
         )

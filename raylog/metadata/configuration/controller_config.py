@@ -63,4 +63,8 @@ class ControllerSettings:
 
     def follow(self, image: MetadataImage) -> None:
         """Something may have been set in the committed image."""
-        self.now = with_configs(self.started_with, image.broker_configs.get(None, {}))
+        self.now = self.in_image(image)
+
+    def in_image(self, image: MetadataImage) -> ControllerConfig:
+        """What holds by that image, for a decision that counts in what is not committed yet."""
+        return with_configs(self.started_with, image.broker_configs.get(None, {}))

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 
 from raylog.configs import broker_configs
 from raylog.configs.broker_configs import (
-    PARTITIONS,
     REPLICATION_FACTOR,
     REPLICATION_FACTOR_UNSET,
 )
-from raylog.metadata.configuration.controller_config import ControllerConfig
+from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.image import MetadataImage
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -42,13 +41,13 @@ class CreationDefaults:
         return factor_unset(image) if self.replication_factor is None else self.replication_factor
 
 
-def in_force(image: MetadataImage, started_with: ControllerConfig) -> CreationDefaults:
+def in_force(image: MetadataImage, settings: ControllerSettings) -> CreationDefaults:
     """What holds now."""
-    set_for_all = image.broker_configs
-    factor = started_with.default_replication_factor
+    held = settings.in_image(image)
+    factor = held.default_replication_factor or 0
     return CreationDefaults(
-        broker_configs.number(set_for_all, None, PARTITIONS, default=started_with.num_partitions),
-        broker_configs.number(set_for_all, None, REPLICATION_FACTOR, default=factor or 0) or None,
+        held.num_partitions,
+        broker_configs.number(image.broker_configs, None, REPLICATION_FACTOR, default=factor) or None,
     )
 
 

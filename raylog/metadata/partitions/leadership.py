@@ -21,7 +21,6 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from raylog.configs import broker_configs
 from raylog.metadata.configuration.controller_config import ControllerSettings
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
@@ -54,24 +53,18 @@ class Leadership:
 
     def begin(self, now_ms: int) -> None:
         """Balance is looked at for the first time one interval from now, and again so after each change of the interval."""
-        if self._setting("auto.leader.rebalance.enable", self._settings.started_with.auto_leader_rebalance_enable):
-            default_s = self._settings.started_with.leader_imbalance_check_interval_seconds
-            interval_s = self._setting("leader.imbalance.check.interval.seconds", default_s)
-            self._timers.set((IMBALANCE,), now_ms + interval_s * 1_000)
+        settings = self._settings.in_image(self._ledger.latest)
+        if settings.auto_leader_rebalance_enable:
+            self._timers.set((IMBALANCE,), now_ms + settings.leader_imbalance_check_interval_seconds * 1_000)
         else:
             self._timers.cancel((IMBALANCE,))
-
-    def _setting(self, name: str, default: int) -> int:
-        """What was set for the cluster, else what the controller was started with."""
-        return broker_configs.number(self._ledger.latest.broker_configs, None, name, default=default)
 
     def restore_balance(self, now_ms: int) -> None:
         """The interval has passed: give leaders back to brokers that lead too few of the partitions that prefer them."""
         self.begin(now_ms)
-        percentage = self._setting(
-            "leader.imbalance.per.broker.percentage", self._settings.started_with.leader_imbalance_per_broker_percentage
-        )
-        for id in imbalanced(self._ledger.latest, percentage=percentage):
+        latest = self._ledger.latest
+        percentage = self._settings.in_image(latest).leader_imbalance_per_broker_percentage
+        for id in imbalanced(latest, percentage=percentage):
             self._partitions.elect(id, ElectionType.PREFERRED)
 
     def drain(self, request: DrainBroker, now_ms: int) -> BrokerDrained:

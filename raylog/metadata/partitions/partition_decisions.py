@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 
 from kio.schema.errors import ErrorCode
 
-from raylog.configs import broker_configs, topic_configs
+from raylog.configs import topic_configs
 from raylog.control.session import AlterPartition, ReplicaStatus
 from raylog.metadata.configuration import effective_configs
 from raylog.metadata.configuration.controller_config import ControllerSettings
@@ -227,12 +227,7 @@ class PartitionDecisions:
     def _await_logs(
         self, topic: Topic, id: TopicIdPartition, state: PartitionState, candidates: Candidates, now_ms: int
     ) -> None:
-        wait_ms = broker_configs.number(
-            self._ledger.latest.broker_configs,
-            None,
-            AWAITED_LOGS,
-            default=self._settings.started_with.unclean_shutdown_election_wait_ms,
-        )
+        wait_ms = self._settings.in_image(self._ledger.latest).unclean_shutdown_election_wait_ms
         self._timers.set((AWAITED_LOGS, id), now_ms + wait_ms)
         awaited = [broker for broker in state.isr + state.elr if candidates[broker].standing is not Standing.LIVE]
         self._notice(
