@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from raylog.client.clock import Clock
 from raylog.client.config import ProducerConfig
 from raylog.client.links.metadata import Leader
 from raylog.client.producer import sender as sender_module
@@ -64,17 +66,32 @@ def test_a_cause_makes_due_what_waited_for_it_and_nothing_else() -> None:
 class Loop(asyncio.SelectorEventLoop):
     """A loop whose time stands still until it is moved."""
 
-    now_s = 0.0
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.clock = LoopClock(self)
 
     def time(self) -> float:
         return self.now_s
 
 
+class NoChance(random.Random):
+    def uniform(self, a: float, b: float) -> float:
+        return 1.0
+
+
+class LoopClock(Clock):
+    chance = NoChance()
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def monotonic_s(self) -> float:
+        return self._loop.now_s
+
+
 class TimedSender(Sender):
     looked = 0
-
-    def _now_ms(self) -> float:
-        return self._loop.time() * 1000
 
     def _sendable(self, due: list[PartitionQueue], now: float) -> Any:
         self.looked += len(due)
@@ -477,7 +494,6 @@ async def play(steps: list[tuple[int, tuple[Any, ...]]], options: dict[str, Any]
 
 def played(steps: list[tuple[int, tuple[Any, ...]]], options: dict[str, Any]) -> list[tuple[Any, ...]]:
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=Loop) as runner:
-        patch.setattr(sender_module, "_chance", SimpleNamespace(uniform=lambda low, high: 1.0))
         patch.setattr(sender_module.requests, "produce", lambda records, **_: dict(records))
         patch.setattr(sender_module.requests, "init_producer_id", lambda: None)
         loop = runner.get_loop()

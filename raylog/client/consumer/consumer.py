@@ -16,12 +16,12 @@ import asyncio
 import inspect
 import logging
 import re
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
+from raylog.client.clock import clock_of
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.consumed_partition import EARLIEST, LATEST, ConsumedPartition
 from raylog.client.consumer.fetcher import Fetcher
@@ -150,11 +150,12 @@ class ConsumerCore:
     async def position(self, key: TopicPartition | tuple[str, int]) -> int:
         """The next offset to hand out, waited for while it is being looked up."""
         partition = self.partition(key)
-        deadline = time.monotonic() + self.config.default_api_timeout_ms / 1000
+        clock = clock_of(self.loop)
+        deadline = clock.monotonic_s() + self.config.default_api_timeout_ms / 1000
         while partition.position is None:
             if partition.error is not None:
                 raise partition.error
-            if time.monotonic() > deadline:
+            if clock.monotonic_s() > deadline:
                 raise ClientTimeoutError(
                     f"found no position for {key[0]}-{key[1]} within default.api.timeout.ms={self.config.default_api_timeout_ms:g}"
                 )

@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from typing import Any, assert_never
 
 from kio.schema.errors import ErrorCode
 
+from raylog.client.clock import clock_of
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.groups import requests as group_requests
@@ -119,6 +119,7 @@ class GroupMembership:
         assert config.group_id is not None, "a membership without a group"
         self._config = config
         self._loop = asyncio.get_running_loop()
+        self._clock = clock_of(self._loop)
         self._fetcher = fetcher
         self._assignors = subscriptions.assignors_of(config.partition_assignment_strategy)
         self._is_cooperative = subscriptions.is_cooperative(self._assignors)
@@ -148,9 +149,9 @@ class GroupMembership:
         self._is_performing = False  # a duty was taken by the user's thread and is not done
         self._remembered = Remembered()
         self._error: RaylogError | None = None
-        self._polled_at = time.monotonic()
+        self._polled_at = self._clock.monotonic_s()
         self._is_polling = False
-        self._commit_at = time.monotonic() + config.auto_commit_interval_ms / 1000
+        self._commit_at = self._clock.monotonic_s() + config.auto_commit_interval_ms / 1000
         self._committing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -204,11 +205,11 @@ class GroupMembership:
     # -------------------------------------------------------------- polls (the user's thread)
 
     def polled(self) -> None:
-        self._polled_at = time.monotonic()
+        self._polled_at = self._clock.monotonic_s()
 
     def set_polling(self, is_polling: bool) -> None:
         """A poll waits: that is as good as polling all the time."""
-        self._polled_at = time.monotonic()
+        self._polled_at = self._clock.monotonic_s()
         self._is_polling = is_polling
 
     def has_duty(self) -> bool:
@@ -441,11 +442,15 @@ class GroupMembership:
         return found
 
     def _commit_is_due(self) -> bool:
-        return self._config.auto_commits and time.monotonic() >= self._commit_at and bool(self._fetcher.partitions)
+        return (
+            self._config.auto_commits
+            and self._clock.monotonic_s() >= self._commit_at
+            and bool(self._fetcher.partitions)
+        )
 
     def _commit_automatically(self) -> None:
         """At a poll: everything that earlier ones have handed out is done with."""
-        self._commit_at = time.monotonic() + self._config.auto_commit_interval_ms / 1000
+        self._commit_at = self._clock.monotonic_s() + self._config.auto_commit_interval_ms / 1000
         offsets = self.positions()
         if offsets:
             self._loop.call_soon_threadsafe(self._begin_commit, offsets)
@@ -457,7 +462,7 @@ class GroupMembership:
 
     async def _commit_now(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Before a revocation and at the end."""
-        self._commit_at = time.monotonic() + self._config.auto_commit_interval_ms / 1000
+        self._commit_at = self._clock.monotonic_s() + self._config.auto_commit_interval_ms / 1000
         limit_ms = min(self._config.default_api_timeout_ms, self._config.max_poll_interval_ms, 10_000)
         await self._commit_or_warn(self.positions(partitions), limit_ms)
 
@@ -474,7 +479,7 @@ class GroupMembership:
     # -------------------------------------------------------------- time
 
     def _now_ms(self) -> float:
-        return time.monotonic() * 1000
+        return self._clock.monotonic_s() * 1000
 
     def _polled_ms(self) -> float:
         return self._now_ms() if self._is_polling else self._polled_at * 1000

@@ -24,6 +24,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from raylog.client.clock import clock_of
 from raylog.client.config import ClientConfig
 from raylog.client.links.address import ClusterAddress
 from raylog.errors import (
@@ -146,7 +147,7 @@ class Connections:
             backoff = min(
                 config.reconnect_backoff_ms * 2 ** min(door.failures - 1, 16), config.reconnect_backoff_max_ms
             )
-            door.not_before = loop.time() + backoff * _chance.uniform(0.8, 1.2) / 1000
+            door.not_before = loop.time() + backoff * clock_of(loop).chance.uniform(0.8, 1.2) / 1000
             raise
         finally:
             door.opening = None
@@ -423,7 +424,7 @@ class ControllerLink:
         """Whether a server named a controller endpoint that was not known; it is tried next."""
         left_s = min(_ASK_SERVER_S, deadline - asyncio.get_running_loop().time())
         servers = list(self._known.servers.values())
-        _chance.shuffle(servers)
+        clock_of(asyncio.get_running_loop()).chance.shuffle(servers)
         servers.sort(key=lambda server: self._connections.peek(server) is None)  # those at hand first
         asked = [asyncio.ensure_future(self._ask_server(server, left_s)) for server in servers[:_ASKED_AT_ONCE]]
         try:
@@ -452,7 +453,7 @@ class ControllerLink:
         if place or failures <= 1:
             return 0.0  # another endpoint, or the first failure: at once
         backoff = min(self._config.retry_backoff_ms * 2 ** min(rounds - 1, 16), self._config.retry_backoff_max_ms)
-        return float(backoff * _chance.uniform(0.8, 1.2) / 1000)
+        return float(backoff * clock_of(asyncio.get_running_loop()).chance.uniform(0.8, 1.2) / 1000)
 
     def _unreachable(self, failure: RaylogError, limit_ms: float) -> RaylogError:
         tried = ", ".join(map(str, self._endpoints))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
+from raylog.client.clock import clock_of
 from raylog.client.columns import binary_values, column_of, header_lists
 from raylog.client.columns import timestamps_ms as timestamps_of
 from raylog.client.config import ProducerConfig
@@ -65,7 +65,8 @@ class ProducerCore:
         self.config = config
         self.address = address
         self.loop = asyncio.get_running_loop()
-        self.accumulator = Accumulator(config)
+        self.clock = clock_of(self.loop)
+        self.accumulator = Accumulator(config, self.clock.monotonic_s)
         self.memory = BufferMemory(config.buffer_memory)
         self.connections = Connections(address, config)
         self.controller = ControllerLink(address, config, self.connections)
@@ -113,7 +114,7 @@ class ProducerCore:
                 partition = self._choose(view, record, key, value)
             elif not 0 <= partition < len(view.partitions):
                 raise unknown_partition(TopicPartition(record.topic, partition), len(view.partitions))
-            timestamp = record.timestamp_ms if record.timestamp_ms is not None else time.time_ns() // 1_000_000
+            timestamp = record.timestamp_ms if record.timestamp_ms is not None else self.clock.wall_ms()
             key_size = -1 if key is None else len(key)
             value_size = -1 if value is None else len(value)
             watch = None
@@ -155,7 +156,7 @@ class ProducerCore:
         limit_ms = self.config.partitioner_availability_timeout_ms
         if not limit_ms:
             return view.choice
-        stalled = self.accumulator.stalled(view.name, time.monotonic() * 1000 - limit_ms)
+        stalled = self.accumulator.stalled(view.name, self.clock.monotonic_s() * 1000 - limit_ms)
         return TopicPartitions(
             view.name, view.choice.count, tuple(p for p in view.choice.available if p not in stalled)
         )
@@ -223,7 +224,7 @@ class ProducerCore:
             self._available(view),
             self.partitioner,
             partition=partition,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=self.clock.wall_ms(),
             bytes_max=min(self.config.batch_size, self.config.max_request_size),
             request_bytes_max=self.config.max_request_size,
             compression=self.accumulator.compression,
@@ -268,7 +269,7 @@ class ProducerCore:
             self._available(view),
             self._default,
             partition=partition,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=self.clock.wall_ms(),
             bytes_max=min(self.config.batch_size, self.config.max_request_size),
             request_bytes_max=self.config.max_request_size,
             compression=self.accumulator.compression,

@@ -25,14 +25,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import threading
-import time
 from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from raylog.client.clock import clock_of
 from raylog.client.config import ProducerConfig
 from raylog.client.links import requests
 from raylog.client.links.connections import Connections, ControllerLink
@@ -51,7 +50,6 @@ from raylog.wire.handshake import Peer
 
 logger = logging.getLogger("raylog.client")
 
-_chance = random.SystemRandom()  # not the common one: a program may have seeded it
 _FIRST_RETRY_MS = 20.0
 
 Taken = list[tuple[PartitionQueue, ProducerBatch]]
@@ -75,6 +73,7 @@ class Sender:
         self._connections = connections
         self._controller = controller
         self._loop = asyncio.get_running_loop()
+        self._clock = clock_of(self._loop)
         self._thread = threading.get_ident()
         self._wake_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -415,7 +414,7 @@ class Sender:
             pause = min(
                 config.retry_backoff_ms * 2**doublings, max(config.retry_backoff_ms, config.retry_backoff_max_ms)
             )
-            pause *= _chance.uniform(0.8, 1.2)
+            pause *= self._clock.chance.uniform(0.8, 1.2)
         queue.not_before_ms = self._now_ms() + pause
 
     def _finish(
@@ -473,9 +472,7 @@ class Sender:
         self._run()
 
     def _now_ms(self) -> float:
-        return (
-            time.monotonic() * 1000
-        )  # not the loop's time, which may lag behind that of the threads that make batches
+        return self._clock.monotonic_s() * 1000
 
     # -------------------------------------------------------------- leaders, connections, identity
 

@@ -1,0 +1,37 @@
+"""The time and the chance that a handle of the clients goes by: those of the event loop that it lives in.
+
+A loop that simulates time (``raylog.simulator``) has a ``clock`` of its own. Everywhere else it is the
+machine's, which any thread may read; the loop's own ``time`` may lag behind that of the threads that
+hand records over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Final
+
+
+class Clock:
+    """The machine's."""
+
+    chance: random.Random = random.SystemRandom()  # not the common one: a program may have seeded it
+
+    def monotonic_s(self) -> float:
+        """Never goes back; counts from no particular moment."""
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        """Since 1970."""
+        return time.time_ns() // 1_000_000
+
+
+_MACHINE: Final = Clock()
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Clock:
+    """The clock by which whatever lives in that loop goes."""
+    clock = getattr(loop, "clock", _MACHINE)
+    assert isinstance(clock, Clock), clock
+    return clock
