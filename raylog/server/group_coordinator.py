@@ -52,13 +52,15 @@ class _GatheredParts:
 class GroupCoordinators:
     """``handlers`` go into the server's table; ``runtime`` is fed by the process that holds the replicas."""
 
-    def __init__(self, replicas: Replicas, *, config: GroupConfig | None = None) -> None:
-        kind = GroupKind(config, new_uuid=uuid.uuid4)
-        self.runtime: CoordinatorRuntime[GroupRequest, GroupReply, GroupRecord] = CoordinatorRuntime(
-            kind, replicas, LoopClock()
-        )
+    def __init__(self, runtime: CoordinatorRuntime[GroupRequest, GroupReply, GroupRecord]) -> None:
+        self.runtime = runtime
         self._connections: dict[ServerConnection, int] = {}
         self._connection_numbers = itertools.count(1)
+
+    @classmethod
+    def on(cls, replicas: Replicas, *, config: GroupConfig | None = None) -> GroupCoordinators:
+        """In the running event loop and its time."""
+        return cls(CoordinatorRuntime(GroupKind(config, new_uuid=uuid.uuid4), replicas, LoopClock()))
 
     def handlers(self) -> dict[ApiSpec, Callable[[Request], None]]:
         return {api.spec: self._handler(api) for api in apis.APIS}

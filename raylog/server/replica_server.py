@@ -171,7 +171,7 @@ class ReplicaServer:
         self._timer_due_ms: int | None = None
         self._over: asyncio.Future[str] | None = None
         self._stopping = False
-        self._groups = GroupCoordinators(self, config=groups)
+        self._groups = GroupCoordinators.on(self, config=groups)
         self._session = SessionClient(
             Path(spec.disk),
             self._identity,

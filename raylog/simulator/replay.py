@@ -1,6 +1,7 @@
 """Runs seeds of the simulator: ``python -m raylog.simulator --seed N [--events N] [--trace]``, or many with ``--seeds N``.
 
-``--groups`` runs those with consumer groups (``simulated_groups``); a seed is another run there. ``--night-minutes N`` gives each run
+``--groups`` runs those with consumer groups (``simulated_groups``), ``--clients`` those with the production clients
+(``simulated_clients``); a seed is another run there. ``--night-minutes N`` gives each run
 nights of so many minutes of the cluster's time (``rhythm``).
 
 ``--trace`` prints every step of the run. A run that breaks a promise prints what broke and the command that repeats it; at the end
@@ -28,6 +29,7 @@ from functools import partial
 from multiprocessing.pool import Pool
 from pathlib import Path
 
+from raylog.simulator.simulated_clients import ClientSimulation
 from raylog.simulator.simulated_groups import GroupSimulation
 from raylog.simulator.simulation import EVENTS, Simulation
 from raylog.simulator.tally import Tally
@@ -54,18 +56,24 @@ class Outcome:
     """Of this process's time."""
 
 
-def command(seed: int, events: int, *, groups: bool = False, night_minutes: int = 0) -> str:
+def command(seed: int, events: int, *, groups: bool = False, clients: bool = False, night_minutes: int = 0) -> str:
     """What to type to see a run again."""
-    kind = " --groups" if groups else ""
+    kind = " --clients" if clients else " --groups" if groups else ""
     kind += f" --night-minutes {night_minutes}" if night_minutes else ""
     return f"python -m raylog.simulator{kind} --seed {seed} --events {events} --trace"
 
 
 def run_seed(
-    seed: int, *, events: int = EVENTS, night_minutes: int = 0, tracing: bool = False, groups: bool = False
+    seed: int,
+    *,
+    events: int = EVENTS,
+    night_minutes: int = 0,
+    tracing: bool = False,
+    groups: bool = False,
+    clients: bool = False,
 ) -> Outcome:
     start = time.process_time()
-    simulated = GroupSimulation if groups else Simulation
+    simulated = ClientSimulation if clients else GroupSimulation if groups else Simulation
     simulation = simulated(
         seed, events=events, night_minutes=night_minutes, tracing=tracing, on_line=print if tracing else None
     )
@@ -86,8 +94,8 @@ def run_seed(
     return Outcome(seed, events, counts, failure, broke, by_checker, hours, time.process_time() - start)
 
 
-def _run_one(work: tuple[int, int], *, groups: bool) -> Outcome:
-    return run_seed(work[0], events=work[1], groups=groups)
+def _run_one(work: tuple[int, int], *, groups: bool, clients: bool) -> Outcome:
+    return run_seed(work[0], events=work[1], groups=groups, clients=clients)
 
 
 def _run_of_hours(seed: int, night_minutes: int) -> Outcome:
@@ -99,9 +107,11 @@ def pool(processes: int, prepare: Callable[..., None] | None = None, *arguments:
     return multiprocessing.get_context("spawn").Pool(processes, prepare, arguments)
 
 
-def run_seeds(work: Iterable[tuple[int, int]], processes: Pool, *, groups: bool = False) -> Iterator[Outcome]:
+def run_seeds(
+    work: Iterable[tuple[int, int]], processes: Pool, *, groups: bool = False, clients: bool = False
+) -> Iterator[Outcome]:
     """The outcomes of (seed, events), in the order of ``work``."""
-    return processes.imap(partial(_run_one, groups=groups), work)
+    return processes.imap(partial(_run_one, groups=groups, clients=clients), work)
 
 
 def main() -> int:
@@ -110,6 +120,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from the first on")
     parser.add_argument("--events", type=int, default=EVENTS, help="events of trouble before the healing")
     parser.add_argument("--groups", action="store_true", help="the simulator with consumer groups")
+    parser.add_argument("--clients", action="store_true", help="the simulator with the production clients")
     parser.add_argument("--trace", action="store_true", help="print every step; one process")
     parser.add_argument("--keep-going", action="store_true", help="go on after a seed that fails")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many run at the same time")
@@ -134,6 +145,7 @@ def main() -> int:
                     night_minutes=arguments.night_minutes,
                     tracing=arguments.trace,
                     groups=arguments.groups,
+                    clients=arguments.clients,
                 )
                 for seed in seeds
             ),
@@ -148,6 +160,7 @@ def main() -> int:
                 events=arguments.events,
                 night_minutes=arguments.night_minutes,
                 groups=arguments.groups,
+                clients=arguments.clients,
             )
             hours = _sum_up(processes.imap(run, seeds), counts, failed, arguments)
     seconds = time.perf_counter() - start
@@ -173,7 +186,11 @@ def _sum_up(
             if not arguments.keep_going:
                 print(outcome.failure)
             again = command(
-                outcome.seed, outcome.events, groups=arguments.groups, night_minutes=arguments.night_minutes
+                outcome.seed,
+                outcome.events,
+                groups=arguments.groups,
+                clients=arguments.clients,
+                night_minutes=arguments.night_minutes,
             )
             print(f"    {again}", flush=True)
             if not arguments.keep_going:

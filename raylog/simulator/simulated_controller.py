@@ -41,7 +41,7 @@ from raylog.metadata.events import (
     StartActor,
     Ticked,
 )
-from raylog.metadata.requests import Request
+from raylog.metadata.requests import ControllerReply, Request
 from raylog.placement.planner import plan_replicas
 from raylog.raft.messages import QuorumConfig, QuorumWrite
 from raylog.raft.metadata_log import MetadataLog
@@ -232,11 +232,7 @@ class ControllerProcess(Process):
                 case CloseSession(session_id):
                     self._close_session(session_id)
                 case Reply(token, reply):
-                    waiting = self._tokens.pop(token, None)
-                    if waiting is not None:
-                        end, link, correlation = waiting
-                        end.tokens.pop(token, None)
-                        link.send(self, Answer(correlation, reply))
+                    self.answer(token, reply)
                 case Dial():
                     _Dialing(self, effect)
                 case StartActor():
@@ -250,6 +246,14 @@ class ControllerProcess(Process):
                     self.simulation.controllers.post(self, to, message)
                 case _:
                     assert_never(effect)
+
+    def answer(self, token: int, reply: ControllerReply) -> None:
+        """Send what the machine replies, unless nobody waits for it any more."""
+        waiting = self._tokens.pop(token, None)
+        if waiting is not None:
+            end, link, correlation = waiting
+            end.tokens.pop(token, None)
+            link.send(self, Answer(correlation, reply))
 
     def _store(self, write: QuorumWrite) -> None:
         assert self._log is not None

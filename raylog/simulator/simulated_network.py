@@ -243,6 +243,10 @@ class Network:
     def add_machine(self, machine: Machine) -> None:
         self._machines[machine.name] = machine
 
+    def listen_at(self, endpoint: Endpoint, process: Process, listener: Listener) -> None:
+        """Where another process listened that is dead."""
+        self._listeners[endpoint] = (process, listener)
+
     def listen(self, process: Process, listener: Listener) -> Endpoint:
         """A fresh port, mostly; sometimes one that a dead process had (its neighbours must notice)."""
         reused = [

@@ -107,7 +107,7 @@ class Controllers:
     def _start(self, place: Place) -> None:
         if place.process is None and place.machine.is_on:
             self.simulation.clock_steps.restarted(place.machine)
-            place.process = ControllerProcess(self.simulation, place)
+            place.process = self.simulation.new_controller(place)
             place.endpoint = place.process.endpoint
             self.simulation.trace(f"{place.process.name} starts")
 

@@ -44,8 +44,9 @@ from raylog.simulator.observer import Observer
 from raylog.simulator.processes import Machine
 from raylog.simulator.rhythm import Rhythm
 from raylog.simulator.scheduler import Scheduler
+from raylog.simulator.simulated_controller import ControllerProcess
 from raylog.simulator.simulated_network import Network
-from raylog.simulator.simulated_quorum import Controllers
+from raylog.simulator.simulated_quorum import Controllers, Place
 from raylog.simulator.simulated_scaling import SimulatedScaling
 from raylog.simulator.simulated_servers import BrokerProcess, ReplicaProcess
 from raylog.simulator.simulated_sessions import ActorSpec, ServerProcess
@@ -195,6 +196,9 @@ class Simulation:
     def start_actor(self, machine: Machine, spec: ActorSpec, *, is_broker: bool) -> None:
         self.counts["server starts"] += 1
         (BrokerProcess if is_broker else ReplicaProcess)(self, machine, spec)
+
+    def new_controller(self, place: Place) -> ControllerProcess:
+        return ControllerProcess(self, place)
 
     def machine_of(self, broker_id: int) -> Machine:
         return self.brokers[broker_id]
