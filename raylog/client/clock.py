@@ -13,7 +13,7 @@ import time
 from typing import Final
 
 
-class Clock:
+class ClientClock:
     """The machine's."""
 
     chance: random.Random = random.SystemRandom()  # not the common one: a program may have seeded it
@@ -27,11 +27,11 @@ class Clock:
         return time.time_ns() // 1_000_000
 
 
-_MACHINE: Final = Clock()
+_MACHINE: Final = ClientClock()
 
 
-def clock_of(loop: asyncio.AbstractEventLoop) -> Clock:
+def clock_of(loop: asyncio.AbstractEventLoop) -> ClientClock:
     """The clock by which whatever lives in that loop goes."""
     clock = getattr(loop, "clock", _MACHINE)
-    assert isinstance(clock, Clock), clock
+    assert isinstance(clock, ClientClock), clock
     return clock

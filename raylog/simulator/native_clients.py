@@ -1,6 +1,6 @@
 """Users of the production clients, each a process of a simulated cluster with an event loop of its own.
 
-A ``Writer`` sends numbered records to the partitions of a topic through one ``AsyncProducer``. A ``Reader`` follows
+A ``Writer`` sends numbered records to the partitions of a topic through one ``AsyncProducer``. A ``PartitionReader`` follows
 all of them through one ``AsyncConsumer``; a ``GroupReader`` shares them with others and commits. They do what
 users do, and tell the checker (``client_checker``) all that they are told.
 """
@@ -134,7 +134,7 @@ class Writer(NativeClient):
         self.simulation.counts["sends that failed"] += 1
 
 
-class Reader(NativeClient):
+class PartitionReader(NativeClient):
     """Reads every partition from its first record on."""
 
     def __init__(self, name: str, simulation: ClientSimulation, topic: str) -> None:
@@ -188,7 +188,7 @@ class Reader(NativeClient):
         self.next_offsets[record.partition] = record.offset + 1
 
 
-class GroupReader(Reader):
+class GroupReader(PartitionReader):
     """A member of a group, which works on what it reads, and commits after that. ``leave`` is the orderly end, ``kill`` a crash."""
 
     def __init__(self, name: str, simulation: ClientSimulation, topic: str, group_id: str) -> None:

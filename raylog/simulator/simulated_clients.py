@@ -22,7 +22,7 @@ from raylog.simulator.administration import Administration
 from raylog.simulator.checkers import Violation
 from raylog.simulator.client_checker import ClientChecker
 from raylog.simulator.faults import CORRUPT
-from raylog.simulator.native_clients import GroupReader, Reader, Writer
+from raylog.simulator.native_clients import GroupReader, PartitionReader, Writer
 from raylog.simulator.processes import Machine
 from raylog.simulator.simulated_servers import BrokerProcess
 from raylog.simulator.simulated_sessions import ActorSpec
@@ -95,7 +95,7 @@ class ClientSimulation(Simulation):
         self.client_checker = ClientChecker(self.checkers, self.counts)
         self.partition_ids: list[TopicIdPartition] = []
         self.writers: list[Writer] = []
-        self.readers: list[Reader] = []
+        self.readers: list[PartitionReader] = []
         self._numbers = itertools.count(1)
         self._group_id = next(
             name
@@ -158,13 +158,13 @@ class ClientSimulation(Simulation):
         self.scheduler.after_us(self.scheduler.skewed_us(500_000), self._live, "clients live")
 
     def _start_reader(self) -> None:
-        self.readers.append(Reader(f"reader{next(self._numbers)}", self, TOPIC))
+        self.readers.append(PartitionReader(f"reader{next(self._numbers)}", self, TOPIC))
 
     def _join(self) -> None:
         self.counts["members that joined"] += 1
         self.readers.append(GroupReader(f"member{next(self._numbers)}", self, TOPIC, self._group_id))
 
-    def reader_failed(self, reader: Reader) -> None:
+    def reader_failed(self, reader: PartitionReader) -> None:
         """Its user begins anew with another one."""
         again = self._join if isinstance(reader, GroupReader) else self._start_reader
         self.scheduler.after_us(self.scheduler.skewed_us(100_000), again, "a reader begins anew")

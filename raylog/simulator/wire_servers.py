@@ -138,8 +138,7 @@ class WireReplicaProcess(CoordinatorProcess[GroupRequest, GroupReply, GroupRecor
         self._parked(request, token)
 
     def _find_controller(self, request: Request) -> None:
-        active = self.simulation.controllers.active() if self.is_welcome else None
-        request.reply(_found(active.endpoint if active is not None else None))
+        request.reply(_found(self.control.welcomed_at))
 
 
 class WireControllerProcess(ControllerProcess):
