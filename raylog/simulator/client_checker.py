@@ -5,8 +5,10 @@ writer and partition are there in the order of their sending; one that failed ma
 
 A reader: it gets every committed record once, in order and without a gap, and nothing that later vanishes.
 
-A group: a member that takes over a partition begins no later than where the group's work has come to, and no
-earlier than the last commit that was acknowledged before the partition was its own.
+A group: a member is given records of its own partitions only. It begins no later than where the group's work has
+come to, and no earlier than the highest offset whose commit was acknowledged before the partition was its own. It
+commits what it was given and nothing beyond. In one generation a partition has one owner, and a member whose
+generation is over when it sends a commit is refused.
 
 An unclean election (``History.generation``) may lose what was committed; from then on nothing is claimed for that partition.
 """
@@ -14,11 +16,12 @@ An unclean election (``History.generation``) may lose what was committed; from t
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from raylog.log.log import Log
 from raylog.records.codec import light_records
-from raylog.simulator.checkers import Checkers, History, read_batches
+from raylog.simulator.checkers import Checkers, History, Violation, read_batches
 from raylog.types import TopicIdPartition
 
 
@@ -37,7 +40,9 @@ class ClientChecker:
         self.sent: dict[tuple[str, int], Sent] = {}  # by writer and partition
         self._seen: dict[int, dict[int, bytes]] = {}  # by partition: offset → value, whoever saw it
         self.done_end: dict[int, int] = {}  # by partition: the group has worked on everything below
-        self.committed: dict[int, int] = {}  # by partition: the last commit that was acknowledged
+        self.committed: dict[int, int] = {}  # by partition: the highest offset whose commit was acknowledged
+        self.newest_generation = -1  # of the group, as any member was told
+        self._owners: dict[tuple[int, int], str] = {}  # by generation and partition
 
     # ---------------------------------------------------------------- writers
 
@@ -68,26 +73,45 @@ class ClientChecker:
 
     # ---------------------------------------------------------------- the group
 
-    def taken_over(self, id: TopicIdPartition, member: str, offset: int, floor: int) -> None:
-        """The first record of a partition that a member was assigned; ``floor`` was committed before."""
+    def assigned(self, member: str, generation: int, partitions: Iterable[int]) -> None:
+        """All that a member has in a generation, as it was told when it was given more."""
+        if generation > self.newest_generation:
+            self.newest_generation = generation
+            self._counts["generations of clients"] += 1
+        for partition in partitions:
+            owner = self._owners.setdefault((generation, partition), member)
+            if owner != member and not self._group_is_void():
+                raise Violation(f"partition {partition} is {owner}'s and {member}'s in generation {generation}")
+
+    def taken_over(self, id: TopicIdPartition, member: str, offset: int, floor: int | None) -> None:
+        """The first record of a partition that a member has; ``floor`` was committed before. None: it was not assigned."""
         history = self._checkers.history(id)
         self._counts["partitions taken over"] += 1
-        if self._is_void(history):
-            return
-        done = self.done_end.get(id.partition, 0)
-        if offset > done:
-            raise history.fail(f"{member} begins at {offset}: the group has worked on what is below {done}")
-        if offset < floor:
+        if floor is None:
+            raise history.fail(f"{member} was given offset {offset} of a partition that it does not have")
+        if not self._is_void(history) and offset < floor:
             raise history.fail(f"{member} begins at {offset}: {floor} was committed")
 
-    def worked_on(self, id: TopicIdPartition, offset: int) -> None:
-        self.done_end[id.partition] = max(self.done_end.get(id.partition, 0), offset + 1)
+    def worked_on(self, id: TopicIdPartition, member: str, offset: int) -> None:
+        history = self._checkers.history(id)
+        done = self.done_end.get(id.partition, 0)
+        if offset > done and not self._is_void(history):
+            raise history.fail(f"{member} was given offset {offset}: the group has worked on what is below {done}")
+        self.done_end[id.partition] = max(done, offset + 1)
 
-    def commit_acknowledged(self, offsets: dict[int, int]) -> None:
-        """By partition. Of a group that lost nothing to an unclean election of its coordinator."""
+    def commit_acknowledged(
+        self, member: str, generation: int, newest_generation: int, offsets: dict[TopicIdPartition, int]
+    ) -> None:
+        """Sent by a member of ``generation`` when ``newest_generation`` had been told to somebody."""
         self._counts["commits of clients acknowledged"] += 1
-        for partition, offset in offsets.items():
-            self.committed[partition] = offset
+        if 0 <= generation < newest_generation and not self._group_is_void():
+            raise Violation(f"{member} commits in generation {generation}, after {newest_generation} had begun")
+        for id, offset in offsets.items():
+            history = self._checkers.history(id)
+            done = self.done_end.get(id.partition, 0)
+            if offset > done and not self._is_void(history):
+                raise history.fail(f"{member} has committed {offset}: the group has worked on what is below {done}")
+            self.committed[id.partition] = max(self.committed.get(id.partition, 0), offset)
 
     def group_behind(self, ends: dict[int, int]) -> str | None:
         for partition, end in ends.items():
@@ -97,15 +121,18 @@ class ClientChecker:
 
     def _is_void(self, history: History) -> bool:
         """Whether records, or commits, may be lost."""
-        return history.generation > 0 or any(
-            each.generation and each.compacts for each in self._checkers.histories.values()
-        )
+        return history.generation > 0 or self._group_is_void()
+
+    def _group_is_void(self) -> bool:
+        """Whether an unclean election of a coordinator may have lost what it knew."""
+        return any(each.generation and each.compacts for each in self._checkers.histories.values())
 
     # ---------------------------------------------------------------- the end
 
     def compare(self, id: TopicIdPartition, log: Log) -> None:
         """With the records themselves, as the last leader has them."""
         history = self._checkers.history(id)
+        self._counts["partitions without an unclean election"] += not history.generation
         if history.generation:
             return
         found: dict[tuple[str, int], list[int]] = {}

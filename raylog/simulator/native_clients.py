@@ -13,6 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.groups.member import State
+from raylog.client.groups.offset_commits import Offsets
 from raylog.client.producer.deliveries import RecordMetadata
 from raylog.client.producer.producer import AsyncProducer
 from raylog.errors import ClientTimeoutError, ClusterError, RaylogError
@@ -110,6 +112,7 @@ class Writer(NativeClient):
         for id in self.simulation.partition_ids:
             await self._send(producer, id)
         await producer.flush()
+        self.simulation.counts["batches that were retried"] += producer._opened().sender.retries
         self.is_done_sending = True
 
     async def _send(self, producer: AsyncProducer, id: TopicIdPartition) -> None:
@@ -212,10 +215,13 @@ class GroupReader(PartitionReader):
     def leave(self) -> None:
         self._is_leaving = True
 
-    def _assigned(self, keys: list[TopicPartition]) -> None:
+    def _assigned(self, consumer: AsyncConsumer, keys: list[TopicPartition]) -> None:
         for key in keys:
             self.next_offsets.pop(key.partition, None)
             self._floors[key.partition] = self.checker.committed.get(key.partition, 0)
+        member = consumer._opened().membership("assignment")._member
+        if member.state is State.STABLE:  # else its generation is one that may never have a plan
+            self.checker.assigned(self.name, member.generation, [key.partition for key in consumer.assignment()])
 
     def _revoked(self, keys: list[TopicPartition]) -> None:
         for key in keys:
@@ -224,10 +230,15 @@ class GroupReader(PartitionReader):
 
     async def read(self) -> None:
         consumer = AsyncConsumer(self.simulation.address, self.options)
-        consumer.subscribe([self.topic], on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._revoked)
+        consumer.subscribe(
+            [self.topic],
+            on_assigned=partial(self._assigned, consumer),
+            on_revoked=self._revoked,
+            on_lost=self._revoked,
+        )
+        self._watch_commits(consumer)
         while not self._is_leaving:
-            records = await self.consume(consumer)
-            for record in records:
+            for record in await self.consume(consumer):
                 self.take(record)
             if not self._commits_automatically and self.scheduler.chance(0.5):
                 await self._commit(consumer)
@@ -239,17 +250,29 @@ class GroupReader(PartitionReader):
     def take(self, record: Record) -> None:
         id = self.id_of(record.partition)
         if record.partition not in self.next_offsets:
-            self.checker.taken_over(id, self.name, record.offset, self._floors.get(record.partition, 0))
+            self.checker.taken_over(id, self.name, record.offset, self._floors.get(record.partition))
             self.next_offsets[record.partition] = record.offset
         super().take(record)
-        self.checker.worked_on(id, record.offset)
+        self.checker.worked_on(id, self.name, record.offset)
 
     async def _commit(self, consumer: AsyncConsumer) -> None:
-        read = dict(self.next_offsets)
         try:
             await consumer.commit()
         except RaylogError as error:
-            self.simulation.trace(f"{self.name} cannot commit {read}: {error}")
+            self.simulation.trace(f"{self.name} cannot commit: {error}")
             self.simulation.counts["commits of clients that failed"] += 1
-            return
-        self.checker.commit_acknowledged(read)
+
+    def _watch_commits(self, consumer: AsyncConsumer) -> None:
+        """Tell the checker of every commit that is acknowledged, also of those that the consumer makes by itself."""
+        commits = consumer._opened().membership("commits").commits
+        commit = commits.commit
+
+        async def watched(offsets: Offsets, timeout_ms: float) -> None:
+            before, newest = consumer.group_metadata().generation, self.checker.newest_generation
+            await commit(offsets, timeout_ms)
+            generation = max(before, consumer.group_metadata().generation)  # it was sent in one of the two, or between
+            read = {self.id_of(key.partition): value.offset for key, value in offsets.items()}
+            if offsets:  # else nobody was asked
+                self.checker.commit_acknowledged(self.name, generation, newest, read)
+
+        commits.commit = watched  # type: ignore[method-assign]
