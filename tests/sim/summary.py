@@ -8,6 +8,8 @@ from collections.abc import Mapping
 counts: dict[str, float] = Counter()
 of_groups: dict[str, float] = Counter()
 """The same of the runs with consumer groups."""
+of_clients: dict[str, float] = Counter()
+"""The same of the runs with the production clients."""
 further: list[str] = []
 
 
@@ -18,7 +20,12 @@ def add(counted: Mapping[str, int], to: dict[str, float] = counts) -> None:
 
 def lines() -> list[str]:
     listed = []
-    for title, counted in (("what the runs went through", counts), ("runs with consumer groups", of_groups)):
+    kinds = (
+        ("what the runs went through", counts),
+        ("runs with consumer groups", of_groups),
+        ("runs with the production clients", of_clients),
+    )
+    for title, counted in kinds:
         if counted:
             listed += [f"simulator: {title}", *_listed(counted)]
     return [*listed, *further]

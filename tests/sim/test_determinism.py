@@ -17,10 +17,11 @@ SEEDS = (11, 12, 13)
 EVENTS = 800
 PROGRAM = """
 import hashlib, sys
+from raylog.simulator.simulated_clients import ClientSimulation
 from raylog.simulator.simulated_groups import GroupSimulation
 from raylog.simulator.simulation import Simulation
 for seed in map(int, sys.argv[2:]):
-    for kind in (Simulation, GroupSimulation):
+    for kind in (Simulation, GroupSimulation, ClientSimulation):
         lines = []
         kind(seed, events=int(sys.argv[1]), night_minutes=seed % 3, tracing=True, on_line=lines.append).run()
         print(seed, len(lines), hashlib.sha256("\\n".join(lines).encode()).hexdigest())
@@ -35,7 +36,7 @@ def traced(hash_seed: str) -> str:
 
 def test_a_seed_gives_the_same_trace_under_two_hash_seeds() -> None:
     first, second = traced("1"), traced("4242")
-    assert first == second and len(first.splitlines()) == 2 * len(SEEDS)
+    assert first == second and len(first.splitlines()) == 3 * len(SEEDS)
 
 
 def test_tracing_changes_nothing() -> None:
