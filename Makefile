@@ -4,8 +4,8 @@
 # make check       format, lint, types, layers
 # make LANE        one lane: fast core sim ray conformance spark chaos
 # make sim SEED=7  replays one seed of the simulator and prints its trace; make sim SEEDS=500 runs many (EVENTS=n for longer runs,
-#              GROUPS=1 for those with consumer groups); make sim HOURS=100 runs until 100 hours of simulated clusters' time are
-#              done, and keeps a tally in sim-tally.json, from which it goes on
+#              GROUPS=1 for those with consumer groups, CLIENTS=1 for those with the production clients); make sim HOURS=100 runs
+#              until 100 hours of simulated clusters' time are done, and keeps a tally in sim-tally.json, from which it goes on
 # make mutations   patches faults into the machines, hunts each with up to 200 seeds, writes tests/sim/mutations.md
 # make bench       the benchmarks, one JSON file and one table each, and docs/benchmarks.md
 # make ray-up      ray up cluster.yaml over SSH, on this machine alone; needs root (outside CI)
@@ -63,9 +63,9 @@ spark: $(SPARK_INSTALLED)
 
 sim: $(INSTALLED)
 ifdef SEED
-	@$(BIN)/python -m raylog.simulator --seed $(SEED) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) --trace
+	@$(BIN)/python -m raylog.simulator --seed $(SEED) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) $(if $(CLIENTS),--clients) --trace
 else ifdef SEEDS
-	@$(BIN)/python -m raylog.simulator --seeds $(SEEDS) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) --keep-going
+	@$(BIN)/python -m raylog.simulator --seeds $(SEEDS) $(if $(EVENTS),--events $(EVENTS)) $(if $(GROUPS),--groups) $(if $(CLIENTS),--clients) --keep-going
 else ifdef HOURS
 	@$(BIN)/python -m raylog.simulator --hours $(HOURS)
 else
