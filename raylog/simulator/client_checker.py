@@ -49,11 +49,11 @@ class ClientChecker:
     def acknowledged(self, id: TopicIdPartition, writer: str, number: int, offset: int) -> None:
         history = self._checkers.history(id)
         self._counts["acknowledged by the client"] += 1
+        self.sent[writer, id.partition].acknowledged[number] = offset
         if history.generation:
             return
         if offset >= history.end:
             raise history.fail(f"{writer}'s record {number} was acknowledged at {offset}: {history.end} is committed")
-        self.sent[writer, id.partition].acknowledged[number] = offset
 
     # ---------------------------------------------------------------- readers
 
