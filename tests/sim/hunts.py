@@ -1,6 +1,6 @@
 """Hunts for mutations: how many seeds of the ordinary random run does it take until one patched into the machines is caught?
 
-Those of the groups' machines are hunted in the runs with groups.
+Those of the groups' machines are hunted in the runs with groups, those of the clients in the runs with the production clients.
 
 ``make mutations`` (``python tests/sim/hunts.py [--processes N] [NAME …]``) hunts for each through up to 200 seeds. Without
 names it hunts for all and writes ``mutations.md`` beside this file.
@@ -23,6 +23,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from client_mutations import CLIENT_MUTATIONS
 from clock_mutations import CLOCK_MUTATIONS
 from creation_mutations import CREATION_MUTATIONS
 from damage_mutations import DAMAGE_MUTATIONS
@@ -58,6 +59,7 @@ ALL = {
     **QUEUE_MUTATIONS,
     **SESSION_MUTATIONS,
     **GROUP_MUTATIONS,
+    **CLIENT_MUTATIONS,
 }
 HUNTED = [name for name in ALL if name not in UNIT_TESTS]
 TABLE = Path(__file__).parent / "mutations.md"
@@ -71,16 +73,25 @@ class Catch:
     broke: str | None
 
 
+def _run(seed: int, kind: str) -> Outcome:
+    return run_seed(seed, events=EVENTS, groups=kind == "groups", clients=kind == "clients")
+
+
 @cache
-def _breaks_anyway(seed: int, groups: bool) -> bool:
-    return run_seed(seed, events=EVENTS, groups=groups).broke is not None
+def _breaks_anyway(seed: int, kind: str) -> bool:
+    return _run(seed, kind).broke is not None
+
+
+def kind_of(name: str) -> str:
+    """The runs that the mutation is hunted in."""
+    return "groups" if name in GROUP_MUTATIONS else "clients" if name in CLIENT_MUTATIONS else "replicas"
 
 
 def run_mutated(name: str, seed: int) -> Outcome:
     """One seed with the mutation patched in, and out again."""
     with pytest.MonkeyPatch.context() as patch:
         ALL[name](patch)
-        return run_seed(seed, events=EVENTS, groups=name in GROUP_MUTATIONS)
+        return _run(seed, kind_of(name))
 
 
 def _outcomes(name: str, seeds: range, processes: Pool, *, at_a_time: int) -> Iterator[Outcome]:
@@ -97,7 +108,7 @@ def hunt(name: str, seeds_max: int, processes: Pool, *, at_a_time: int = PROCESS
     """Until the first seed that breaks with the mutation alone. What breaks otherwise than by a checker no longer fits the code."""
     seeds = range(FIRST_SEED, FIRST_SEED + seeds_max)
     for count, outcome in enumerate(_outcomes(name, seeds, processes, at_a_time=at_a_time), start=1):
-        if outcome.broke is not None and not _breaks_anyway(outcome.seed, name in GROUP_MUTATIONS):
+        if outcome.broke is not None and not _breaks_anyway(outcome.seed, kind_of(name)):
             assert outcome.by_checker, f"{name}: {outcome.failure}"
             return Catch(count, outcome.broke)
     return Catch(seeds_max, None)
