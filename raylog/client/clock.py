@@ -22,6 +22,9 @@ class ClientClock:
         """Never goes back; counts from no particular moment."""
         return time.monotonic()
 
+    def monotonic_ms(self) -> int:
+        return int(self.monotonic_s() * 1_000)
+
     def wall_ms(self) -> int:
         """Since 1970."""
         return time.time_ns() // 1_000_000

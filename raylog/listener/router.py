@@ -15,12 +15,11 @@ can step down.
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from raylog.client.clock import Clock
 from raylog.configs import broker_configs
 from raylog.configs.topic_configs import INT_MAX
 from raylog.kafka import table
@@ -46,8 +45,6 @@ from raylog.wire.limits import LISTENER_LIMITS, Limits
 from raylog.wire.request import Handler, Request
 from raylog.wire.server import Server
 
-_chance = random.SystemRandom()
-
 
 class Router:
     """The listener of one Broker. ``bind`` takes the port, ``start`` begins to answer, once there
@@ -67,12 +64,15 @@ class Router:
         limits: Limits | None = None,
         controller_timeout_ms: int = TIMEOUT_MS,
         stages: Sequence[Stage] = (),
+        clock: Clock | None = None,
     ) -> None:
         """``listener``: where to listen. ``controller`` returns the active controller's broker and
         address.
 
-        ``stages`` run before every handler of the listener.
+        ``stages`` run before every handler of the listener. ``clock``: the machine's if none is
+        given.
         """
+        clock = clock or Clock()
         self._controller = controller
         self._limits = limits or LISTENER_LIMITS  # the default limits
         self._places = Places(broker_id, image)
@@ -85,11 +85,13 @@ class Router:
             caller=caller,
             timeout_ms=controller_timeout_ms,
         )
-        self.sessions = FetchSessions(lambda: _chance.getrandbits(31))
+        self.sessions = FetchSessions(lambda: clock.chance.getrandbits(31))
         self._arrivals = Arrivals()
         self._creation = TopicCreation(self._places, self._link, self._arrivals)
         room = AnswerRoom(lambda: self.server)
-        fetches = Fetches(self._places, self._owners, self.sessions, _now_ms, room, self._arrivals, self._moves.routed)
+        fetches = Fetches(
+            self._places, self._owners, self.sessions, clock.monotonic_ms, room, self._arrivals, self._moves.routed
+        )
         coordinators = Coordinators(self._places, self._owners, self._creation, self._arrivals)
         apis = table.serving(ServerKind.BROKER, self._handlers(fetches, coordinators))
         self.server = Server(
@@ -221,6 +223,3 @@ class Router:
     def _list_config_resources(self, request: Request) -> None:
         request.reply(cluster_view.list_config_resources(self._places, request.body, request.version))
 
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -22,11 +22,12 @@ from raylog.simulator.administration import Administration
 from raylog.simulator.checkers import Violation
 from raylog.simulator.client_checker import ClientChecker
 from raylog.simulator.faults import CORRUPT
+from raylog.simulator.kafka_clients import KafkaCommitter, KafkaReader, KafkaWriter
 from raylog.simulator.native_clients import GroupReader, PartitionReader, Writer
 from raylog.simulator.processes import Machine
-from raylog.simulator.simulated_servers import BrokerProcess
 from raylog.simulator.simulated_sessions import ActorSpec
 from raylog.simulator.simulation import Simulation
+from raylog.simulator.wire_brokers import WireBrokerProcess
 from raylog.simulator.wire_servers import SECRET, WireControllerProcess, WireReplicaProcess
 from raylog.types import Endpoint, TopicIdPartition
 
@@ -86,6 +87,7 @@ class ClientSimulation(Simulation):
 
     def __init__(self, seed: int, **options: Any) -> None:
         self.controller_endpoints: dict[int, Endpoint] = {}
+        self.kafka_listeners: dict[int, Endpoint] = {}  # by broker: where Kafka's clients reach its last process
         super().__init__(seed, **options)
         for name in (CORRUPT, "let a log rot"):
             self.faults.mixture.pop(name, None)
@@ -97,10 +99,13 @@ class ClientSimulation(Simulation):
         self.writers: list[Writer] = []
         self.readers: list[PartitionReader] = []
         self._numbers = itertools.count(1)
-        self._group_id = next(
-            name
-            for name in (f"group{number}" for number in itertools.count())
-            if partition_for(name) < OFFSETS_PARTITIONS
+        self._group_id, self._group_of_kafka_client = itertools.islice(
+            (
+                name
+                for name in (f"group{number}" for number in itertools.count())
+                if partition_for(name) < OFFSETS_PARTITIONS
+            ),
+            2,
         )
         self.group_strategy = self.scheduler.rng.choice(
             (["range"], ["cooperative-sticky"], ["range", "cooperative-sticky"])
@@ -133,7 +138,7 @@ class ClientSimulation(Simulation):
     def start_actor(self, machine: Machine, spec: ActorSpec, *, is_broker: bool) -> None:
         self.counts["server starts"] += 1
         if is_broker:
-            BrokerProcess(self, machine, spec)
+            WireBrokerProcess(self, machine, spec)
         else:
             WireReplicaProcess(self, machine, spec)
 
@@ -155,7 +160,13 @@ class ClientSimulation(Simulation):
         self._start_reader()
         for _ in range(self.scheduler.between(1, MEMBERS_MAX)):
             self._join()
+        self._start_kafka_clients()
         self.scheduler.after_us(self.scheduler.skewed_us(500_000), self._live, "clients live")
+
+    def _start_kafka_clients(self) -> None:
+        self.kafka_writer = KafkaWriter(f"writer{next(self._numbers)}", self, TOPIC)
+        self.kafka_reader = KafkaReader(f"kafka-reader{next(self._numbers)}", self, TOPIC)
+        self.kafka_committer = KafkaCommitter(f"committer{next(self._numbers)}", self, TOPIC, self._group_of_kafka_client)
 
     def _start_reader(self) -> None:
         self.readers.append(PartitionReader(f"reader{next(self._numbers)}", self, TOPIC))
@@ -208,7 +219,7 @@ class ClientSimulation(Simulation):
         self._is_finishing = True
         for reader in self.readers:
             reader.resume()
-        for writer in self.writers:
+        for writer in (*self.writers, self.kafka_writer, self.kafka_committer):
             writer.finish()
 
     def _unfinished(self) -> str | None:
@@ -216,13 +227,17 @@ class ClientSimulation(Simulation):
             self._finish()
         if not self.living():
             self._join()
-        for writer in self.writers:
+        for writer in (*self.writers, self.kafka_writer):
             if not writer.is_settled:
                 return f"{writer.name} waits for {writer.unsettled} records"
+        if not self.kafka_committer.is_settled:
+            return f"{self.kafka_committer.name} cannot commit"
         ends = {id.partition: self.checkers.history(id).end for id in self.partition_ids}
         for reader in self.readers:
             if reader.alive and not isinstance(reader, GroupReader) and (behind := reader.behind(ends)) is not None:
                 return behind
+        if (behind := self.kafka_reader.behind(ends)) is not None:
+            return behind
         if (behind := self.client_checker.group_behind(ends)) is not None:
             return f"the group of {[each.name for each in self.living()]}: {behind}"
         return super()._unfinished()

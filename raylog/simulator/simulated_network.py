@@ -234,6 +234,7 @@ class Network:
         self.slow = 1
         self.slow_machines: dict[str, int] = {}  # by name: how many times slower than others
         self._listeners: dict[Endpoint, tuple[Process, Listener]] = {}
+        self._reserved: set[Endpoint] = set()
         self._machines: dict[str, Machine] = {}
         self._cuts: set[tuple[str, str]] = set()
         self._links: dict[int, Link] = {}
@@ -244,13 +245,16 @@ class Network:
         self._machines[machine.name] = machine
 
     def listen_at(self, endpoint: Endpoint, process: Process, listener: Listener) -> None:
-        """Where another process listened that is dead."""
+        """Where another process listened that is dead. Nobody else gets this port from now on."""
+        self._reserved.add(endpoint)
         self._listeners[endpoint] = (process, listener)
 
     def listen(self, process: Process, listener: Listener) -> Endpoint:
         """A fresh port, mostly; sometimes one that a dead process had (its neighbours must notice)."""
         reused = [
-            e for e, (owner, _) in self._listeners.items() if not owner.alive and owner.machine is process.machine
+            e
+            for e, (owner, _) in self._listeners.items()
+            if not owner.alive and owner.machine is process.machine and e not in self._reserved
         ]
         if reused and self.scheduler.chance(0.3):
             endpoint = self.scheduler.rng.choice(reused)

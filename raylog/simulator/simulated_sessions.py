@@ -121,6 +121,7 @@ class ServerProcess(Process):
         self.control = ControlSession(
             timings=timings, draw_pause_ms=lambda longest_ms: self.scheduler.between(1, longest_ms)
         )
+        self.advertised: Endpoint | None = None  # where clients reach a Broker
         self._checker = SessionChecker(self.name)
         self._driver = Driver(self.control, ProcessClock(self), self._carry_out_session)
         self._link: Link | None = None  # to the controller
@@ -222,6 +223,7 @@ class ServerProcess(Process):
             self.statuses(),
             None,
             self.spec.incarnation,
+            listener=self.advertised,
             unopened=self.unopened(),
         )
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from raylog.control.session import Assignment
+from raylog.errors import ClusterError
 from raylog.groups.machine import GroupKind
 from raylog.groups.records import GroupRecord
 from raylog.groups.requests import GroupReply
@@ -65,6 +66,7 @@ class WireReplicaProcess(CoordinatorProcess[GroupRequest, GroupReply, GroupRecor
             {
                 **{spec.key: handler for spec, handler in handlers.items()},
                 private.FIND_CONTROLLER: self._find_controller,
+                private.OPEN_DOOR: _no_door,
             },
             identity=self.identity,
             secret=SECRET,
@@ -202,3 +204,8 @@ class WireControllerProcess(ControllerProcess):
 
 def _found(endpoint: Endpoint | None) -> private.ControllerFound:
     return private.ControllerFound(endpoint.host, endpoint.port) if endpoint is not None else private.ControllerFound()
+
+
+def _no_door(request: Request) -> None:
+    """Connections stay where they are: handing a socket over is the kernel's business."""
+    raise ClusterError("a simulated process takes no connection over")
