@@ -222,4 +222,3 @@ class Router:
 
     def _list_config_resources(self, request: Request) -> None:
         request.reply(cluster_view.list_config_resources(self._places, request.body, request.version))
-

@@ -3,7 +3,7 @@
 Each is a process with an event loop of its own (``simulated_loop``), as simple as a client may be, so that what it is
 told can be judged by the checker of the native ones (``client_checker``):
 
-- ``KafkaWriter``: an idempotent producer that has one batch under way for each partition.
+- ``KafkaWriter``: an idempotent producer that has one request under way, for one partition or several.
 - ``KafkaReader``: a consumer with an incremental fetch session at each broker (KIP-227).
 - ``KafkaCommitter``: commits offsets of a group of its own, and asks for them again.
 
@@ -13,10 +13,11 @@ They find leaders and coordinators as every Kafka client does, by Metadata and F
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v12.request import ForgottenTopic
 from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest
 
 from raylog.client.groups import requests as group_requests
@@ -36,7 +37,7 @@ REST_US = 50_000
 WAIT_MS = 100  # how long a Fetch waits for records
 NOWHERE = Endpoint("clients", 0)  # where nobody listens
 NO_GENERATION = -1
-EARLIEST = -2
+UNKNOWN_OFFSET = -1
 RETRIABLE = frozenset(
     (
         ErrorCode.not_leader_or_follower,
@@ -105,20 +106,28 @@ class KafkaClient(NativeClient):
         return self.brokers.get(self.leaders.get(partition, NO_LEADER))
 
 
+@dataclass(slots=True)
+class _Batch:
+    """Records of one partition, whose fate is not known yet. ``first``: the number of the first."""
+
+    partition: int
+    first: int
+    count: int
+    producer_id: int
+    sequence: int
+    data: bytearray
+
+
 class KafkaWriter(KafkaClient):
     """Goes on until ``finish``; what it then has under way it sends until it is acknowledged."""
 
     def __init__(self, name: str, simulation: ClientSimulation, topic: str) -> None:
-        self._is_finishing = False
-        self._under_way = 0
+        self.unsettled = 0
         self.is_settled = False
+        self._is_finishing = False
         self._pace_us = simulation.scheduler.rng.choice((5_000, 30_000, 100_000))
         self._producers: dict[int, tuple[int, int]] = {}  # by partition: producer id, next sequence
         super().__init__(name, simulation, topic)
-
-    @property
-    def unsettled(self) -> int:
-        return self._under_way
 
     def finish(self) -> None:
         self._is_finishing = True
@@ -126,58 +135,45 @@ class KafkaWriter(KafkaClient):
     async def _live(self) -> None:
         await self.refresh()
         while not self._is_finishing:
-            await self._send(self.scheduler.rng.choice(self.simulation.partition_ids).partition)
+            await self._send(self._chosen())
             await self.rest(self._pace_us)
-        for id in self.simulation.partition_ids:
-            await self._send(id.partition)
+        await self._send([id.partition for id in self.simulation.partition_ids])
         self.is_settled = True
 
-    async def _send(self, partition: int) -> None:
-        """One batch, until its fate is known."""
+    def _chosen(self) -> list[int]:
+        """A partition, or all of them in one request: what its receiver doesn't lead is refused."""
+        numbers = [id.partition for id in self.simulation.partition_ids]
+        self.scheduler.rng.shuffle(numbers)
+        return numbers[: self.scheduler.rng.choice((1, 1, len(numbers)))]
+
+    async def _send(self, partitions: list[int]) -> None:
+        """A batch for each partition in one request, then each of them until its fate is known."""
+        batches = [await self._batch(partition) for partition in partitions]
+        answers = await self._ask_leader(batches)
+        for batch in batches:
+            answer = answers.get(batch.partition)
+            while not self._is_settled(batch, answer):
+                await self.rest(REST_US)
+                await self.refresh()
+                answer = (await self._ask_leader([batch])).get(batch.partition)
+
+    async def _batch(self, partition: int) -> _Batch:
         sent = self.checker.sent.setdefault((self.name, partition), Sent())
         count = self.scheduler.rng.choice((1, 1, 3))
         first, sent.count = sent.count, sent.count + count
+        self.unsettled += count
         padding = b"." * self.scheduler.between(0, 60)
-        values = [f"{self.name}:{number}:".encode() + padding for number in range(first, first + count)]
-        self._under_way += count
-        offset = await self._written(partition, values)
-        self._under_way -= count
-        if offset is None:
-            self.simulation.counts["batches whose fate a Kafka client does not know"] += 1
-            return
-        for number in range(first, first + count):
-            at = offset + number - first if offset >= 0 else offset
-            self.checker.acknowledged(self.id_of(partition), self.name, number, at)
-
-    async def _written(self, partition: int, values: list[bytes]) -> int | None:
-        """The offset of the first; −1 if the leader no longer knows it; None if the leader has forgotten this producer."""
+        if self._is_finishing or self.scheduler.chance(0.02):
+            self._producers.pop(partition, None)  # as a producer does that is started again
         producer_id, sequence = self._producers.get(partition) or (await self._new_producer_id(), 0)
-        batch = encode_values(
-            values,
+        data = encode_values(
+            [f"{self.name}:{number}:".encode() + padding for number in range(first, first + count)],
             timestamp_ms=self.machine.wall_ms(),
             producer_id=producer_id,
             producer_epoch=0,
             base_sequence=sequence,
         )
-        key = TopicPartition(self.topic, partition)
-        request = requests.produce({key: batch}, acks=-1, timeout_ms=self.timeout_ms)
-        while True:
-            reply = await self._ask_leader(partition, request)
-            answer = reply.responses[0].partition_responses[0] if reply is not None else None
-            code = answer.error_code if answer is not None else ErrorCode.network_exception
-            if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
-                self._producers[partition] = producer_id, sequence + len(values)
-                return int(answer.base_offset) if code is ErrorCode.none else -1
-            if code in (ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id):
-                self._producers.pop(partition, None)
-                self._excused(partition, code)
-                return None
-            await self._try_again(partition, code)
-
-    def _excused(self, partition: int, code: ErrorCode) -> None:
-        history = self.simulation.checkers.history(self.id_of(partition))
-        if not history.generation:
-            raise history.fail(f"{self.name} is told {code!r}, though no record was lost")
+        return _Batch(partition, first, count, producer_id, sequence, data)
 
     async def _new_producer_id(self) -> int:
         while True:
@@ -191,19 +187,46 @@ class KafkaWriter(KafkaClient):
                 return int(reply.producer_id)
             await self.rest(REST_US)
 
-    async def _ask_leader(self, partition: int, request: Any) -> Any | None:
-        endpoint = self.leader(partition)
+    async def _ask_leader(self, batches: list[_Batch]) -> dict[int, Any]:
+        """The answers by partition; empty if none came."""
+        data = {TopicPartition(self.topic, batch.partition): batch.data for batch in batches}
+        endpoint = self.leader(batches[0].partition)
+        if endpoint is None:
+            return {}
         try:
-            return await self.ask(endpoint, request) if endpoint is not None else None
+            reply = await self.ask(endpoint, requests.produce(data, acks=-1, timeout_ms=self.timeout_ms))
         except RaylogError as error:
             self.simulation.trace(f"{self.name}: {error}")
-            return None
+            return {}
+        self.simulation.counts["batches that a Kafka client sent with others"] += len(batches) > 1
+        return {int(each.index): each for topic in reply.responses for each in topic.partition_responses}
 
-    async def _try_again(self, partition: int, code: ErrorCode) -> None:
-        assert code in RETRIABLE, f"{self.name} is told {code!r}"
-        self.simulation.counts["batches that a Kafka client sent again"] += 1
-        await self.rest(REST_US)
-        await self.refresh()
+    def _is_settled(self, batch: _Batch, answer: Any | None) -> bool:
+        code = answer.error_code if answer is not None else ErrorCode.network_exception
+        if answer is not None and code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
+            self._producers[batch.partition] = batch.producer_id, batch.sequence + batch.count
+            self._acknowledged(batch, int(answer.base_offset) if code is ErrorCode.none else UNKNOWN_OFFSET)
+        elif code in (ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id):
+            self._forgotten(batch, code)
+        else:
+            assert code in RETRIABLE, f"{self.name} is told {code!r}"
+            self.simulation.counts["batches that a Kafka client sent again"] += 1
+            return False
+        self.unsettled -= batch.count
+        return True
+
+    def _acknowledged(self, batch: _Batch, offset: int) -> None:
+        for place in range(batch.count):
+            at = offset + place if offset >= 0 else offset
+            self.checker.acknowledged(self.id_of(batch.partition), self.name, batch.first + place, at)
+
+    def _forgotten(self, batch: _Batch, code: ErrorCode) -> None:
+        """The leader does not know this producer any more: only what was lost excuses that."""
+        history = self.simulation.checkers.history(self.id_of(batch.partition))
+        if not history.generation:
+            raise history.fail(f"{self.name} is told {code!r}, though no record was lost")
+        self._producers.pop(batch.partition, None)
+        self.simulation.counts["batches whose fate a Kafka client does not know"] += 1
 
 
 class KafkaReader(KafkaClient):
@@ -338,8 +361,6 @@ class _Session:
 
 
 def _forgotten(topic: str, numbers: Iterable[int]) -> tuple[Any, ...]:
-    from kio.schema.fetch.v12.request import ForgottenTopic
-
     partitions = tuple(numbers)
     return (ForgottenTopic(topic=topic, partitions=partitions),) if partitions else ()
 
@@ -391,9 +412,7 @@ class KafkaCommitter(KafkaClient):
 
     async def _look(self) -> bool:
         acknowledged = self.acknowledged
-        reply = await self._ask_coordinator(
-            group_requests.offset_fetch(self.group_id, [TopicPartition(self.topic, 0)])
-        )
+        reply = await self._ask_coordinator(group_requests.offset_fetch(self.group_id, [TopicPartition(self.topic, 0)]))
         if reply is None or await self._is_refused(reply.error_code):
             return False
         (found,) = group_requests.fetched_offsets(reply).values()
@@ -430,5 +449,3 @@ class KafkaCommitter(KafkaClient):
             self._coordinator = None
             await self.rest(REST_US)
             return None
-
-

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from raylog.simulator.simulated_clients import ClientSimulation
 
 POLL_S = 1.0
+HURRIED_REST_US = 1_000
 
 
 class NativeClient(Process):
@@ -51,7 +52,9 @@ class NativeClient(Process):
         self.loop.abandon()
 
     async def rest(self, typical_us: int) -> None:
-        """As long as day or night have it."""
+        """As long as day or night have it; hardly at all once there is nothing to do but to read what is left."""
+        if self.simulation.is_finishing:
+            typical_us = min(typical_us, HURRIED_REST_US)
         rested = self.loop.create_future()
 
         def over() -> None:

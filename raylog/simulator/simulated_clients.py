@@ -111,7 +111,7 @@ class ClientSimulation(Simulation):
             (["range"], ["cooperative-sticky"], ["range", "cooperative-sticky"])
         )
         self._errors = _Errors()
-        self._is_finishing = False
+        self.is_finishing = False
 
     def run(self) -> None:
         was_propagating, LOGGER.propagate = LOGGER.propagate, False
@@ -166,7 +166,9 @@ class ClientSimulation(Simulation):
     def _start_kafka_clients(self) -> None:
         self.kafka_writer = KafkaWriter(f"writer{next(self._numbers)}", self, TOPIC)
         self.kafka_reader = KafkaReader(f"kafka-reader{next(self._numbers)}", self, TOPIC)
-        self.kafka_committer = KafkaCommitter(f"committer{next(self._numbers)}", self, TOPIC, self._group_of_kafka_client)
+        self.kafka_committer = KafkaCommitter(
+            f"committer{next(self._numbers)}", self, TOPIC, self._group_of_kafka_client
+        )
 
     def _start_reader(self) -> None:
         self.readers.append(PartitionReader(f"reader{next(self._numbers)}", self, TOPIC))
@@ -216,14 +218,14 @@ class ClientSimulation(Simulation):
     # ---------------------------------------------------------------- the end
 
     def _finish(self) -> None:
-        self._is_finishing = True
+        self.is_finishing = True
         for reader in self.readers:
             reader.resume()
         for writer in (*self.writers, self.kafka_writer, self.kafka_committer):
             writer.finish()
 
     def _unfinished(self) -> str | None:
-        if not self._is_finishing:
+        if not self.is_finishing:
             self._finish()
         if not self.living():
             self._join()
