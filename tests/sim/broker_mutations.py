@@ -87,16 +87,6 @@ def acknowledge_what_a_lost_leader_was_sent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fan_out._GatheredAnswers, "_refuse", welcome)
 
 
-def give_answers_to_the_wrong_partitions(patch: pytest.MonkeyPatch) -> None:
-    """Of a request that was split among processes."""
-    collect = fan_out._GatheredAnswers._collect
-
-    def swapped(self: Any, spots: Any, reply: Any) -> None:
-        collect(self, list(reversed(spots)), reply)
-
-    patch.setattr(fan_out._GatheredAnswers, "_collect", swapped)
-
-
 def ask_any_process_for_a_group(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(coordinators, "partition_for", lambda group_id: 0)
 
@@ -152,7 +142,6 @@ BROKER_MUTATIONS: dict[str, Mutation] = {
         keep_a_sessions_first_offsets,
         leave_out_records_below_the_told_end,
         acknowledge_what_a_lost_leader_was_sent,
-        give_answers_to_the_wrong_partitions,
         ask_any_process_for_a_group,
         remember_leaders_that_are_gone,
         never_open_a_broken_connection_again,
