@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raylog.client.clock import Clock
+from raylog.client.clock import ClientClock
 from raylog.configs import broker_configs
 from raylog.configs.topic_configs import INT_MAX
 from raylog.kafka import table
@@ -64,7 +64,7 @@ class Router:
         limits: Limits | None = None,
         controller_timeout_ms: int = TIMEOUT_MS,
         stages: Sequence[Stage] = (),
-        clock: Clock | None = None,
+        clock: ClientClock | None = None,
     ) -> None:
         """``listener``: where to listen. ``controller`` returns the active controller's broker and
         address.
@@ -72,7 +72,7 @@ class Router:
         ``stages`` run before every handler of the listener. ``clock``: the machine's if none is
         given.
         """
-        clock = clock or Clock()
+        clock = clock or ClientClock()
         self._controller = controller
         self._limits = limits or LISTENER_LIMITS  # the default limits
         self._places = Places(broker_id, image)

@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12.request import ForgottenTopic
 from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest
+from kio.schema.types import TopicName
+from kio.static.primitive import i8, i32
 
 from raylog.client.groups import requests as group_requests
 from raylog.client.links import requests
 from raylog.errors import RaylogError
+from raylog.groups.requests import CommittedPartition
 from raylog.records.batch import batches
 from raylog.records.codec import encode_values, light_records
 from raylog.simulator.client_checker import Sent
@@ -37,6 +40,7 @@ REST_US = 50_000
 WAIT_MS = 100  # how long a Fetch waits for records
 NOWHERE = Endpoint("clients", 0)  # where nobody listens
 NO_GENERATION = -1
+GROUP_KEY = i8(0)
 UNKNOWN_OFFSET = -1
 RETRIABLE = frozenset(
     (
@@ -361,8 +365,8 @@ class _Session:
 
 
 def _forgotten(topic: str, numbers: Iterable[int]) -> tuple[Any, ...]:
-    partitions = tuple(numbers)
-    return (ForgottenTopic(topic=topic, partitions=partitions),) if partitions else ()
+    partitions = tuple(map(i32, numbers))
+    return (ForgottenTopic(topic=TopicName(topic), partitions=partitions),) if partitions else ()
 
 
 class KafkaCommitter(KafkaClient):
@@ -398,7 +402,7 @@ class KafkaCommitter(KafkaClient):
     async def _commit(self) -> bool:
         self._tried += 1
         tried = self._tried
-        commit = group_requests.CommittedPartition(self.topic, 0, tried, -1, "")
+        commit = CommittedPartition(self.topic, 0, tried, -1, "")
         reply = await self._ask_coordinator(
             group_requests.offset_commit(
                 self.group_id, [commit], member_id="", instance_id=None, generation=NO_GENERATION
@@ -439,7 +443,7 @@ class KafkaCommitter(KafkaClient):
     async def _ask_coordinator(self, request: Any) -> Any | None:
         try:
             if self._coordinator is None:
-                found = await self.ask(self.any_broker(), FindCoordinatorRequest(key=self.group_id, key_type=0))
+                found = await self.ask(self.any_broker(), FindCoordinatorRequest(key=self.group_id, key_type=GROUP_KEY))
                 if await self._is_refused(found.error_code):
                     return None
                 self._coordinator = Endpoint(found.host, int(found.port))

@@ -221,15 +221,18 @@ class ClientSimulation(Simulation):
         self.is_finishing = True
         for reader in self.readers:
             reader.resume()
-        for writer in (*self.writers, self.kafka_writer, self.kafka_committer):
+        for writer in self.writers:
             writer.finish()
+        self.kafka_writer.finish()
+        self.kafka_committer.finish()
 
     def _unfinished(self) -> str | None:
         if not self.is_finishing:
             self._finish()
         if not self.living():
             self._join()
-        for writer in (*self.writers, self.kafka_writer):
+        writers: list[Writer | KafkaWriter] = [*self.writers, self.kafka_writer]
+        for writer in writers:
             if not writer.is_settled:
                 return f"{writer.name} waits for {writer.unsettled} records"
         if not self.kafka_committer.is_settled:
