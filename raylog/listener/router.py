@@ -67,10 +67,7 @@ class Router:
         clock: ClientClock | None = None,
     ) -> None:
         """``listener``: where to listen. ``controller`` returns the active controller's broker and
-        address.
-
-        ``stages`` run before every handler of the listener. ``clock``: the machine's if none is
-        given.
+        address. ``stages`` run before every handler. ``clock``: the machine's if none is given.
         """
         clock = clock or ClientClock()
         self._controller = controller

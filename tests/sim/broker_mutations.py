@@ -10,7 +10,6 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.listener import coordinators, fan_out
-from raylog.listener.controller_link import ControllerLink
 from raylog.listener.fetch_sessions import Fetching, FetchSessions
 from raylog.listener.owners import _Link
 from raylog.listener.routes import Places
@@ -117,22 +116,6 @@ def never_open_a_broken_connection_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Link, "_wait", patient)
 
 
-def stay_with_the_first_controller(patch: pytest.MonkeyPatch) -> None:
-    init = ControllerLink.__init__
-
-    def stubborn(self: ControllerLink, find: Any, **options: Any) -> None:
-        first: list[Any] = []
-
-        def found() -> Any:
-            if not first and (endpoint := find()) is not None:
-                first.append(endpoint)
-            return first[0] if first else None
-
-        init(self, found, **options)
-
-    patch.setattr(ControllerLink, "__init__", stubborn)
-
-
 BROKER_MUTATIONS: dict[str, Mutation] = {
     each.__name__: each
     for each in (
@@ -145,6 +128,5 @@ BROKER_MUTATIONS: dict[str, Mutation] = {
         ask_any_process_for_a_group,
         remember_leaders_that_are_gone,
         never_open_a_broken_connection_again,
-        stay_with_the_first_controller,
     )
 }
