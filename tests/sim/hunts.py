@@ -1,6 +1,7 @@
 """Hunts for mutations: how many seeds of the ordinary random run does it take until one patched into the machines is caught?
 
-Those of the groups' machines are hunted in the runs with groups, those of the clients in the runs with the production clients.
+Those of the groups' machines are hunted in the runs with groups, those of the
+clients and of the Broker in the runs with the production clients.
 
 ``make mutations`` (``python tests/sim/hunts.py [--processes N] [NAME …]``) hunts for each through up to 200 seeds. Without
 names it hunts for all and writes ``mutations.md`` beside this file.
@@ -23,6 +24,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from broker_mutations import BROKER_MUTATIONS
 from client_mutations import CLIENT_MUTATIONS
 from clock_mutations import CLOCK_MUTATIONS
 from creation_mutations import CREATION_MUTATIONS
@@ -60,6 +62,7 @@ ALL = {
     **SESSION_MUTATIONS,
     **GROUP_MUTATIONS,
     **CLIENT_MUTATIONS,
+    **BROKER_MUTATIONS,
 }
 HUNTED = [name for name in ALL if name not in UNIT_TESTS]
 TABLE = Path(__file__).parent / "mutations.md"
@@ -84,7 +87,9 @@ def _breaks_anyway(seed: int, kind: str) -> bool:
 
 def kind_of(name: str) -> str:
     """The runs that the mutation is hunted in."""
-    return "groups" if name in GROUP_MUTATIONS else "clients" if name in CLIENT_MUTATIONS else "replicas"
+    if name in GROUP_MUTATIONS:
+        return "groups"
+    return "clients" if name in CLIENT_MUTATIONS or name in BROKER_MUTATIONS else "replicas"
 
 
 def run_mutated(name: str, seed: int) -> Outcome:
