@@ -82,7 +82,7 @@ from raylog.simulator.messages import Answer, Call, Caller
 from raylog.simulator.processes import Machine
 from raylog.simulator.scheduler import Timer
 from raylog.simulator.simulated_network import Link
-from raylog.simulator.simulated_sessions import ActorSpec, Said, ServerEnd, ServerProcess
+from raylog.simulator.simulated_sessions import ActorSpec, OneSaid, ServerEnd, ServerProcess
 from raylog.types import TopicIdPartition, broker_of
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class ReplicaProcess(ServerProcess):
     def session_changed(self, connected: bool) -> None:
         self.handle(ControlSessionChanged(connected))
 
-    def controller_said(self, frame: Said) -> None:
+    def controller_said(self, frame: OneSaid) -> None:
         match frame:
             case Assignment():
                 self.handle(Assigned(frame))
