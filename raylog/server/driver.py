@@ -108,19 +108,31 @@ class Driver(Generic[EventT, EffectT]):
             if self._waiting:
                 self._take_waiting()
         finally:
-            self._rest()
+            self.rest()
 
     def carry_out(self, effects: list[EffectT]) -> None:
         """Carry out the effects of a step that the caller has taken himself, while the driver was free."""
         assert self.is_free, "another step is under way, or the driver is over"
         self.is_free = False
         try:
-            if effects:
-                self._carry_out(effects)
+            self._carry_out(effects)
             if self._waiting:
                 self._take_waiting()
         finally:
-            self._rest()
+            self.rest()
+
+    def rest(self) -> None:
+        """After every step. Called from outside behind one that the caller has taken himself and that orders nothing."""
+        if self._is_over:
+            return
+        if self._waiting:  # something has raised
+            self._clock.call_later(0, self._go_on)
+            return
+        self.is_free = True
+        self._settled()
+        due_ms = self._next_deadline_ms()
+        if due_ms is not None and (self._timer_due_ms is None or due_ms < self._timer_due_ms):
+            self._set_timer(due_ms)
 
     def stop(self) -> None:
         """Take no steps any more. The effects of the present one are still carried out."""
@@ -138,20 +150,7 @@ class Driver(Generic[EventT, EffectT]):
         try:
             self._take_waiting()
         finally:
-            self._rest()
-
-    def _rest(self) -> None:
-        """The step is over, and what it caused, unless something has raised."""
-        if self._is_over:
-            return
-        if self._waiting:
-            self._clock.call_later(0, self._go_on)
-            return
-        self.is_free = True
-        self._settled()
-        due_ms = self._next_deadline_ms()
-        if due_ms is not None and (self._timer_due_ms is None or due_ms < self._timer_due_ms):
-            self._set_timer(due_ms)
+            self.rest()
 
     def _set_timer(self, due_ms: int) -> None:
         self._cancel_timer()
@@ -172,7 +171,7 @@ class Driver(Generic[EventT, EffectT]):
             self._carry_out(self._tick(self._now_ms(), self._wall_ms()))
             self._take_waiting()
         finally:
-            self._rest()
+            self.rest()
 
     def _look(self) -> bool:
         """Whether a deadline has come; if not, the timer is set for the next one."""

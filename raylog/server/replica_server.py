@@ -392,8 +392,12 @@ class ReplicaServer:
         )
         if appended is None:
             return None
-        self._driver.carry_out(appended[1])
-        return appended[0]
+        result, effects = appended
+        if effects:
+            self._driver.carry_out(effects)
+        else:
+            self._driver.rest()
+        return result
 
     def read_at_once(self, usual: UsualFetch, offset: int) -> FetchPartitionResult | None:
         """Read what a consumer's Fetch of one partition asks for, if it is there; None if not."""
@@ -404,8 +408,12 @@ class ReplicaServer:
         )
         if found is None:
             return None
-        self._driver.carry_out(found[1])
-        return found[0]
+        result, effects = found
+        if effects:
+            self._driver.carry_out(effects)
+        else:
+            self._driver.rest()
+        return result
 
     def produce_usual(self, request: Request, usual: UsualProduce, records: Buffer) -> None:
         """A Produce of one partition, read already (``raylog.server.door``)."""

@@ -105,9 +105,9 @@ def test_an_event_that_an_effect_causes_waits_for_the_effects_behind_it() -> Non
 def test_a_step_is_decided_when_its_turn_has_come() -> None:
     shell = Shell()
     shell.causes["a"] = lambda: shell.takes("c")
-    shell.causes["b"] = lambda: shell.done.append(f"decided {shell.machine.decided}")
+    shell.causes["b"] = lambda: (shell.takes("d"), shell.done.append(f"decided {shell.machine.decided}"))[0]
     shell.takes("a b")
-    assert shell.done == ["a", "b", "decided ['a b']", "c"]
+    assert shell.done == ["a", "b", "decided ['a b']", "c", "d"], "first come, first taken"
 
 
 def test_a_step_that_the_caller_takes_is_like_any_other() -> None:
@@ -119,8 +119,9 @@ def test_a_step_that_the_caller_takes_is_like_any_other() -> None:
     shell.driver.carry_out(["a", "b"])
     assert shell.done == ["a", "b", "c"] and free == [False] and shell.driver.is_free
     assert shell.clock.set_for() == [500] and shell.settled == [3]
-    shell.driver.carry_out([])
-    assert shell.settled == [3, 3]
+    shell.machine.due_ms = 400
+    shell.driver.rest()
+    assert shell.settled == [3, 3] and shell.clock.set_for() == [400]
 
 
 def test_an_exception_is_the_callers_and_ends_only_its_own_step() -> None:
