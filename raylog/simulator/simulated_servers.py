@@ -90,12 +90,8 @@ if TYPE_CHECKING:
 OPEN_SEGMENTS = 2  # of all logs of a process: hardly any, so that files are closed and opened again all the time
 OPEN_BESIDES = 2 + FILES_PER_SEGMENT  # a scrubbing, and a cleaning: what it reads and what it writes
 BOUND_SLACK_MS = 1_000  # for the records of a Produce to be checked
-EVENTS_WITH_TOKEN = (
-    ProduceReceived,
-    FetchReceived,
-    ListOffsetsReceived,
-    OffsetForLeaderEpochReceived,
-    DeleteRecordsReceived,
+EventWithToken = (
+    ProduceReceived | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived | DeleteRecordsReceived
 )
 
 
@@ -218,7 +214,7 @@ class ReplicaProcess(ServerProcess):
 
     def serve(self, end: ServerEnd, call: Call) -> bool:
         request = call.request
-        if not isinstance(request, EVENTS_WITH_TOKEN):
+        if not isinstance(request, EventWithToken):
             return False
         token = self.new_token()
         event = self.simulation.with_token(request, token)
@@ -232,7 +228,7 @@ class ReplicaProcess(ServerProcess):
             self.simulation.counts["requests held until somebody leads"] += 1
         return True
 
-    def _bound_ms(self, event: object) -> int:
+    def _bound_ms(self, event: EventWithToken) -> int:
         """How long a request may take by its own word, once it is not being worked on."""
         config = self.host.context.config
         match event:
@@ -240,8 +236,10 @@ class ReplicaProcess(ServerProcess):
                 return event.timeout_ms
             case FetchReceived():
                 return event.max_wait_ms + config.cold_read_wait_ms
-            case _:
+            case ListOffsetsReceived() | OffsetForLeaderEpochReceived():
                 return config.awaited_leader_wait_ms
+            case _:
+                assert_never(event)
 
     def _check_bounds(self) -> None:
         """Every deadline that has come has been looked at: nobody waits for longer than it allowed."""
