@@ -81,7 +81,10 @@ class Replicas(Protocol):
         leader_epoch: int,
         then: Callable[[ProducePartitionResult], None],
     ) -> None:
-        """Append it if this process leads in that epoch; ``then`` is called before this returns."""
+        """Append it if this process leads in that epoch; ``then`` is called in the same turn of the loop, perhaps after this returns.
+
+        Appends keep their order.
+        """
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
         """Bring bytes into memory in a thread; ``then`` is called on the loop, whatever happens."""

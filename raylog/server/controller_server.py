@@ -1,16 +1,14 @@
 """The shell around one Controller: a listener for clients, tools and control sessions, the metadata log's file, and a launcher.
 
 It owns sockets, the file, the clock and threads, and decides nothing: what arrives becomes events, ``Controller.handle`` returns
-effects, and ``_run`` carries them out in order on the loop's thread. Writes to the metadata log run one at a time in a thread of
-their own (fsync), creations of actors in threads of theirs.
+effects, and the ``Driver`` has them carried out in order on the loop's thread (``controller_effects``). Writes to the metadata log run
+one at a time in a thread of their own (fsync), creations of actors in threads of theirs.
 
 One of the voters is active; the others follow its log and answer NOT_CONTROLLER. ``QuorumLinks`` carries what they say to each other. A
 controller that becomes active dials every registered server and summons it: servers do not have to notice that the former one is silent.
 
 The controller listens on the port that its disk's ``meta.properties`` names, so that a restarted one is found where it was. If
 that port is taken it moves, with a notice, and writes the new address into the ``meta.properties`` of every disk of this machine.
-
-Before a deadline is judged, everything that has arrived is handled: its callback asks for another turn of the loop first.
 """
 
 from __future__ import annotations
@@ -25,10 +23,11 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 
-from raylog.control.session import SHUT_DOWN, Exit, FromActor, Hello
+from raylog.control.session import SHUT_DOWN, Exit, FromActor, FromController, Hello
 from raylog.control.session_stream import Frame, Session, accept_session
 from raylog.disks.disk import controller_moved, new_id, open_disk
 from raylog.disks.quorum_disks import METADATA_FOLDER, refuse_lost_metadata
@@ -44,18 +43,12 @@ from raylog.metadata.events import (
     ActorKind,
     ActorStarted,
     ActorStartFailed,
-    CloseSession,
     Dial,
     Dialed,
     DialOutcome,
     Effect,
     Event,
-    Notice,
-    Persist,
     Persisted,
-    Reply,
-    SendFrame,
-    SendQuorum,
     SessionClosed,
     SessionFrame,
     SessionHello,
@@ -63,16 +56,17 @@ from raylog.metadata.events import (
     Ticked,
 )
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.partitions.assignment_batches import gathered
 from raylog.metadata.requests import ControllerReply, Refused
 from raylog.placement.planner import plan_replicas
-from raylog.raft.messages import NotLeader, QuorumConfig
+from raylog.raft.messages import Message, NotLeader, QuorumConfig, QuorumWrite
 from raylog.raft.metadata_log import MetadataLog
 from raylog.raft.quorum import Quorum
 from raylog.server import host_requests
 from raylog.server.apis import admin, configs, operations, quorum
+from raylog.server.controller_effects import carry_out
 from raylog.server.controller_requests import ControllerRequests
 from raylog.server.controller_status import cluster_status, quorum_status
+from raylog.server.driver import Driver, LoopClock
 from raylog.server.lock_wait import once_unlocked
 from raylog.server.quorum_links import QuorumLinks
 from raylog.server.spec import ServerSpec, new_incarnation
@@ -125,8 +119,6 @@ class ControllerServer:
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="raylog-metadata")
         self._creating = ThreadPoolExecutor(CREATIONS_AT_ONCE, thread_name_prefix="raylog-launch")
         self._dials: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_ms: int | None = None
         self._stopping = False
         self._was_recovering = False
         # Disks and voters when the address was last written.
@@ -201,10 +193,10 @@ class ControllerServer:
             plan=plan_replicas,
             new_uuid=new_id,
         )
+        self._driver = self._driven(self._controller)
         self._endpoint = await self._server.start()
         self._publish_address()
-        self._run(self._controller.start(_now_ms()))
-        self._set_timer()
+        self._driver.carry_out(self._controller.start(_now_ms()))
         self._links.start(self._endpoint)
         return self._endpoint
 
@@ -224,8 +216,7 @@ class ControllerServer:
 
     async def _end(self, reason: str, *, grace_s: float) -> None:
         self._stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._driver.stop()
         for task in list(self._dials):
             task.cancel()
         await self._links.stop()
@@ -268,66 +259,52 @@ class ControllerServer:
 
     # ------------------------------------------------------------------ the machine
 
+    def _driven(self, controller: Controller) -> Driver[Event, Effect]:
+        return Driver(
+            LoopClock(),
+            step=lambda event, now_ms, wall_ms: controller.handle(event, now_ms),
+            tick=lambda now_ms, wall_ms: controller.handle(Ticked(), now_ms),
+            next_deadline_ms=controller.next_deadline_ms,
+            carry_out=partial(carry_out, self),
+            settled=self._settled,
+        )
+
     def _handle(self, event: Event) -> None:
-        if self._stopping:
-            return
-        self._run(self._controller.handle(event, _now_ms()))
-        self._set_timer()
+        self._driver.handle(event)
+
+    def _settled(self) -> None:
+        """The machine has taken something in, and its effects are carried out."""
         if self._was_recovering and not self._controller.quorum.is_recovering:
             self._was_recovering = False
             logger.warning("the metadata that this disk had lost is back: its controller takes part in elections again")
         if (len(self._controller.image.disks), self._controller.quorum.voters) != self._published_to:
             self._publish_address()
 
-    def _set_timer(self) -> None:
-        due_ms = self._controller.next_deadline_ms()
-        if due_ms == self._timer_due_ms:
-            return
-        self._timer_due_ms = due_ms
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if due_ms is not None:
-            self._timer = self._loop.call_later(max(0, due_ms - _now_ms()) / 1_000, self._due)
+    def send_frame(self, session_id: int, frame: FromController) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.send(frame)
 
-    def _due(self) -> None:
-        """A deadline has come; sockets are read once more before it is judged."""
-        self._timer = self._loop.call_later(0, self._tick)
+    def close_session(self, session_id: int) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.close()
 
-    def _tick(self) -> None:
-        self._timer = None
-        self._timer_due_ms = None
-        self._handle(Ticked())
+    def answer(self, token: int, reply: ControllerReply) -> None:
+        self._requests.answered(token, reply)
 
-    def _run(self, effects: list[Effect]) -> None:
-        for effect in gathered(effects):
-            match effect:
-                case SendFrame(session_id, frame):
-                    session = self._sessions.get(session_id)
-                    if session is not None:
-                        session.send(frame)
-                case Reply(token, reply):
-                    self._requests.answered(token, reply)
-                case Persist(write):
-                    self._persist(write)
-                case Dial():
-                    task = self._loop.create_task(self._dial(effect))
-                    self._dials.add(task)
-                    task.add_done_callback(self._dials.discard)
-                case CloseSession(session_id):
-                    session = self._sessions.get(session_id)
-                    if session is not None:
-                        session.close()
-                case StartActor():
-                    self._start_actor(effect)
-                case Notice(text):
-                    logger.info("%s", text)
-                case SendQuorum(to, message):
-                    self._links.send(to, message)
-                case _:
-                    assert_never(effect)
+    def send_quorum(self, to: uuid.UUID, message: Message) -> None:
+        self._links.send(to, message)
 
-    def _persist(self, write: Any) -> None:
+    def notice(self, text: str) -> None:
+        logger.info("%s", text)
+
+    def dial(self, order: Dial) -> None:
+        task = self._loop.create_task(self._find_out(order))
+        self._dials.add(task)
+        task.add_done_callback(self._dials.discard)
+
+    def persist(self, write: QuorumWrite) -> None:
         future = self._loop.run_in_executor(self._writing, self._log.store, write)
 
         def written(done: asyncio.Future[None]) -> None:
@@ -340,7 +317,7 @@ class ControllerServer:
 
         future.add_done_callback(written)
 
-    async def _dial(self, effect: Dial) -> None:
+    async def _find_out(self, effect: Dial) -> None:
         outcome = await dial(
             effect.endpoint,
             node_id=effect.node_id,
@@ -351,7 +328,7 @@ class ControllerServer:
         )
         self._handle(Dialed(effect.node_id, effect.incarnation, effect.dial_id, DialOutcome(outcome)))
 
-    def _start_actor(self, effect: StartActor) -> None:
+    def start_actor(self, effect: StartActor) -> None:
         known = self._controller.image.actors.get(effect.node_id)
         incarnation = max(new_incarnation(), known.incarnation + 1 if known is not None else 0)  # a clock may go back
         spec = ServerSpec(effect.node_id, effect.directory_id, effect.path, self._spec.host, incarnation)
@@ -500,7 +477,8 @@ class ControllerServer:
         asked_by_controller = slot_of(request.connection.peer.node_id) == CONTROLLER_SLOT
         if not asked_by_controller and not self.is_active:
             raise NotLeader("this controller is not the active one")
-        self._stopping = True  # from here on nobody is declared dead or started
+        self._stopping = True
+        self._driver.stop()  # from here on nobody is declared dead or started
         if not asked_by_controller:
             await asyncio.gather(*map(self._end_standby, self._links.peers()))
         exits = list(self._sessions.values())

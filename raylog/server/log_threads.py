@@ -5,8 +5,8 @@ cache have two of their own: no flush waits for them. Produced records that take
 two more. One thread does the housekeeping: checkpoints of many logs that several threads wrote at
 once would keep the interpreter's lock from the loop. The cleaner and the scrubber bring their own.
 
-Everything here is called on the loop, and what becomes of the work is reported there. The work
-itself is ``log_work``'s.
+Everything here is called on the loop and returns at once, and what becomes of the work is reported
+there. The work itself is ``log_work``'s.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, assert_never
+from typing import Any
 
+from raylog.control.session import Assignment, Removal
 from raylog.log.files import Files, NotInMemory
 from raylog.log.log import Log
 from raylog.log.open_files import OpenFiles
@@ -30,8 +31,6 @@ from raylog.replication.events import (
     Flush,
     Load,
     LogFailed,
-    OpenLog,
-    RemoveFolder,
     RunHousekeeping,
     Scrub,
 )
@@ -44,11 +43,9 @@ THREADS = 4
 LOADING_THREADS = 2
 CHECKING_THREADS = 2
 
-LogOrder = OpenLog | CloseLog | RemoveFolder | Flush | CheckRecords | Load | RunHousekeeping | Clean | Scrub
-
 
 class LogThreads:
-    """All threads of one process that holds replicas. ``report`` gets each event that the work ends with."""
+    """All threads of one process that holds replicas: a ``LogShell``. ``report`` gets each event that the work ends with."""
 
     def __init__(
         self, files: Files, disk: str, report: Callable[[Event], None], *, boot_id: str, open_files: OpenFiles
@@ -65,41 +62,39 @@ class LogThreads:
         self._cleaner = log_work.LogCleaner(report)
         self._scrubber = LogScrubber(report)
 
-    def carry_out(self, order: LogOrder) -> None:
-        """Start that work; it goes on when this has returned."""
-        threads = self._logs
-        work: Callable[[], Event | None]
-        match order:
-            case OpenLog(assignment):
-                work = partial(
-                    log_work.open_log,
-                    self._files,
-                    self._disk,
-                    assignment,
-                    boot_id=self._boot_id,
-                    open_files=self._open_files,
-                )
-            case CloseLog():
-                work = partial(log_work.close, order)
-            case RemoveFolder(removal):
-                work = partial(log_work.remove, self._files, self._disk, removal)
-            case Flush():
-                work = partial(log_work.flush, order)
-            case CheckRecords():
-                threads, work = self._checking, partial(log_work.check_records, order)
-            case Load():
-                threads, work = self._loading, partial(log_work.load, self._files, order)
-            case RunHousekeeping():
-                self._housekeeping(order)
-                return
-            case Clean():
-                self._cleaner.start(order)
-                return
-            case Scrub():
-                self._scrubber.start(order)
-                return
-            case _:
-                assert_never(order)
+    def open_log(self, assignment: Assignment) -> None:
+        work = partial(
+            log_work.open_log,
+            self._files,
+            self._disk,
+            assignment,
+            boot_id=self._boot_id,
+            open_files=self._open_files,
+        )
+        self._start(self._logs, work)
+
+    def close_log(self, order: CloseLog) -> None:
+        self._start(self._logs, partial(log_work.close, order))
+
+    def remove_folder(self, removal: Removal) -> None:
+        self._start(self._logs, partial(log_work.remove, self._files, self._disk, removal))
+
+    def flush_log(self, order: Flush) -> None:
+        self._start(self._logs, partial(log_work.flush, order))
+
+    def check_records(self, order: CheckRecords) -> None:
+        self._start(self._checking, partial(log_work.check_records, order))
+
+    def load_range(self, order: Load) -> None:
+        self._start(self._loading, partial(log_work.load, self._files, order))
+
+    def clean_log(self, order: Clean) -> None:
+        self._cleaner.start(order)
+
+    def scrub_log(self, order: Scrub) -> None:
+        self._scrubber.start(order)
+
+    def _start(self, threads: ThreadPoolExecutor, work: Callable[[], Event | None]) -> None:
         asyncio.get_running_loop().run_in_executor(threads, work).add_done_callback(self._done)
 
     def _done(self, work: asyncio.Future[Any]) -> None:
@@ -107,7 +102,7 @@ class LogThreads:
         if event is not None:
             self._report(event)
 
-    def _housekeeping(self, order: RunHousekeeping) -> None:
+    def keep_house(self, order: RunHousekeeping) -> None:
         wall_ms = time.time_ns() // 1_000_000
         order.log.forget_committed()
         if order.retention:
@@ -117,8 +112,7 @@ class LogThreads:
                 self._report(LogFailed(order.id, str(error)))
                 return
             order.log.expire_producers(wall_ms)
-        work = partial(log_work.tidy, order, wall_ms)
-        asyncio.get_running_loop().run_in_executor(self._tidying, work).add_done_callback(self._done)
+        self._start(self._tidying, partial(log_work.tidy, order, wall_ms))
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
         """Bring bytes into memory; then call ``then``. A disk that fails is found out by the next read."""

@@ -1,9 +1,9 @@
 """The shell around one ReplicaHost: a listener, a control session, links to leaders (``leader_links``), a clock and threads.
 
 It owns every socket and every thread of a process that holds replicas, and decides nothing: requests, answers, assignments and
-deadlines become events, ``ReplicaHost.handle`` returns effects, and ``_run`` carries them out in order. All of that happens on the
-event loop's thread; opening, flushing, closing and compacting logs, reads of what is not in the page cache and long checks of produced
-records happen in threads (``log_threads``) and come back as events.
+deadlines become events, ``ReplicaHost.handle`` returns effects, and the ``Driver`` has them carried out in order
+(``replica_effects``). All of that happens on the event loop's thread; opening, flushing, closing and compacting logs, reads of what
+is not in the page cache and long checks of produced records happen in threads (``log_threads``) and come back as events.
 
 All logs of the process share a bound of open files (``log.open_files``).
 
@@ -25,6 +25,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -36,6 +37,7 @@ from raylog.control.session import (
     BrokerDisks,
     CopyRatesChanged,
     Exit,
+    FromActor,
     FromController,
     Hello,
     ImageChanged,
@@ -61,9 +63,6 @@ from raylog.replication.events import (
     AlterPartitionAnswered,
     Assigned,
     Cancelled,
-    CheckRecords,
-    Clean,
-    CloseLog,
     ConfigsGiven,
     ControlSessionChanged,
     CopyRatesGiven,
@@ -73,36 +72,31 @@ from raylog.replication.events import (
     FetchPartitionResult,
     FetchReceived,
     FetchReply,
-    Flush,
-    Load,
     LogFailed,
     LogOpened,
-    OpenLog,
     OwnAppend,
     ProducePartition,
     ProducePartitionResult,
     ProduceReply,
     Released,
     Removed,
-    RemoveFolder,
-    Reply,
-    RunHousekeeping,
-    Scrub,
+    Replied,
     SendFetch,
-    Tell,
     Ticked,
 )
 from raylog.replication.host import ReplicaHost
-from raylog.replication.leaderships import LeadershipsChanged
+from raylog.replication.leaderships import Leadership
 from raylog.replication.replica import Replica
 from raylog.server import follower_fetches, log_work
 from raylog.server.apis import fetch, log_dirs, offsets, produce, producers, repairs, whereabouts
 from raylog.server.apis.entities import TopicNames
 from raylog.server.door import Door, without_hints
+from raylog.server.driver import Driver, LoopClock
 from raylog.server.file_limit import raise_file_limit
 from raylog.server.group_coordinator import GroupCoordinators
 from raylog.server.leader_links import LeaderLinks
 from raylog.server.log_threads import LogThreads
+from raylog.server.replica_effects import carry_out
 from raylog.server.session_client import SessionClient
 from raylog.server.spec import ServerSpec
 from raylog.server.usual_requests import UsualFetch, UsualProduce
@@ -153,22 +147,21 @@ class ReplicaServer:
         self._boot_id = boot_id()
         self._waiting: dict[int, tuple[Request | _Inside, ToEntity]] = {}
         self._next_token = 0
+        self._threads = LogThreads(
+            files if files is not None else DiskFiles(),
+            spec.disk,
+            self._reported,
+            boot_id=self._boot_id,
+            open_files=OpenFiles.within(raise_file_limit()),
+        )
+        self._driver = self._driven(self._host)
         self._leaders = LeaderLinks(
             Peer(self._identity.node_id, self._identity.incarnation),
             secret=self._disk.secret.encode(),
             cluster_id=self._disk.cluster_id,
-            on_event=self._handle,
-        )
-        self._threads = LogThreads(
-            files if files is not None else DiskFiles(),
-            spec.disk,
-            self._handle,
-            boot_id=self._boot_id,
-            open_files=OpenFiles.within(raise_file_limit()),
+            on_event=self._driver.handle,
         )
         self._unanswered: dict[int, Request] = {}  # with acks 0, not appended yet
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_ms: int | None = None
         self._over: asyncio.Future[str] | None = None
         self._stopping = False
         self._groups = GroupCoordinators.on(self, config=groups)
@@ -177,7 +170,7 @@ class ReplicaServer:
             self._identity,
             hello=self._hello,
             on_frame=self._controller_said,
-            on_change=lambda connected: self._handle(ControlSessionChanged(connected)),
+            on_change=lambda connected: self._driver.handle(ControlSessionChanged(connected)),
             loads=self._host.take_loads,
         )
         self.door = Door(self, spec.node_id, stages)
@@ -214,7 +207,7 @@ class ReplicaServer:
         return {
             **apis.handlers,
             **whereabouts.handlers(self, self._names, self._boot_id),
-            **repairs.handlers(self, self._names, self._handle),
+            **repairs.handlers(self, self._names, self._driver.handle),
             **self._session.handlers(),
             **self.door.handlers(),
         }
@@ -245,14 +238,13 @@ class ReplicaServer:
         for the shutdown may end the processes then.
         """
         self._stopping = True
+        self._driver.stop()
         self._groups.runtime.stop()
         if reason != SHUT_DOWN:
             await self._session.stop()
         await self.door.stop()
         await self._server.stop()
         self._leaders.close()
-        if self._timer is not None:
-            self._timer.cancel()
         await self._threads.close_cleanly(self._host.logs())
         self._threads.stop()
         if reason == SHUT_DOWN:
@@ -263,13 +255,12 @@ class ReplicaServer:
     async def crash(self) -> None:
         """End as a SIGKILL would, for clusters in one process: sockets break, no log is closed cleanly."""
         self._stopping = True
+        self._driver.stop()
         self._groups.runtime.stop()
         await self._session.stop()
         await self.door.stop(grace_s=0)
         await self._server.stop(grace_s=0)
         self._leaders.close()
-        if self._timer is not None:
-            self._timer.cancel()
         self._threads.stop()
         for log in self._host.logs():
             log.close(clean=False)
@@ -288,66 +279,43 @@ class ReplicaServer:
 
     # ------------------------------------------------------------------ the machine
 
-    def _handle(self, *events: Event) -> None:
-        for event in events:
-            if self._stopping:  # a closed log takes no answer of a leader, a broken connection causes no other
-                if isinstance(event, LogOpened) and event.log is not None:
-                    log_work.close_log(event.log, clean=False)
-                return
-            self._run(self._host.handle(event, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000))
-        self._handled()
+    def _driven(self, host: ReplicaHost) -> Driver[Event, Effect]:
+        return Driver(
+            LoopClock(),
+            step=host.handle,
+            tick=lambda now_ms, wall_ms: host.handle(Ticked(), now_ms, wall_ms),
+            next_deadline_ms=host.next_deadline_ms,
+            carry_out=partial(carry_out, self, self._threads),
+            settled=self._settled,
+        )
 
-    def _handled(self) -> None:
+    def _reported(self, event: Event) -> None:
+        """What a thread has done. A log that was opened for a server that has stopped meanwhile is closed."""
+        if self._stopping and isinstance(event, LogOpened) and event.log is not None:
+            log_work.close_log(event.log, clean=False)
+        else:
+            self._driver.handle(event)
+
+    def _settled(self) -> None:
         """The machine has taken something in, and its effects are carried out."""
         if self._unanswered:
             for token in [token for token in self._unanswered if not self._host.holds(token)]:
                 self._unanswered.pop(token).done()
-        self._set_timer()
 
-    def _set_timer(self) -> None:
-        """A timer that is early is left: most deadlines are cancelled before they come, and it will look for the next one."""
-        due_ms = self._host.next_deadline_ms()
-        if due_ms is None or (self._timer_due_ms is not None and self._timer_due_ms <= due_ms):
-            return
-        self._timer_due_ms = due_ms
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_ms = due_ms - time.monotonic_ns() // 1_000_000
-        self._timer = self._loop.call_later(max(0, delay_ms) / 1_000, self._tick)
+    def answer(self, token: int, reply: Replied) -> None:
+        waiting = self._waiting.pop(token, None)
+        if waiting is not None:
+            request, to_entity = waiting
+            request.reply(to_entity(reply))
 
-    def _tick(self) -> None:
-        self._timer_due_ms = None
-        self._timer = None
-        self._handle(Ticked())
+    def send_fetch(self, order: SendFetch) -> None:
+        self._leaders.send(order)
 
-    def _run(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Reply(token, reply):
-                    waiting = self._waiting.pop(token, None)
-                    if waiting is not None:
-                        request, to_entity = waiting
-                        request.reply(to_entity(reply))
-                case SendFetch():
-                    self._leaders.send(effect)
-                case Tell(frame):
-                    self._session.send(frame)
-                case LeadershipsChanged(changes):
-                    self._groups.runtime.receive(changes)
-                case (
-                    OpenLog()
-                    | CloseLog()
-                    | RemoveFolder()
-                    | Flush()
-                    | CheckRecords()
-                    | Load()
-                    | RunHousekeeping()
-                    | Clean()
-                    | Scrub()
-                ):
-                    self._threads.carry_out(effect)
-                case _:
-                    assert_never(effect)
+    def tell(self, frame: FromActor) -> None:
+        self._session.send(frame)
+
+    def leaderships_changed(self, changes: Sequence[Leadership]) -> None:
+        self._groups.runtime.receive(changes)
 
     # ------------------------------------------------------------------ requests
 
@@ -363,17 +331,17 @@ class ReplicaServer:
 
     def _abandon(self, token: int) -> None:
         if self._waiting.pop(token, None) is not None:
-            self._handle(Cancelled(token))
+            self._driver.handle(Cancelled(token))
 
     def _produce(self, request: Request) -> None:
         body = request.body
         token = self._park(request, lambda reply: produce.entity(body, reply, request.version))
         if body.acks == 0:
             del self._waiting[token]
-        self._handle(produce.event(body, token, self._names))
+        self._driver.handle(produce.event(body, token, self._names))
         if body.acks:
             self._parked(request, token)
-        elif self._host.holds(token):
+        elif self._host.holds(token) or not (self._driver.is_free or self._stopping):
             self._unanswered[token] = request
         else:
             request.done()
@@ -386,7 +354,7 @@ class ReplicaServer:
                 return
         body = request.body
         token = self._park(request, lambda reply: fetch.entity(body, reply, request.version))
-        self._handle(fetch.event(body, token, self._names, request.version))
+        self._driver.handle(fetch.event(body, token, self._names, request.version))
         self._parked(request, token)
 
     def _fetch_for_follower(self, request: Request, event: FetchReceived) -> None:
@@ -399,7 +367,7 @@ class ReplicaServer:
 
         self._next_token = event.token
         self._waiting[event.token] = (_Inside(answer), _as_it_is)
-        self._handle(event)
+        self._driver.handle(event)
         self._parked(request, event.token)
 
     # ------------------------------------------------------------------ requests of clients at the door
@@ -417,7 +385,7 @@ class ReplicaServer:
 
     def append_at_once(self, usual: UsualProduce, records: Buffer) -> ProducePartitionResult | None:
         """Append what a Produce of one partition brings, if that is its whole answer; None, and nothing is done, if not."""
-        if self._stopping:
+        if not self._driver.is_free:
             return None
         appended = self._host.append_at_once(
             usual.id, usual.acks, records, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000
@@ -426,13 +394,14 @@ class ReplicaServer:
             return None
         result, effects = appended
         if effects:
-            self._run(effects)
-        self._handled()
+            self._driver.carry_out(effects)
+        else:
+            self._driver.rest()
         return result
 
     def read_at_once(self, usual: UsualFetch, offset: int) -> FetchPartitionResult | None:
         """Read what a consumer's Fetch of one partition asks for, if it is there; None if not."""
-        if self._stopping:
+        if not self._driver.is_free:
             return None
         found = self._host.read_at_once(
             usual.partition(offset), usual.terms, time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000
@@ -441,8 +410,9 @@ class ReplicaServer:
             return None
         result, effects = found
         if effects:
-            self._run(effects)
-        self._handled()
+            self._driver.carry_out(effects)
+        else:
+            self._driver.rest()
         return result
 
     def produce_usual(self, request: Request, usual: UsualProduce, records: Buffer) -> None:
@@ -450,7 +420,7 @@ class ReplicaServer:
         answer = _Inside(lambda reply: self.answer_produce(request, usual, reply.partitions[0]))
         self._next_token = token = self._next_token + 1
         self._waiting[token] = (answer, _as_it_is)
-        self._handle(usual.event(token, records))
+        self._driver.handle(usual.event(token, records))
         self._parked(request, token)
 
     def fetch_usual(self, request: Request, usual: UsualFetch, offset: int) -> None:
@@ -458,7 +428,7 @@ class ReplicaServer:
         answer = _Inside(lambda reply: self.answer_fetch(request, usual, reply.partitions[0]))
         self._next_token = token = self._next_token + 1
         self._waiting[token] = (answer, _as_it_is)
-        self._handle(usual.event(token, offset))
+        self._driver.handle(usual.event(token, offset))
         self._parked(request, token)
 
     def answer_produce(self, request: Request, usual: UsualProduce, result: ProducePartitionResult) -> None:
@@ -482,19 +452,19 @@ class ReplicaServer:
     def _list_offsets(self, request: Request) -> None:
         body = request.body
         token = self._park(request, lambda reply: offsets.list_offsets_entity(body, reply, request.version))
-        self._handle(offsets.list_offsets_event(body, token, self._names, request.version))
+        self._driver.handle(offsets.list_offsets_event(body, token, self._names, request.version))
         self._parked(request, token)
 
     def _offset_for_leader_epoch(self, request: Request) -> None:
         body = request.body
         token = self._park(request, lambda reply: offsets.epoch_entity(body, reply, request.version))
-        self._handle(offsets.epoch_event(body, token, self._names, request.version))
+        self._driver.handle(offsets.epoch_event(body, token, self._names, request.version))
         self._parked(request, token)
 
     def _delete_records(self, request: Request) -> None:
         body = request.body
         token = self._park(request, lambda reply: offsets.delete_records_entity(body, reply, request.version))
-        self._handle(offsets.delete_records_event(body, token, self._names))
+        self._driver.handle(offsets.delete_records_event(body, token, self._names))
         self._parked(request, token)
 
     def _describe_log_dirs(self, request: Request) -> None:
@@ -520,9 +490,9 @@ class ReplicaServer:
         leader_epoch: int,
         then: Callable[[ProducePartitionResult], None],
     ) -> None:
-        """Append it if this process leads in that epoch; ``then`` is called before this returns."""
+        """Append it if this process leads in that epoch, now or behind the present step; then call ``then``."""
         token = self._park(_Inside(lambda reply: then(reply.partitions[0])), _as_it_is)
-        self._handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch))
+        self._driver.handle(OwnAppend(token, ProducePartition(id, batch), leader_epoch))
 
     def load(self, missing: NotInMemory, then: Callable[[], None]) -> None:
         """Bring bytes into memory in a thread; ``then`` is called on the loop. A disk that fails is found out by the next read."""
@@ -530,11 +500,11 @@ class ReplicaServer:
 
     def log_failed(self, id: TopicIdPartition, reason: str) -> None:
         """Reading the log met an IO error."""
-        self._handle(LogFailed(id, reason))
+        self._driver.handle(LogFailed(id, reason))
 
     def suspect(self, id: TopicIdPartition, offset: int) -> None:
         """Reading the log at that offset met damaged bytes."""
-        self._handle(DamageSuspected(id, offset))
+        self._driver.handle(DamageSuspected(id, offset))
 
     # ------------------------------------------------------------------ the controller
 
@@ -547,20 +517,18 @@ class ReplicaServer:
             case Assignments():
                 self._assigned(apart(frame))
             case Removal():
-                self._handle(Removed(frame))
+                self._driver.handle(Removed(frame))
             case Release():
-                self._handle(Released(frame))
+                self._driver.handle(Released(frame))
             case AlterPartitionAnswer():
-                self._handle(AlterPartitionAnswered(frame))
+                self._driver.handle(AlterPartitionAnswered(frame))
             case Welcome():
-                self._handle(
-                    CopyRatesGiven(frame.controller_epoch, frame.rates),
-                    ConfigsGiven(frame.controller_epoch, frame.configs),
-                )
+                self._driver.handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
+                self._driver.handle(ConfigsGiven(frame.controller_epoch, frame.configs))
             case CopyRatesChanged():
-                self._handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
+                self._driver.handle(CopyRatesGiven(frame.controller_epoch, frame.rates))
             case SettingsChanged():
-                self._handle(ConfigsGiven(frame.controller_epoch, frame.configs))
+                self._driver.handle(ConfigsGiven(frame.controller_epoch, frame.configs))
             case TopicsNamed():
                 self._groups.runtime.hear(frame)
             case Exit(_, reason):
@@ -577,5 +545,6 @@ class ReplicaServer:
             self._groups.runtime.hear(each)
             self._names.add(each.topic, each.topic_id)
             events.append(Assigned(each))
-        self._handle(*events)
+        for event in events:
+            self._driver.handle(event)
         self._leaders.warm(event.assignment for event in events)

@@ -79,7 +79,14 @@ class SessionClient:
         self._on_change = on_change
         self._loads = loads
         self._machine = ControlSession(timings=TIMINGS, draw_pause_ms=_at_least_half)
-        self._driver = Driver(self._machine, LoopClock(), self._carry_out)
+        machine = self._machine
+        self._driver: Driver[SessionEvent, SessionEffect] = Driver(
+            LoopClock(),
+            step=lambda event, now_ms, wall_ms: machine.handle(event, now_ms),
+            tick=lambda now_ms, wall_ms: machine.tick(now_ms),
+            next_deadline_ms=machine.next_deadline_ms,
+            carry_out=self._carry_out,
+        )
         self._opening: asyncio.Task[None] | None = None  # the present link, until it is open
         self._endpoint: Endpoint | None = None  # where the present link leads, or the one before
         self._session: Session | None = None  # over the present link, once that is open
@@ -88,7 +95,7 @@ class SessionClient:
 
     def start(self) -> None:
         """Begin to look for the controller."""
-        self._driver.take(lambda now_ms: self._machine.start())
+        self._driver.carry_out(self._machine.start())
 
     async def joined(self) -> None:
         """Wait for the first session."""
@@ -138,29 +145,30 @@ class SessionClient:
     # ---------------------------------------------------------------- the machine
 
     def _handle(self, event: SessionEvent) -> None:
-        self._driver.take(lambda now_ms: self._machine.handle(event, now_ms))
+        self._driver.handle(event)
 
-    def _carry_out(self, effect: SessionEffect) -> None:
-        match effect:
-            case ReadControllers():
-                self._handle(ControllersRead(self._read_controllers()))
-            case OpenLink(link, endpoint):
-                self._endpoint = endpoint
-                self._opening = asyncio.get_running_loop().create_task(self._open(link, endpoint))
-            case CloseLink(_, reason):
-                self._close_link(reason)
-            case SayHello():
-                self._send(self._hello())
-            case SendOnLink(_, frame):
-                self._send(frame)
-            case Beat():
-                self._send(self._usage.heartbeat(self._loads()))
-            case Deliver(frame):
-                self._on_frame(frame)
-            case SessionChanged(connected, reason):
-                self._session_changed(connected, reason)
-            case _:
-                assert_never(effect)
+    def _carry_out(self, effects: list[SessionEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case ReadControllers():
+                    self._handle(ControllersRead(self._read_controllers()))
+                case OpenLink(link, endpoint):
+                    self._endpoint = endpoint
+                    self._opening = asyncio.get_running_loop().create_task(self._open(link, endpoint))
+                case CloseLink(_, reason):
+                    self._close_link(reason)
+                case SayHello():
+                    self._send(self._hello())
+                case SendOnLink(_, frame):
+                    self._send(frame)
+                case Beat():
+                    self._send(self._usage.heartbeat(self._loads()))
+                case Deliver(frame):
+                    self._on_frame(frame)
+                case SessionChanged(connected, reason):
+                    self._session_changed(connected, reason)
+                case _:
+                    assert_never(effect)
 
     def _session_changed(self, connected: bool, reason: str) -> None:
         if connected:

@@ -22,7 +22,7 @@ from raylog.simulator.messages import Answer, Call
 from raylog.simulator.processes import Machine
 from raylog.simulator.simulated_network import End, Link
 from raylog.simulator.simulated_servers import ReplicaProcess
-from raylog.simulator.simulated_sessions import ActorSpec, ProcessClock, Said, ServerEnd
+from raylog.simulator.simulated_sessions import ActorSpec, OneSaid, ProcessClock, ServerEnd
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class CoordinatorProcess(ReplicaProcess, Generic[RequestT, ReplyT, KeyedT]):
         self._inside: dict[int, Callable[[ProducePartitionResult], None]] = {}
         self._roles: dict[int, CoordinatorRole] = {}
 
-    def controller_said(self, frame: Said) -> None:
+    def controller_said(self, frame: OneSaid) -> None:
         self.runtime.hear(frame)
         super().controller_said(frame)
 

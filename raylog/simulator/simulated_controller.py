@@ -9,9 +9,10 @@ machine is off. Where the controllers run and how their quorum talks is ``simula
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, assert_never
+from functools import partial
+from typing import TYPE_CHECKING
 
-from raylog.control.session import Assignment, FromController, Hello
+from raylog.control.session import Assignment, Assignments, FromController, Hello
 from raylog.control.session_frames import from_controller, to_frame
 from raylog.errors import RaylogError
 from raylog.metadata.controller import Controller
@@ -19,38 +20,34 @@ from raylog.metadata.events import (
     ActorKind,
     ActorStarted,
     ActorStartFailed,
-    CloseSession,
     Dial,
     Dialed,
     DialOutcome,
     Effect,
     Event,
-    Notice,
     PeerJoined,
     PeerLeft,
-    Persist,
     Persisted,
-    Reply,
     RequestAbandoned,
     RequestReceived,
-    SendFrame,
-    SendQuorum,
     SessionClosed,
     SessionFrame,
     SessionHello,
     StartActor,
     Ticked,
 )
+from raylog.metadata.partitions.assignment_batches import apart
 from raylog.metadata.requests import ControllerReply, Request
 from raylog.placement.planner import plan_replicas
-from raylog.raft.messages import QuorumConfig, QuorumWrite
+from raylog.raft.messages import Message, QuorumConfig, QuorumWrite
 from raylog.raft.metadata_log import MetadataLog
 from raylog.raft.quorum import Quorum
+from raylog.server.controller_effects import carry_out
+from raylog.server.driver import Driver
 from raylog.simulator.messages import Answer, Call, Handshake, HandshakeDone
 from raylog.simulator.processes import Process
-from raylog.simulator.scheduler import Timer
 from raylog.simulator.simulated_network import End, Link
-from raylog.simulator.simulated_sessions import ActorSpec
+from raylog.simulator.simulated_sessions import ActorSpec, ProcessClock
 from raylog.types import CONTROLLER_SLOT, node_id
 
 if TYPE_CHECKING:
@@ -80,8 +77,6 @@ class ControllerProcess(Process):
         self._sessions: dict[int, _ControllerEnd] = {}
         self._tokens: dict[int, tuple[_ControllerEnd, Link, int]] = {}
         self._numbers = 0
-        self._timer: Timer | None = None
-        self._timer_due_ms: int | None = None
         self.later(1, self._open, "open the metadata log")
 
     def on_end(self) -> None:
@@ -124,7 +119,14 @@ class ControllerProcess(Process):
             plan=plan_replicas,
             new_uuid=self.simulation.new_uuid,
         )
-        self._carry_out(self.controller.start(self.now_ms))
+        self._driver = Driver(
+            ProcessClock(self),
+            step=self._step,
+            tick=lambda now_ms, wall_ms: self._step(Ticked(), now_ms, wall_ms),
+            next_deadline_ms=self.controller.next_deadline_ms,
+            carry_out=partial(carry_out, self),
+        )
+        self._driver.carry_out(self.controller.start(self.now_ms))
         self.simulation.controllers.introduce(self)
 
     # ---------------------------------------------------------------- links to other controllers, as QuorumLinks keeps them
@@ -192,13 +194,20 @@ class ControllerProcess(Process):
     # ---------------------------------------------------------------- the machine
 
     def handle(self, event: Event) -> None:
+        if self.alive and self.controller is not None:
+            self._driver.handle(event)
+
+    def _step(self, event: Event, now_ms: int, wall_ms: int) -> list[Effect]:
         controller = self.controller
-        if self.alive and controller is not None:
-            self.simulation.trace_event(self.name, event)
-            was_active, term = controller.active is not None, controller.quorum.term
-            self._carry_out(controller.handle(event, self.now_ms))
-            if was_active and controller.active is None:
-                self._deposed(term)
+        assert controller is not None, "the driver has begun"
+        if not self.alive:
+            return []
+        self.simulation.trace_event(self.name, event)
+        was_active, term = controller.active is not None, controller.quorum.term
+        effects = controller.handle(event, now_ms)
+        if was_active and controller.active is None:
+            self._deposed(term)
+        return effects
 
     def _deposed(self, term: int) -> None:
         """Fenced is who still took itself for the active one when another was."""
@@ -208,44 +217,8 @@ class ControllerProcess(Process):
             self.simulation.counts["fenced controllers"] += 1
 
     def after_work(self) -> None:
-        controller = self.controller
-        if controller is None:
-            return
-        due_ms = controller.next_deadline_ms()
-        if due_ms != self._timer_due_ms:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_due_ms = due_ms
-            if due_ms is not None:
-                self._timer = self.later(max(0, due_ms - self.now_ms) * 1000, self._tick, f"{self.name} tick")
-        self.simulation.observer.check_controller(self)
-
-    def _tick(self) -> None:
-        self._timer_due_ms = None
-        self.handle(Ticked())
-
-    def _carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case SendFrame(session_id, frame):
-                    self._send(session_id, frame)
-                case CloseSession(session_id):
-                    self._close_session(session_id)
-                case Reply(token, reply):
-                    self.answer(token, reply)
-                case Dial():
-                    _Dialing(self, effect)
-                case StartActor():
-                    self._start(effect)
-                case Persist(write):
-                    delay_us = self.scheduler.skewed_us(self.simulation.controllers.store_us)
-                    self.later(delay_us, lambda w=write: self._store(w), f"{self.name} stores")  # type: ignore[misc]
-                case Notice(text):
-                    self.simulation.trace(f"{self.name} notices: {text}")
-                case SendQuorum(to, message):
-                    self.simulation.controllers.post(self, to, message)
-                case _:
-                    assert_never(effect)
+        if self.controller is not None:
+            self.simulation.observer.check_controller(self)
 
     def answer(self, token: int, reply: ControllerReply) -> None:
         """Send what the machine replies, unless nobody waits for it any more."""
@@ -254,6 +227,19 @@ class ControllerProcess(Process):
             end, link, correlation = waiting
             end.tokens.pop(token, None)
             link.send(self, Answer(correlation, reply))
+
+    def dial(self, order: Dial) -> None:
+        _Dialing(self, order)
+
+    def persist(self, write: QuorumWrite) -> None:
+        delay_us = self.scheduler.skewed_us(self.simulation.controllers.store_us)
+        self.later(delay_us, lambda: self._store(write), f"{self.name} stores")
+
+    def notice(self, text: str) -> None:
+        self.simulation.trace(f"{self.name} notices: {text}")
+
+    def send_quorum(self, to: uuid.UUID, message: Message) -> None:
+        self.simulation.controllers.post(self, to, message)
 
     def _store(self, write: QuorumWrite) -> None:
         assert self._log is not None
@@ -287,9 +273,10 @@ class ControllerProcess(Process):
         if self._sessions.pop(session_id, None) is not None:
             self.handle(SessionClosed(session_id))
 
-    def _send(self, session_id: int, frame: FromController) -> None:
-        if isinstance(frame, Assignment):
-            self.simulation.observer.assigned(frame)
+    def send_frame(self, session_id: int, frame: FromController) -> None:
+        if isinstance(frame, Assignment | Assignments):
+            for each in apart(frame) if isinstance(frame, Assignments) else (frame,):
+                self.simulation.observer.assigned(each)
         end = self._sessions.get(session_id)
         if end is not None and end.link is not None:
             if self.scheduler.chance(0.05):  # once in a while as bytes, as on a real link
@@ -297,7 +284,7 @@ class ControllerProcess(Process):
             self.simulation.trace_event(f"{self.name}>{end.link.opener.name}", frame)
             end.link.send(self, frame)
 
-    def _close_session(self, session_id: int) -> None:
+    def close_session(self, session_id: int) -> None:
         end = self._sessions.get(session_id)
         if end is not None and end.link is not None:
             end.link.close(self)
@@ -316,7 +303,7 @@ class ControllerProcess(Process):
 
     # ---------------------------------------------------------------- processes
 
-    def _start(self, effect: StartActor) -> None:
+    def start_actor(self, effect: StartActor) -> None:
         delay_us = self.scheduler.skewed_us(150_000)
         self.simulation.trace_event(self.name, effect)
 

@@ -8,6 +8,7 @@ a random delay here, in between anything else, and dies with the process. Logs l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from raylog.control.session import (
@@ -16,6 +17,7 @@ from raylog.control.session import (
     Assignment,
     BrokerDisks,
     CopyRatesChanged,
+    FromActor,
     Heartbeat,
     ImageChanged,
     Release,
@@ -61,28 +63,25 @@ from raylog.replication.events import (
     LogFailed,
     LogOpened,
     OffsetForLeaderEpochReceived,
-    OpenLog,
     ProduceReceived,
     RecordsChecked,
     Released,
     Removed,
-    RemoveFolder,
-    Reply,
     RunHousekeeping,
     Scrub,
     ScrubEnded,
     SendFetch,
-    Tell,
     Ticked,
 )
 from raylog.replication.host import ReplicaHost
-from raylog.replication.leaderships import Leadership, LeadershipsChanged
+from raylog.replication.leaderships import Leadership
+from raylog.server.driver import Driver
+from raylog.server.replica_effects import carry_out
 from raylog.simulator.checkers import Violation
 from raylog.simulator.messages import Answer, Call, Caller
 from raylog.simulator.processes import Machine
-from raylog.simulator.scheduler import Timer
 from raylog.simulator.simulated_network import Link
-from raylog.simulator.simulated_sessions import ActorSpec, Said, ServerEnd, ServerProcess
+from raylog.simulator.simulated_sessions import ActorSpec, OneSaid, ProcessClock, ServerEnd, ServerProcess
 from raylog.types import TopicIdPartition, broker_of
 
 if TYPE_CHECKING:
@@ -91,12 +90,8 @@ if TYPE_CHECKING:
 OPEN_SEGMENTS = 2  # of all logs of a process: hardly any, so that files are closed and opened again all the time
 OPEN_BESIDES = 2 + FILES_PER_SEGMENT  # a scrubbing, and a cleaning: what it reads and what it writes
 BOUND_SLACK_MS = 1_000  # for the records of a Produce to be checked
-EVENTS_WITH_TOKEN = (
-    ProduceReceived,
-    FetchReceived,
-    ListOffsetsReceived,
-    OffsetForLeaderEpochReceived,
-    DeleteRecordsReceived,
+EventWithToken = (
+    ProduceReceived | FetchReceived | ListOffsetsReceived | OffsetForLeaderEpochReceived | DeleteRecordsReceived
 )
 
 
@@ -118,8 +113,15 @@ class ReplicaProcess(ServerProcess):
         self._waiting: dict[int, tuple[ServerEnd, Link, int]] = {}
         self._due_ms: dict[int, int] = {}  # when a request has to be answered at the latest
         self._leaders: dict[tuple[int, int], Caller] = {}
-        self._timer: Timer | None = None
-        self._timer_due_ms: int | None = None
+        self._has_ticked = False
+        self._replica_driver: Driver[Event, Effect] = Driver(
+            ProcessClock(self),
+            step=self._step,
+            tick=self._tick,
+            next_deadline_ms=self.host.next_deadline_ms,
+            carry_out=partial(carry_out, self, self),
+            settled=self._settled,
+        )
 
     def statuses(self) -> tuple[ReplicaStatus, ...]:
         return self.host.status()
@@ -135,7 +137,7 @@ class ReplicaProcess(ServerProcess):
     def session_changed(self, connected: bool) -> None:
         self.handle(ControlSessionChanged(connected))
 
-    def controller_said(self, frame: Said) -> None:
+    def controller_said(self, frame: OneSaid) -> None:
         match frame:
             case Assignment():
                 self.handle(Assigned(frame))
@@ -161,60 +163,34 @@ class ReplicaProcess(ServerProcess):
 
     def handle(self, event: Event) -> None:
         if self.alive:
-            self.simulation.trace_event(self.name, event)
-            self._carry_out(self.host.handle(event, self.now_ms, self.machine.wall_ms()))
+            self._replica_driver.handle(event)
+
+    def _step(self, event: Event, now_ms: int, wall_ms: int) -> list[Effect]:
+        if not self.alive:
+            return []
+        self.simulation.trace_event(self.name, event)
+        return self.host.handle(event, now_ms, wall_ms)
+
+    def _tick(self, now_ms: int, wall_ms: int) -> list[Effect]:
+        self._has_ticked = True
+        return self._step(Ticked(), now_ms, wall_ms)
+
+    def _settled(self) -> None:
+        if self._has_ticked and self.alive:
+            self._has_ticked = False
+            self._check_bounds()
 
     def after_work(self) -> None:
         super().after_work()
-        due_ms = self.host.next_deadline_ms()
-        if due_ms != self._timer_due_ms:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_due_ms = due_ms
-            if due_ms is not None:
-                delay_us = max(0, due_ms - self.now_ms) * 1000
-                self._timer = self.later(delay_us, self._tick, f"{self.name} tick")
         self.simulation.observer.check_host(self)
 
-    def _tick(self) -> None:
-        self._timer_due_ms = None
-        self.handle(Ticked())
-        if self.alive:
-            self._check_bounds()
+    def send_fetch(self, order: SendFetch) -> None:
+        self._fetch(order)
 
-    def _carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Reply(token, reply):
-                    self.answer(token, reply)
-                case SendFetch():
-                    self._fetch(effect)
-                case Tell(frame):
-                    if isinstance(frame, AlterPartition):
-                        self.simulation.trace_event(self.name, frame)
-                    self.send(frame)
-                case OpenLog(assignment):
-                    self.in_thread(2_000, lambda a=assignment: self.handle(self._open(a)), "open")
-                case CloseLog():
-                    self.in_thread(1_000, lambda e=effect: self._close(e), "close")
-                case RemoveFolder(removal):
-                    self.in_thread(1_000, lambda r=removal: self._remove_folder(r), "remove a folder")
-                case Flush():
-                    self.in_thread(1_000, lambda e=effect: self._flush(e), "flush")
-                case CheckRecords():
-                    self.in_thread(1_000, lambda e=effect: self._check_records(e), "check records")
-                case Load():
-                    self.in_thread(1_000, lambda e=effect: self._load(e), "load")
-                case RunHousekeeping():
-                    self._housekeeping(effect)
-                case Clean():
-                    self.in_thread(1_000, lambda e=effect: self._clean(e), "clean")
-                case Scrub():
-                    self.in_thread(2_000, lambda e=effect: self._scrub(e), "scrub")
-                case LeadershipsChanged(changes):
-                    self.leaderships_changed(changes)
-                case _:
-                    assert_never(effect)
+    def tell(self, frame: FromActor) -> None:
+        if isinstance(frame, AlterPartition):
+            self.simulation.trace_event(self.name, frame)
+        self.send(frame)
 
     def leaderships_changed(self, changes: Sequence[Leadership]) -> None:
         """What has become of a replica of ``Simulation.coordinated_topics``."""
@@ -238,7 +214,7 @@ class ReplicaProcess(ServerProcess):
 
     def serve(self, end: ServerEnd, call: Call) -> bool:
         request = call.request
-        if not isinstance(request, EVENTS_WITH_TOKEN):
+        if not isinstance(request, EventWithToken):
             return False
         token = self.new_token()
         event = self.simulation.with_token(request, token)
@@ -252,7 +228,7 @@ class ReplicaProcess(ServerProcess):
             self.simulation.counts["requests held until somebody leads"] += 1
         return True
 
-    def _bound_ms(self, event: object) -> int:
+    def _bound_ms(self, event: EventWithToken) -> int:
         """How long a request may take by its own word, once it is not being worked on."""
         config = self.host.context.config
         match event:
@@ -260,8 +236,10 @@ class ReplicaProcess(ServerProcess):
                 return event.timeout_ms
             case FetchReceived():
                 return event.max_wait_ms + config.cold_read_wait_ms
-            case _:
+            case ListOffsetsReceived() | OffsetForLeaderEpochReceived():
                 return config.awaited_leader_wait_ms
+            case _:
+                assert_never(event)
 
     def _check_bounds(self) -> None:
         """Every deadline that has come has been looked at: nobody waits for longer than it allowed."""
@@ -319,6 +297,30 @@ class ReplicaProcess(ServerProcess):
         assert self.files.open_handles <= allowed, (
             f"{self.name} holds {self.files.open_handles} files open, > {allowed}"
         )
+
+    def open_log(self, assignment: Assignment) -> None:
+        self.in_thread(2_000, lambda: self.handle(self._open(assignment)), "open")
+
+    def close_log(self, order: CloseLog) -> None:
+        self.in_thread(1_000, lambda: self._close(order), "close")
+
+    def remove_folder(self, removal: Removal) -> None:
+        self.in_thread(1_000, lambda: self._remove_folder(removal), "remove a folder")
+
+    def flush_log(self, order: Flush) -> None:
+        self.in_thread(1_000, lambda: self._flush(order), "flush")
+
+    def check_records(self, order: CheckRecords) -> None:
+        self.in_thread(1_000, lambda: self._check_records(order), "check records")
+
+    def load_range(self, order: Load) -> None:
+        self.in_thread(1_000, lambda: self._load(order), "load")
+
+    def clean_log(self, order: Clean) -> None:
+        self.in_thread(1_000, lambda: self._clean(order), "clean")
+
+    def scrub_log(self, order: Scrub) -> None:
+        self.in_thread(2_000, lambda: self._scrub(order), "scrub")
 
     def _open(self, assignment: Assignment) -> LogOpened:
         directory = f"{self.spec.path}/{assignment.topic}-{assignment.partition}"
@@ -391,18 +393,17 @@ class ReplicaProcess(ServerProcess):
             error = str(broken)
         self.handle(Loaded(effect.id, effect.path, effect.position, effect.size, error))
 
-    def _housekeeping(self, effect: RunHousekeeping) -> None:
+    def keep_house(self, order: RunHousekeeping) -> None:
         wall_ms = self.machine.wall_ms()
-        effect.log.forget_committed()
-        if effect.retention:
+        order.log.forget_committed()
+        if order.retention:
             try:
-                effect.log.delete_old_segments(wall_ms)
+                order.log.delete_old_segments(wall_ms)
             except OSError as error:
-                failed = LogFailed(effect.id, str(error))
-                self.later(1, lambda: self.handle(failed), "log failed")
+                self.handle(LogFailed(order.id, str(error)))
                 return
-            effect.log.expire_producers(wall_ms)
-        self.in_thread(1_000, lambda: self._tidy(effect, wall_ms), "tidy")
+            order.log.expire_producers(wall_ms)
+        self.in_thread(1_000, lambda: self._tidy(order, wall_ms), "tidy")
 
     def _clean(self, effect: Clean) -> None:
         """One step; a step on the loop comes as an event of its own, like one in a thread."""

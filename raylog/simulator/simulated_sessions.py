@@ -34,6 +34,7 @@ from raylog.control.control_session import (
 from raylog.control.session import (
     AlterPartitionAnswer,
     Assignment,
+    Assignments,
     BrokerDisks,
     CopyRatesChanged,
     Exit,
@@ -50,6 +51,7 @@ from raylog.control.session import (
     Welcome,
 )
 from raylog.control.session_frames import from_actor, to_frame
+from raylog.metadata.partitions.assignment_batches import apart
 from raylog.server.driver import Driver
 from raylog.simulator.messages import Call, Handshake, HandshakeDone
 from raylog.simulator.processes import Machine, Process
@@ -72,7 +74,7 @@ class ActorSpec:
     incarnation: int
 
 
-Said = (
+OneSaid = (
     Welcome
     | CopyRatesChanged
     | SettingsChanged
@@ -84,6 +86,8 @@ Said = (
     | TopicsNamed
     | AlterPartitionAnswer
 )
+Said = OneSaid | Assignments
+"""Many Assignments may be one frame."""
 
 
 class ProcessClock:
@@ -123,9 +127,15 @@ class ServerProcess(Process):
         )
         self.advertised: Endpoint | None = None  # where clients reach a Broker
         self._checker = SessionChecker(self.name)
-        self._driver = Driver(self.control, ProcessClock(self), self._carry_out_session)
+        self._driver: Driver[SessionEvent, SessionEffect] = Driver(
+            ProcessClock(self),
+            step=lambda event, now_ms, wall_ms: self.control.handle(event, now_ms),
+            tick=lambda now_ms, wall_ms: self.control.tick(now_ms),
+            next_deadline_ms=self.control.next_deadline_ms,
+            carry_out=self._carry_out_session,
+        )
         self._link: Link | None = None  # to the controller
-        self.later(1, lambda: self._driver.take(lambda now_ms: self.control.start()), "start")
+        self.later(1, lambda: self._driver.carry_out(self.control.start()), "start")
 
     # ---------------------------------------------------------------- for subclasses
 
@@ -138,7 +148,7 @@ class ServerProcess(Process):
     def session_changed(self, connected: bool) -> None:
         pass
 
-    def controller_said(self, frame: Said) -> None:
+    def controller_said(self, frame: OneSaid) -> None:
         pass
 
     def accepted(self, link: Link) -> End:
@@ -170,41 +180,42 @@ class ServerProcess(Process):
         self.session_event(SummonReceived(controller_epoch, endpoint))
 
     def session_event(self, event: SessionEvent) -> None:
-        self._driver.take(lambda now_ms: self.control.handle(event, now_ms))
+        self._driver.handle(event)
 
     def after_work(self) -> None:
         self._checker.settled()
         self.control.check()
 
-    def _carry_out_session(self, effect: SessionEffect) -> None:
-        if not self.alive:
-            return
-        match effect:
-            case ReadControllers():
-                self.session_event(ControllersRead(self._read_controllers()))
-            case OpenLink(link, endpoint):
-                self._checker.opens(link, endpoint)
-                self._link = self.simulation.network.connect(self, endpoint, SessionEnd(self, link))
-            case CloseLink(link, reason):
-                self._close_link(link, reason)
-            case SayHello(link):
-                self._checker.says_hello(link)
-                self._send_on_link(self._hello())
-            case SendOnLink(link, frame):
-                self._checker.sends(link)
-                # Once in a while as bytes, as on a real link.
-                self._send_on_link(from_actor(to_frame(frame)) if self.scheduler.chance(0.05) else frame)
-            case Beat(link):
-                self._checker.sends(link)
-                self._send_on_link(self.heartbeat())
-            case Deliver(frame):
-                self._obey(frame)
-            case SessionChanged(connected, reason):
-                self._checker.changes(connected)
-                self.simulation.trace(f"{self.name} has {'a' if connected else 'no'} session {reason}")
-                self.session_changed(connected)
-            case _:
-                assert_never(effect)
+    def _carry_out_session(self, effects: list[SessionEffect]) -> None:
+        for effect in effects:
+            if not self.alive:
+                return
+            match effect:
+                case ReadControllers():
+                    self.session_event(ControllersRead(self._read_controllers()))
+                case OpenLink(link, endpoint):
+                    self._checker.opens(link, endpoint)
+                    self._link = self.simulation.network.connect(self, endpoint, SessionEnd(self, link))
+                case CloseLink(link, reason):
+                    self._close_link(link, reason)
+                case SayHello(link):
+                    self._checker.says_hello(link)
+                    self._send_on_link(self._hello())
+                case SendOnLink(link, frame):
+                    self._checker.sends(link)
+                    # Once in a while as bytes, as on a real link.
+                    self._send_on_link(from_actor(to_frame(frame)) if self.scheduler.chance(0.05) else frame)
+                case Beat(link):
+                    self._checker.sends(link)
+                    self._send_on_link(self.heartbeat())
+                case Deliver(frame):
+                    self._obey(frame)
+                case SessionChanged(connected, reason):
+                    self._checker.changes(connected)
+                    self.simulation.trace(f"{self.name} has {'a' if connected else 'no'} session {reason}")
+                    self.session_changed(connected)
+                case _:
+                    assert_never(effect)
 
     def _read_controllers(self) -> tuple[Endpoint, ...] | None:
         """Where the controllers are now, in an order of its disk's own; or the disk cannot be read."""
@@ -261,6 +272,9 @@ class ServerProcess(Process):
         if isinstance(frame, Exit):
             self.simulation.trace(f"{self.name} is told to exit: {frame.reason}")
             self.exit()
+        elif isinstance(frame, Assignments):
+            for each in apart(frame):
+                self.controller_said(each)
         else:
             self.controller_said(frame)
 

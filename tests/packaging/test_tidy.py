@@ -35,7 +35,6 @@ OPEN_MATCHES = {
     "raylog/groups/machine.py",  # which requests have to wait for a leader: most need no more than the default
     "raylog/metadata/controller.py",  # all other events are the active controller's
     "raylog/replication/parked.py",
-    "raylog/simulator/simulated_servers.py",
     "raylog/simulator/simulated_sessions.py",
 }
 

@@ -30,6 +30,7 @@ from clock_mutations import CLOCK_MUTATIONS
 from creation_mutations import CREATION_MUTATIONS
 from damage_mutations import DAMAGE_MUTATIONS
 from disk_mutations import DISK_MUTATIONS
+from driver_mutations import DRIVER_MUTATIONS
 from group_mutations import GROUP_MUTATIONS
 from leadership_mutations import LEADERSHIP_MUTATIONS
 from log_mutations import LOG_MUTATIONS
@@ -60,6 +61,7 @@ ALL = {
     **PRODUCER_MUTATIONS,
     **QUEUE_MUTATIONS,
     **SESSION_MUTATIONS,
+    **DRIVER_MUTATIONS,
     **GROUP_MUTATIONS,
     **CLIENT_MUTATIONS,
     **BROKER_MUTATIONS,

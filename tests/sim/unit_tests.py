@@ -216,4 +216,16 @@ UNIT_TESTS: dict[str, UnitTest] = {
         "tests/control/test_control_session.py::test_heartbeats_follow_each_other_by_the_interval_of_the_welcome",
         "a process that is silent is dialed, answers, and counts as alive",
     ),
+    "take_a_step_amid_the_effects_of_another": UnitTest(
+        "tests/servers/test_driver.py::test_an_event_that_an_effect_causes_waits_for_the_effects_behind_it",
+        "what causes another step is the last effect of its own, as long as the disk obeys",
+    ),
+    "take_the_events_that_wait_last_first": UnitTest(
+        "tests/servers/test_driver.py::test_a_step_is_decided_when_its_turn_has_come",
+        "hardly ever do two events wait whose order counts",
+    ),
+    "judge_a_deadline_at_once": UnitTest(
+        "tests/servers/test_driver.py::test_a_deadline_is_judged_in_the_next_turn_of_the_loop",
+        "who takes a living process for silent breaks nothing but the peace",
+    ),
 }
