@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from raylog.client.clock import Clock
+from raylog.client.clock import ClientClock
 from raylog.client.config import ProducerConfig
 from raylog.client.links.metadata import Leader
 from raylog.client.producer import sender as sender_module
@@ -80,7 +80,7 @@ class NoChance(random.Random):
         return 1.0
 
 
-class LoopClock(Clock):
+class LoopClock(ClientClock):
     chance = NoChance()
 
     def __init__(self, loop: Loop) -> None:
