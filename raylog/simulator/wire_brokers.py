@@ -19,7 +19,7 @@ from raylog.simulator.processes import Machine
 from raylog.simulator.simulated_loop import AcceptedEnd, loop_of
 from raylog.simulator.simulated_network import End, Link
 from raylog.simulator.simulated_servers import BrokerProcess
-from raylog.simulator.simulated_sessions import ActorSpec, Said
+from raylog.simulator.simulated_sessions import ActorSpec, OneSaid
 from raylog.simulator.wire_servers import SECRET
 from raylog.types import Endpoint, broker_of
 from raylog.wire.handshake import Peer
@@ -59,7 +59,7 @@ class WireBrokerProcess(BrokerProcess):
         places = self.simulation.controllers.places
         return next(((place.broker_id, place.endpoint) for place in places if place.endpoint == endpoint), None)
 
-    def controller_said(self, frame: Said) -> None:
+    def controller_said(self, frame: OneSaid) -> None:
         super().controller_said(frame)
         if isinstance(frame, ImageChanged) and self._copy.fold(frame):
             self.simulation.counts["images that a Broker folded"] += 1

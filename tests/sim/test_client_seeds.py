@@ -23,14 +23,14 @@ FURTHER_SEEDS = range(9, 101)
 PROCESSES = 2
 MET = {
     "acknowledged by the client": 2_000,
-    "batches that were retried": 20,
+    "batches that were retried": 10,
     "batches that a Kafka client sent again": 10,
     "batches that a Kafka client sent with others": 10,
     "commits of clients acknowledged": 100,
     "commits read through listeners": 20,
     "commits through listeners": 40,
     "elections": 20,
-    "fetches in a session": 1_000,
+    "fetches in a session": 500,
     "generations of clients": 10,
     "images that a Broker folded": 500,
     "members: crash": 3,
