@@ -287,6 +287,8 @@ class Group:
         """Whether somebody with these protocols can be in this group."""
         if self.state is State.EMPTY:
             return bool(protocol_type and protocols)
+        if not self.members:  # whoever began the first rebalance has left again
+            return self.protocol_type == protocol_type and bool(protocols)
         common = self._common_protocols()
         return self.protocol_type == protocol_type and any(each.name in common for each in protocols)
 

@@ -156,6 +156,20 @@ def test_who_shares_no_protocol_with_the_others_is_refused() -> None:
     assert empty.answer(empty.join(protocol_type="")).error == inconsistent
 
 
+def test_somebody_who_joins_when_all_have_left_the_first_join_phase_is_taken() -> None:
+    bench = Bench(GroupConfig())
+    named = bench.answer(bench.join(needs_member_id=True))
+    bench.join(named.member_id)
+    bench.leave(named.member_id)
+    group = bench.coordinator.machine.groups[GROUP]
+    assert group.state is State.PREPARING_REBALANCE and not group.members
+    assert bench.answer(bench.join(protocols=())).error == ErrorCode.inconsistent_group_protocol.value
+    newcomer = bench.join(protocols=protocols("sticky"))
+    bench.pass_time(6_000)
+    told = bench.answer(newcomer)
+    assert (told.error, told.protocol, told.leader) == (0, "sticky", told.member_id)
+
+
 def test_a_follower_that_joins_a_stable_group_unchanged_is_only_told_what_is() -> None:
     bench = Bench()
     leader, follower = bench.members(2)
