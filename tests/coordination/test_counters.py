@@ -150,7 +150,7 @@ def run(seed: int) -> CounterSimulation:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_counter_survives_its_leaders(seed: int) -> None:
     counts = run(seed).counts
-    assert counts["additions"] > 20 and counts["coordinators that took over"] > 1, counts
+    assert counts["additions"] > 10 and counts["coordinators that took over"] > 1, counts
 
 
 def test_an_answer_before_the_record_is_replicated_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
