@@ -35,7 +35,7 @@ from raylog.server.provisioner import FormatOrder, Provisioner
 from raylog.server.spec import OWN_ADDRESS
 from raylog.server.start_configs import set_for_all
 from raylog.types import Endpoint
-from raylog.wire.private import ClusterStatus, DescribeQuorum, RegisterDisks
+from raylog.wire.private import ClusterStatusRequest, DescribeQuorum, RegisterDisks
 
 logger = logging.getLogger("raylog.provisioner")
 
@@ -187,7 +187,7 @@ class RayNodes:
     def known_brokers(self, address: ClusterAddress) -> list[KnownBroker]:
         from raylog.client.sync import call  # not at the top: whoever starts the actor does without what it imports
 
-        status = call(address, ClusterStatus(), timeout_s=REQUEST_TIMEOUT_S).status
+        status = call(address, ClusterStatusRequest(), timeout_s=REQUEST_TIMEOUT_S).status
         hosts: dict[int, set[str]] = {}
         for actor in status["actors"]:
             if actor["endpoint"] is not None:

@@ -38,7 +38,7 @@ RESTARTED_AFTER_S = (
 )
 
 
-class Server(Protocol):
+class RayServer(Protocol):
     """What every server class offers."""
 
     async def start(self) -> Endpoint: ...
@@ -53,7 +53,7 @@ class ServerActor:
 
     def __init__(self, spec: ServerSpec) -> None:
         self._spec = spec
-        self._server: Server | None = None
+        self._server: RayServer | None = None
         self._endpoint: Endpoint | None = None
         self._starting = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
@@ -68,7 +68,7 @@ class ServerActor:
         logging.getLogger("raylog").info("process ends: nobody has started its server")
         os._exit(0)
 
-    def _build(self, spec: ServerSpec) -> Server:
+    def _build(self, spec: ServerSpec) -> RayServer:
         raise NotImplementedError
 
     async def start(self) -> Endpoint:
@@ -94,7 +94,7 @@ class ServerActor:
         """The process id of this server."""
         return os.getpid()
 
-    async def _end_with(self, server: Server) -> None:
+    async def _end_with(self, server: RayServer) -> None:
         reason = await server.ended()
         logging.getLogger("raylog").info("process ends: %s", reason)
         await self._retire(server, reason)
@@ -104,14 +104,14 @@ class ServerActor:
         """What is left to do on Ray before the process ends."""
 
 
-class Member(ServerActor):
+class ClusterMember(ServerActor):
     """One server that keeps a session to the active controller, made by ``build``."""
 
-    def __init__(self, spec: ServerSpec, build: Callable[[ServerSpec], Server]) -> None:
+    def __init__(self, spec: ServerSpec, build: Callable[[ServerSpec], RayServer]) -> None:
         super().__init__(spec)
         self._builder = build
 
-    def _build(self, spec: ServerSpec) -> Server:
+    def _build(self, spec: ServerSpec) -> RayServer:
         return self._builder(spec)
 
     async def joined(self) -> None:
@@ -120,16 +120,19 @@ class Member(ServerActor):
 
 
 class MemberActor:
-    """Runs a ``Member`` in a thread of its own. No method is a coroutine: Ray runs such ones on the main thread, one after the other."""
+    """Runs a ``ClusterMember`` in a thread of its own.
+
+    No method is a coroutine: Ray runs coroutines on the main thread, one after the other.
+    """
 
     def __init__(self, spec: ServerSpec) -> None:
-        async def make() -> Member:
-            return Member(spec, self._build)
+        async def make() -> ClusterMember:
+            return ClusterMember(spec, self._build)
 
         self._background = BackgroundLoop("raylog-server")
         self._member = self._background.run(make())
 
-    def _build(self, spec: ServerSpec) -> Server:
+    def _build(self, spec: ServerSpec) -> RayServer:
         raise NotImplementedError
 
     def start(self) -> Endpoint:
@@ -157,7 +160,7 @@ class MemberActor:
 class PartitionReplicaActor(MemberActor):
     """A host: holds the replicas that the controller assigns to one node id."""
 
-    def _build(self, spec: ServerSpec) -> Server:
+    def _build(self, spec: ServerSpec) -> RayServer:
         from raylog.actors.malloc_settings import keep_freed_memory
         from raylog.server.replica_server import ReplicaServer
 
@@ -172,7 +175,7 @@ class CoordinatorActor(PartitionReplicaActor):
 class BrokerActor(MemberActor):
     """Holds a broker's disk lock, speaks for the broker, and has the listener for Kafka clients."""
 
-    def _build(self, spec: ServerSpec) -> Server:
+    def _build(self, spec: ServerSpec) -> RayServer:
         from raylog.actors.malloc_settings import keep_freed_memory
         from raylog.actors.ray_notices import node_is_leaving
         from raylog.server.broker_server import BrokerServer
@@ -216,7 +219,7 @@ class ControllerActor(ServerActor):
         disk = self._spec.open_disk()
         return disk.cluster_id, [own, *(each for each in disk.controllers if each != own)], disk.secret.encode()
 
-    def _build(self, spec: ServerSpec) -> Server:
+    def _build(self, spec: ServerSpec) -> RayServer:
         from raylog.actors.ray_launcher import RayLauncher
         from raylog.server.controller_server import ControllerServer
 

@@ -34,7 +34,7 @@ from raylog.types import Endpoint, TopicPartition
 from raylog.wire.connection import Connection
 from raylog.wire.frames import client_id_field, encode_request
 from raylog.wire.handshake import ClientHandshake
-from raylog.wire.private import ClusterStatus
+from raylog.wire.private import ClusterStatusRequest
 
 WINDOW = 64
 RECORD_BYTES = 100
@@ -116,7 +116,7 @@ class _PartitionLoad:
         line.transport.write(self._half * 2)  # type: ignore[union-attr]
 
     def _leader(self) -> Endpoint:
-        status = call(self._wanted.address, ClusterStatus()).status
+        status = call(self._wanted.address, ClusterStatusRequest()).status
         (topic,) = (each for each in status["topics"] if each["name"] == self._wanted.topic)
         leader = topic["partitions"][self._partition]["leader_node"]
         for actor in status["actors"]:

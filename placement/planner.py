@@ -36,7 +36,7 @@ Placement = tuple[int, uuid.UUID]
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerDisks:
+class CandidateBroker:
     """A broker that may take replicas, and its disks (at least one), in its own order."""
 
     broker_id: int
@@ -48,7 +48,7 @@ class BrokerDisks:
 
 
 def plan_replicas(
-    brokers: Sequence[BrokerDisks],
+    brokers: Sequence[CandidateBroker],
     *,
     partitions: int,
     replication_factor: int,
@@ -83,20 +83,20 @@ def plan_replicas(
     return tuple(chosen)
 
 
-def growth_start(brokers: Sequence[BrokerDisks], leader_of_first_partition: int) -> int:
+def growth_start(brokers: Sequence[CandidateBroker], leader_of_first_partition: int) -> int:
     """``first_broker`` and ``shift`` for new partitions of a topic whose partition 0 prefers that leader, as in Kafka."""
     ids = sorted(broker.broker_id for broker in brokers)
     return next((index for index, each in enumerate(ids) if each >= leader_of_first_partition), 0)
 
 
 def _plan_brokers(
-    brokers: Sequence[BrokerDisks],
+    brokers: Sequence[CandidateBroker],
     partitions: int,
     replication_factor: int,
     first_broker: int,
     shift: int,
     first_partition: int,
-) -> list[list[BrokerDisks]]:
+) -> list[list[CandidateBroker]]:
     use_racks = all(broker.rack is not None for broker in brokers)
     places = _interleaved(brokers) if use_racks else sorted(brokers, key=lambda broker: broker.broker_id)
     racks = {broker.rack for broker in brokers} if use_racks else {None}
@@ -123,8 +123,8 @@ def _follower_place(first: int, shift: int, attempt: int, count: int) -> int:
     return (first + 1 + (shift + attempt) % (count - 1)) % count
 
 
-def _interleaved(brokers: Sequence[BrokerDisks]) -> list[BrokerDisks]:
-    by_rack: dict[str, list[BrokerDisks]] = {}
+def _interleaved(brokers: Sequence[CandidateBroker]) -> list[CandidateBroker]:
+    by_rack: dict[str, list[CandidateBroker]] = {}
     for broker in sorted(brokers, key=lambda each: each.broker_id):
         by_rack.setdefault(broker.rack or "", []).append(broker)
     columns = [by_rack[rack] for rack in sorted(by_rack)]

@@ -46,7 +46,7 @@ from raylog.errors import (
     RayError,
     RaylogError,
 )
-from raylog.launcher import Launcher
+from raylog.launcher import LauncherProcess
 from raylog.placement.local_ray import (
     is_of_a_raylet,
     running_ray,
@@ -64,7 +64,7 @@ from raylog.server.start_configs import set_for_all
 from raylog.starting import Start
 from raylog.types import Endpoint
 from raylog.wire.listeners import listeners_of_brokers
-from raylog.wire.private import LOG_CLOSING_S, ClusterStatus, DescribeQuorum, RegisterDisks, Shutdown
+from raylog.wire.private import LOG_CLOSING_S, ClusterStatusRequest, DescribeQuorum, RegisterDisks, Shutdown
 
 DEFAULT_FOLDER = "raylog-data"
 DEFAULT_NAME = "raylog"
@@ -129,7 +129,7 @@ class Cluster:
 
     def status(self, timeout_s: float = 10) -> dict[str, Any]:
         """What the controller knows: ``brokers``, ``actors`` (with process ids), ``topics``, ``controller``. Plain values."""
-        reply = call(self._live_address(), ClusterStatus(), timeout_s=timeout_s)
+        reply = call(self._live_address(), ClusterStatusRequest(), timeout_s=timeout_s)
         status: dict[str, Any] = reply.status
         learn_servers(self.address, dict(map(_server, filter(_listens, status["actors"]))))
         return status
@@ -274,7 +274,7 @@ def start_cluster(
     ray_address: str | None,
     name: str = DEFAULT_NAME,
     log_to_driver: bool = False,
-    launcher: Launcher | None = None,
+    launcher: LauncherProcess | None = None,
     asked: Future[Cluster | None] | None = None,
 ) -> Cluster:
     """What ``init`` does, with a patience and reports of the caller's.
@@ -355,7 +355,7 @@ def arrange(
         "provisioner": {"expected": disks, "controllers": controllers, "configs": brokers_configs},
         "timeout_s": timeout_s,
     }
-    with Launcher(is_loopback=str(order["ray_address"]).startswith("127.")) as launcher:
+    with LauncherProcess(is_loopback=str(order["ray_address"]).startswith("127.")) as launcher:
         status: dict[str, Any] = launcher.carry_out(order, Start(timeout_s))["provisioner"]
     return status
 

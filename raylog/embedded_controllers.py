@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 from raylog.disks.disk import Disk
-from raylog.launcher import Launcher
+from raylog.launcher import LauncherProcess
 from raylog.placement.local_ray import coming_up, running_ray
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S, ensure_ray, is_connected
 from raylog.starting import Start
@@ -17,7 +17,7 @@ def start_controllers(
     disks: list[Disk],
     homes: list[Disk],
     start: Start,
-    launcher: Launcher | None,
+    launcher: LauncherProcess | None,
     *,
     host: str,
     ray_address: str | None,
@@ -30,7 +30,7 @@ def start_controllers(
     with contextlib.ExitStack() as ends:
         owns_ray, gcs_address, is_own_ray = False, ray_address or "", launcher is not None
         if launcher is None:
-            launcher = ends.enter_context(Launcher(is_loopback=_expects_loopback(ray_address)))
+            launcher = ends.enter_context(LauncherProcess(is_loopback=_expects_loopback(ray_address)))
             with start.phase("ray"):
                 owns_ray, gcs_address = ensure_ray(
                     _resources(disks),
@@ -39,7 +39,7 @@ def start_controllers(
                     timeout_s=min(CONNECT_TIMEOUT_S, start.patience.still_s),
                 )
         if launcher.is_loopback != gcs_address.startswith("127."):
-            launcher = ends.enter_context(Launcher(is_loopback=not launcher.is_loopback))
+            launcher = ends.enter_context(LauncherProcess(is_loopback=not launcher.is_loopback))
         start.watch(lambda: coming_up(gcs_address))
         with start.phase("controllers"):
             endpoints = launch(launcher, gcs_address, disks, homes, host, start, is_own_ray=is_own_ray)
@@ -53,7 +53,7 @@ def _resources(disks: Sequence[Disk]) -> dict[str, float]:
 
 
 def launch(
-    launcher: Launcher,
+    launcher: LauncherProcess,
     gcs_address: str,
     disks: Sequence[Disk],
     homes: Sequence[Disk],

@@ -24,7 +24,7 @@ from raylog.starting import Start
 _COMES_UP_S = 30.0  # in which the process has to come up, to be let into Ray, and to end
 
 
-class Launcher:
+class LauncherProcess:
     """One such process, which takes one order. As a context manager it is ended at the end, whatever it does."""
 
     def __init__(self, *, is_loopback: bool) -> None:
@@ -47,7 +47,7 @@ class Launcher:
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, name="raylog-launcher", daemon=True).start()
 
-    def __enter__(self) -> Launcher:
+    def __enter__(self) -> LauncherProcess:
         return self
 
     def __exit__(

@@ -8,7 +8,7 @@ import time
 from typing import Any, Protocol
 
 from raylog.errors import ClusterError, RaylogError
-from raylog.starting import Standing, Start
+from raylog.starting import ClusterStanding, Start
 
 _STATUS_S = 10.0
 
@@ -33,7 +33,7 @@ def await_brokers(cluster: StartingCluster, wanted: set[int], start: Start) -> N
             logger.debug("the controllers do not answer: %s", error)
         else:
             missing = wanted - {broker["id"] for broker in status["brokers"] if broker["live"]}
-            standing = Standing.of(status, wanted)
+            standing = ClusterStanding.of(status, wanted)
             start.saw(standing.numbers, standing.words)
         if not missing:
             return

@@ -103,7 +103,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ClusterStanding:
     """How far a cluster is whose controllers serve."""
 
     processes: int
@@ -115,7 +115,7 @@ class Standing:
     recovered_bytes: int
 
     @classmethod
-    def of(cls, status: dict[str, Any], wanted: Collection[int]) -> Standing:
+    def of(cls, status: dict[str, Any], wanted: Collection[int]) -> ClusterStanding:
         """From what ``Cluster.status`` returns; ``wanted`` are the ids of the brokers that are waited for."""
         logs = status["logs"]
         is_open = sum(logs[condition] for condition in ("clean", "whole", "suspect", "missing"))

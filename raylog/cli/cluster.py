@@ -175,12 +175,12 @@ def _start_on_disks(
     **settings: Any,
 ) -> Cluster:
     """The cluster in the folder, started in the Ray that runs, else in one of its own. ``settings`` are those of ``start_cluster``."""
-    from raylog.launcher import Launcher
+    from raylog.launcher import LauncherProcess
 
     launcher, asked = None, None
     with contextlib.ExitStack() as ends:
         if ray_address is None:
-            launcher = ends.enter_context(Launcher(is_loopback=True))  # comes up beside Ray
+            launcher = ends.enter_context(LauncherProcess(is_loopback=True))  # comes up beside Ray
             beside = ends.enter_context(ThreadPoolExecutor(1))
             asked = beside.submit(_ask_for_running, folder, brokers * disks_per_broker)
             with start.phase("ray"):

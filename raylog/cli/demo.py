@@ -26,7 +26,7 @@ from rich.progress import Progress
 
 from raylog.cli import demo_stage as acts
 from raylog.cli.flights import Feed, read_flights
-from raylog.cli.proof import Ledger, ReadRecord, Verdict, verify
+from raylog.cli.proof import AcknowledgedRecords, ProofVerdict, ReadRecord, verify
 from raylog.errors import ClusterError, RaylogError
 from raylog.types import TopicPartition
 
@@ -81,7 +81,7 @@ class Killing:
 class Story:
     """The figures of the run, for the table at the end."""
 
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: AcknowledgedRecords = field(default_factory=AcknowledgedRecords)
     start_s: float = 0.0
     stream_s: float = 0.0
     read_s: float = 0.0
@@ -99,7 +99,7 @@ def main() -> int:
     return 0 if verdict.holds and story.killing is not None and story.killing.healed_isr else 1
 
 
-def _run(folder: Path, progress: Progress, console: Console) -> tuple[Story, Verdict]:
+def _run(folder: Path, progress: Progress, console: Console) -> tuple[Story, ProofVerdict]:
     from raylog import NewTopic
     from raylog.cluster import init
 
@@ -185,7 +185,7 @@ def _await_replicas(admin: AdminClient, progress: Progress) -> None:
     raise ClusterError(f"{serving} of {total} replicas serve after {START_TIMEOUT_S} s")
 
 
-def _kill_a_leader(cluster: Cluster, admin: AdminClient, ledger: Ledger, in_flight: int) -> Killing:
+def _kill_a_leader(cluster: Cluster, admin: AdminClient, ledger: AcknowledgedRecords, in_flight: int) -> Killing:
     """SIGKILL the process that leads the partition with the most flights so far."""
     busiest = Counter(partition for partition, _ in ledger.places).most_common(1)[0][0]
     info = _partition(admin, busiest)
@@ -247,7 +247,7 @@ def _watched(records: Iterator[ReadRecord], progress: Progress, task: Any) -> It
     progress.update(task, completed=count)
 
 
-def _report(console: Console, story: Story, verdict: Verdict) -> None:
+def _report(console: Console, story: Story, verdict: ProofVerdict) -> None:
     killing = story.killing
     assert killing is not None
     count = len(story.ledger)

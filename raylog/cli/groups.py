@@ -15,7 +15,7 @@ import typer
 
 from raylog.cli import offset_resets
 from raylog.cli.connection import CONNECT_TIMEOUT_S, Address, Folder, Timeout, find_cluster
-from raylog.cli.offset_resets import Place, Rule
+from raylog.cli.offset_resets import CommittedPlace, Rule
 from raylog.cli.output import AsJson, notice, print_json, print_text
 from raylog.errors import ConfigError
 from raylog.types import TopicPartition
@@ -229,7 +229,7 @@ def planned(
     for key in keys:
         known = committed.get(key)
         timely = at_time.get(key)
-        place = Place(
+        place = CommittedPlace(
             earliest[key].offset,
             latest[key].offset,
             None if known is None else known.offset,

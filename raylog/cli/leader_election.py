@@ -20,14 +20,14 @@ from raylog.errors import ConfigError, RaylogError
 from raylog.types import TopicPartition
 
 
-class ElectionType(Enum):
+class ElectionChoice(Enum):
     preferred = "preferred"
     unclean = "unclean"
 
 
 def leader_election(
     election_type: Annotated[
-        ElectionType,
+        ElectionChoice,
         typer.Option(
             case_sensitive=False,
             show_default=False,
@@ -72,7 +72,7 @@ def leader_election(
 
 
 def _print_results(
-    results: Mapping[TopicPartition, RaylogError | None], election_type: ElectionType, *, as_json: bool
+    results: Mapping[TopicPartition, RaylogError | None], election_type: ElectionChoice, *, as_json: bool
 ) -> bool:
     """Whether every partition has the leader that was asked for."""
     done = [each for each, error in results.items() if error is None]

@@ -22,7 +22,7 @@ _DURATION = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CommittedPlace:
     """What is known of a partition. ``committed`` None: nothing; ``at_time`` None: no record is that late, or no time was asked for."""
 
     earliest: int
@@ -40,7 +40,7 @@ class Rule:
     file: Mapping[TopicPartition, int] | None = None
 
 
-def new_offset(rule: Rule, key: TopicPartition, place: Place) -> int:
+def new_offset(rule: Rule, key: TopicPartition, place: CommittedPlace) -> int:
     """Raises ConfigError where the rule has nothing to go by."""
     match rule.kind:
         case "earliest":

@@ -32,7 +32,7 @@ class ReadRecord(Protocol):
 
 
 @dataclass(slots=True)
-class Ledger:
+class AcknowledgedRecords:
     """Acknowledged records in the order in which they were sent; columns of equal length."""
 
     keys: list[bytes] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Ledger:
 
 
 @dataclass(slots=True)
-class Verdict:
+class ProofVerdict:
     """How many records broke which promise, with the first few of each in words."""
 
     acknowledged: int
@@ -81,9 +81,9 @@ class Verdict:
             self.examples.append(example)
 
 
-def verify(records: Iterable[ReadRecord], ledger: Ledger) -> Verdict:
+def verify(records: Iterable[ReadRecord], ledger: AcknowledgedRecords) -> ProofVerdict:
     """Hold every record that was read, in the order of reading, against the ledger."""
-    verdict = Verdict(acknowledged=len(ledger))
+    verdict = ProofVerdict(acknowledged=len(ledger))
     expected: dict[tuple[int, int], int] = {}
     for number, place in enumerate(ledger.places):
         if place in expected:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from raylog.errors import RaylogError
-from raylog.starting import Standing, Start
+from raylog.starting import ClusterStanding, Start
 
 if TYPE_CHECKING:
     from raylog.cluster import Cluster
@@ -48,7 +48,7 @@ def await_recovery(cluster: Cluster, start: Start) -> dict[str, Any]:
             if start.patience.has_ended:
                 raise
         else:
-            standing = Standing.of(status, {broker["id"] for broker in status["brokers"]})
+            standing = ClusterStanding.of(status, {broker["id"] for broker in status["brokers"]})
             start.saw(standing.numbers, standing.words)
             if not status["logs"]["opening"] or start.patience.has_ended:
                 return status

@@ -22,7 +22,7 @@ from raylog.configs.topic_configs import (
     LONG_MAX,
     PARTITIONS_MAX,
     TOPIC_CONFIGS,
-    ConfigType,
+    ConfigValueType,
 )
 from raylog.errors import ConfigError
 
@@ -57,7 +57,7 @@ def _for_topics(name: str, broker_name: str) -> BrokerConfig:
 
 
 def _of_groups(name: str, default: str, meaning: str, minimum: int = 1) -> BrokerConfig:
-    return BrokerConfig(name, ConfigType.INT, default, meaning, minimum, is_cluster_wide=True, is_of_groups=True)
+    return BrokerConfig(name, ConfigValueType.INT, default, meaning, minimum, is_cluster_wide=True, is_of_groups=True)
 
 
 _GROUPS = (
@@ -83,37 +83,37 @@ _GROUPS = (
 )
 
 _CLEANER = (
-    BrokerConfig("log.cleaner.backoff.ms", ConfigType.LONG, "15000",
+    BrokerConfig("log.cleaner.backoff.ms", ConfigValueType.LONG, "15000",
                  "how long compaction rests where nothing was due", 0, is_of_cleaner=True),
-    BrokerConfig("log.cleaner.dedupe.buffer.size", ConfigType.LONG, "134217728",
+    BrokerConfig("log.cleaner.dedupe.buffer.size", ConfigValueType.LONG, "134217728",
                  "bytes of memory that a process may use to compact a log; 24 for each key", 1 << 20, is_of_cleaner=True),
-    BrokerConfig("log.cleaner.io.buffer.load.factor", ConfigType.DOUBLE, "0.9",
+    BrokerConfig("log.cleaner.io.buffer.load.factor", ConfigValueType.DOUBLE, "0.9",
                  "share of that memory which is filled", 0.01, 1, is_of_cleaner=True),
-    BrokerConfig("log.cleaner.io.max.bytes.per.second", ConfigType.DOUBLE, "1.7976931348623157E308",
+    BrokerConfig("log.cleaner.io.max.bytes.per.second", ConfigValueType.DOUBLE, "1.7976931348623157E308",
                  "bytes of log that compaction reads per second in one process", 1, is_of_cleaner=True),
-    BrokerConfig("log.scrub.interval.ms", ConfigType.LONG, "604800000",
+    BrokerConfig("log.scrub.interval.ms", ConfigValueType.LONG, "604800000",
                  "how long after a log was read through for damage it is read through again", 1, is_of_scrubbing=True),
-    BrokerConfig("log.scrub.io.max.bytes.per.second", ConfigType.DOUBLE, "10485760",
+    BrokerConfig("log.scrub.io.max.bytes.per.second", ConfigValueType.DOUBLE, "10485760",
                  "bytes of log that scrubbing reads per second in one process", 1, is_of_scrubbing=True),
 )  # fmt: skip
 
 _SCALING = (
-    BrokerConfig(SCALING_MAX, ConfigType.INT, "0",
+    BrokerConfig(SCALING_MAX, ConfigValueType.INT, "0",
                  "actors for users' topics that one broker gets by itself; 0: as many as its machine has cores, never more",
                  0, INT_MAX, is_cluster_wide=True),
-    BrokerConfig("actor.scaling.backoff.ms", ConfigType.LONG, "10000",
+    BrokerConfig("actor.scaling.backoff.ms", ConfigValueType.LONG, "10000",
                  "pause between two steps on one disk; six times that, and a replica that was moved may move again", 0,
                  is_cluster_wide=True),
-    BrokerConfig("actor.scaling.busy.ms", ConfigType.LONG, "5000",
+    BrokerConfig("actor.scaling.busy.ms", ConfigValueType.LONG, "5000",
                  "how long an actor has to be busy before it gets help", 0, is_cluster_wide=True),
-    BrokerConfig(SCALING_BUSY, ConfigType.DOUBLE, "0.75",
+    BrokerConfig(SCALING_BUSY, ConfigValueType.DOUBLE, "0.75",
                  "share of a core from which on an actor's event loop counts as busy", 0, 1, is_cluster_wide=True),
-    BrokerConfig("actor.scaling.enable", ConfigType.BOOLEAN, "true",
+    BrokerConfig("actor.scaling.enable", ConfigValueType.BOOLEAN, "true",
                  "whether busy actors get another one beside them, and idle ones that came so end", is_cluster_wide=True),
-    BrokerConfig("actor.scaling.idle.ms", ConfigType.LONG, "300000",
+    BrokerConfig("actor.scaling.idle.ms", ConfigValueType.LONG, "300000",
                  "how long an actor that was added has to be idle before it gives its replicas back and ends", 0,
                  is_cluster_wide=True),
-    BrokerConfig(SCALING_IDLE, ConfigType.DOUBLE, "0.2",
+    BrokerConfig(SCALING_IDLE, ConfigValueType.DOUBLE, "0.2",
                  "share of a core up to which an actor's event loop counts as idle", 0, 1, is_cluster_wide=True),
 )  # fmt: skip
 
@@ -123,41 +123,41 @@ _TABLE = (
     *_SCALING,
     *HOSTS,
     *CONTROLLERS,
-    BrokerConfig("auto.create.topics.enable", ConfigType.BOOLEAN, "true",
+    BrokerConfig("auto.create.topics.enable", ConfigValueType.BOOLEAN, "true",
                  "whether a topic is created when a Kafka client first asks for it", is_cluster_wide=True),
-    BrokerConfig("auto.leader.rebalance.enable", ConfigType.BOOLEAN, "true",
+    BrokerConfig("auto.leader.rebalance.enable", ConfigValueType.BOOLEAN, "true",
                  "whether leaders go back to the preferred replicas by themselves", is_cluster_wide=True),
-    BrokerConfig(REPLICATION_FACTOR, ConfigType.INT, str(REPLICATION_FACTOR_UNSET),
+    BrokerConfig(REPLICATION_FACTOR, ConfigValueType.INT, str(REPLICATION_FACTOR_UNSET),
                  "replicas of a topic that does not say how many; unset: as many as there are brokers, at most this",
                  1, SHORT_MAX, is_cluster_wide=True),
-    BrokerConfig(FOLLOWER_RATE, ConfigType.LONG, str(LONG_MAX),
+    BrokerConfig(FOLLOWER_RATE, ConfigValueType.LONG, str(LONG_MAX),
                  "bytes per second that the broker's throttled replicas copy while they are not in sync", 0),
-    BrokerConfig("leader.imbalance.check.interval.seconds", ConfigType.LONG, "300",
+    BrokerConfig("leader.imbalance.check.interval.seconds", ConfigValueType.LONG, "300",
                  "how often the balance of leaders is looked at", 1, 1 << 40, is_cluster_wide=True),
-    BrokerConfig("leader.imbalance.per.broker.percentage", ConfigType.INT, "10",
+    BrokerConfig("leader.imbalance.per.broker.percentage", ConfigValueType.INT, "10",
                  "how many of the partitions that prefer a broker may be led by others", 0, is_cluster_wide=True),
-    BrokerConfig(LEADER_RATE, ConfigType.LONG, str(LONG_MAX),
+    BrokerConfig(LEADER_RATE, ConfigValueType.LONG, str(LONG_MAX),
                  "bytes per second that the broker's throttled leaders send to replicas that are not in sync", 0),
-    BrokerConfig("max.connections", ConfigType.INT, str(INT_MAX),
+    BrokerConfig("max.connections", ConfigValueType.INT, str(INT_MAX),
                  "connections of Kafka clients to one broker; further ones are closed at once", 0, INT_MAX),
-    BrokerConfig("max.incremental.fetch.session.cache.slots", ConfigType.INT, "1000",
+    BrokerConfig("max.incremental.fetch.session.cache.slots", ConfigValueType.INT, "1000",
                  "fetch sessions of Kafka clients that one broker keeps", 0, INT_MAX),
-    BrokerConfig(PARTITIONS, ConfigType.INT, "1", "partitions of a topic that does not say how many",
+    BrokerConfig(PARTITIONS, ConfigValueType.INT, "1", "partitions of a topic that does not say how many",
                  1, PARTITIONS_MAX, is_cluster_wide=True),
-    BrokerConfig("queued.max.request.bytes", ConfigType.LONG, "268435456",
+    BrokerConfig("queued.max.request.bytes", ConfigValueType.LONG, "268435456",
                  "bytes of requests that one broker works on; beyond them large senders are not read", 1),
-    BrokerConfig("unclean.shutdown.election.wait.ms", ConfigType.INT, "10000",
+    BrokerConfig("unclean.shutdown.election.wait.ms", ConfigValueType.INT, "10000",
                  "how long an election after an unclean stop waits for the logs of in-sync replicas that are not up yet",
                  0, is_cluster_wide=True),
     *(_for_topics(name, broker_name) for name, broker_name in BROKER_NAMES.items() if TOPIC_CONFIGS[name].refused is None),
 )  # fmt: skip
 
 _FIXED = (
-    BrokerConfig("advertised.listeners", ConfigType.LIST, "", "where Kafka clients are told to reach this broker"),
-    BrokerConfig("broker.id", ConfigType.INT, "-1", "the number of this broker", -1, INT_MAX),
-    BrokerConfig("broker.rack", ConfigType.STRING, "", "the rack, or zone, of this broker"),
-    BrokerConfig("log.cleaner.enable", ConfigType.BOOLEAN, "true", "whether compacted topics are compacted"),
-    BrokerConfig("log.dirs", ConfigType.STRING, "", "the disks of this broker"),
+    BrokerConfig("advertised.listeners", ConfigValueType.LIST, "", "where Kafka clients are told to reach this broker"),
+    BrokerConfig("broker.id", ConfigValueType.INT, "-1", "the number of this broker", -1, INT_MAX),
+    BrokerConfig("broker.rack", ConfigValueType.STRING, "", "the rack, or zone, of this broker"),
+    BrokerConfig("log.cleaner.enable", ConfigValueType.BOOLEAN, "true", "whether compacted topics are compacted"),
+    BrokerConfig("log.dirs", ConfigValueType.STRING, "", "the disks of this broker"),
 )  # fmt: skip
 
 BROKER_CONFIGS: Mapping[str, BrokerConfig] = {

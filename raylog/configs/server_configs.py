@@ -7,7 +7,7 @@ Names without an equivalent in Kafka are raylog's own. Each default stands here 
 from __future__ import annotations
 
 from raylog.configs.broker_config import BrokerConfig
-from raylog.configs.topic_configs import INT_MAX, LONG_MAX, ConfigType
+from raylog.configs.topic_configs import INT_MAX, LONG_MAX, ConfigValueType
 from raylog.log.record_validation import WALKED_BYTES_MAX
 
 HEARTBEAT_INTERVAL = "broker.heartbeat.interval.ms"
@@ -15,11 +15,11 @@ SESSION_TIMEOUT = "broker.session.timeout.ms"
 
 
 def _of_hosts(name: str, default: int, meaning: str, minimum: int = 1, maximum: int = INT_MAX) -> BrokerConfig:
-    return BrokerConfig(name, ConfigType.INT, str(default), meaning, minimum, maximum, is_of_hosts=True)
+    return BrokerConfig(name, ConfigValueType.INT, str(default), meaning, minimum, maximum, is_of_hosts=True)
 
 
 def _of_controller(name: str, default: int, meaning: str, minimum: int = 1) -> BrokerConfig:
-    return BrokerConfig(name, ConfigType.INT, str(default), meaning, minimum, INT_MAX, is_cluster_wide=True)
+    return BrokerConfig(name, ConfigValueType.INT, str(default), meaning, minimum, INT_MAX, is_cluster_wide=True)
 
 
 HOSTS = (
@@ -36,7 +36,7 @@ HOSTS = (
     _of_hosts("high.watermark.news.ms", 5,
               "how long a new high watermark waits for records that it can go to the followers with", 0),
     _of_hosts("locked.log.retry.ms", 20, "pause while another process holds the folder of a replica"),
-    BrokerConfig("log.retention.check.interval.ms", ConfigType.LONG, "300000",
+    BrokerConfig("log.retention.check.interval.ms", ConfigValueType.LONG, "300000",
                  "how often a log is looked through for what retention deletes", 1, LONG_MAX, is_of_hosts=True),
     _of_hosts("replica.fetch.backoff.first.ms", 5, "pause before a follower's first retry; doubled each time"),
     _of_hosts("replica.fetch.backoff.ms", 1_000, "the longest pause between two tries of a follower's fetch", 0),
@@ -44,9 +44,9 @@ HOSTS = (
     _of_hosts("replica.fetch.min.bytes", 1, "bytes that a leader waits for before it answers a follower"),
     _of_hosts("replica.fetch.response.max.bytes", 10 << 20, "bytes in one answer to a follower", 0),
     _of_hosts("replica.fetch.wait.max.ms", 500, "how long a leader waits for records for a follower"),
-    BrokerConfig("replica.high.watermark.checkpoint.interval.ms", ConfigType.LONG, "5000",
+    BrokerConfig("replica.high.watermark.checkpoint.interval.ms", ConfigValueType.LONG, "5000",
                  "how often high watermarks are written to the disk and reported to the controller", 1, is_of_hosts=True),
-    BrokerConfig("replica.lag.time.max.ms", ConfigType.LONG, "30000",
+    BrokerConfig("replica.lag.time.max.ms", ConfigValueType.LONG, "30000",
                  "how long a follower may lag before its leader takes it out of the in-sync replicas", 1, is_of_hosts=True),
     _of_hosts("unknown.partition.wait.ms", 1_000, "how long any request waits for a partition that is not known here", 0),
     _of_hosts("walked.bytes.max", WALKED_BYTES_MAX, "records of a Produce that are more bytes than this are checked in a thread", 0),
@@ -69,7 +69,7 @@ CONTROLLERS = (
                    "a process that answers such a call has so long to open its session again"),
     _of_controller(SESSION_TIMEOUT, 9_000, "a server process that is silent for so long is dead"),
     _of_controller("controller.pause.ms", 500, "a controller that comes so much late to a deadline was paused, and judges nobody by it"),
-    BrokerConfig("delete.topic.enable", ConfigType.BOOLEAN, "true", "whether topics can be deleted", is_cluster_wide=True),
+    BrokerConfig("delete.topic.enable", ConfigValueType.BOOLEAN, "true", "whether topics can be deleted", is_cluster_wide=True),
     _of_controller("first.leader.wait.ms", 1_000,
                    "how long a new partition waits for its preferred leader once another replica is there", 0),
     _of_controller("high.watermark.record.interval.ms", 3_000,

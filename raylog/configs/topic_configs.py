@@ -33,7 +33,7 @@ AUTO = "auto"
 Value = bool | int | float | str | tuple[str, ...]
 
 
-class ConfigType(Enum):
+class ConfigValueType(Enum):
     """The value's type; the number is the one of DescribeConfigs."""
 
     BOOLEAN = 1
@@ -49,7 +49,7 @@ class TopicConfig:
     """One config. ``refused`` says why any other value than the default is an error; None: it is honoured."""
 
     name: str
-    type: ConfigType
+    type: ConfigValueType
     default: str
     meaning: str
     minimum: float | None = None
@@ -77,20 +77,20 @@ class TopicConfig:
     def _typed(self, text: str) -> Value:
         try:
             match self.type:
-                case ConfigType.BOOLEAN:
+                case ConfigValueType.BOOLEAN:
                     return {"true": True, "false": False}[text.lower()]
-                case ConfigType.INT | ConfigType.LONG:
-                    number, limit = int(text), INT_MAX if self.type is ConfigType.INT else LONG_MAX
+                case ConfigValueType.INT | ConfigValueType.LONG:
+                    number, limit = int(text), INT_MAX if self.type is ConfigValueType.INT else LONG_MAX
                     if not -limit - 1 <= number <= limit:
                         raise ValueError
                     return number
-                case ConfigType.DOUBLE:
+                case ConfigValueType.DOUBLE:
                     if math.isnan(float(text)):
                         raise ValueError
                     return float(text)
-                case ConfigType.LIST:
+                case ConfigValueType.LIST:
                     return tuple(each.strip() for each in text.split(",") if each.strip())
-                case ConfigType.STRING:
+                case ConfigValueType.STRING:
                     return text
         except (ValueError, KeyError):
             raise ConfigError(f"{self.name}={text!r} is no {self.type.name.lower()}") from None
@@ -99,8 +99,13 @@ class TopicConfig:
 _NO_TIERS = "there is no remote storage: every segment stays on its disk until retention deletes it"
 
 _B, _S, _I, _L, _D, _LIST = (
-    ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST,
-)  # fmt: skip
+    ConfigValueType.BOOLEAN,
+    ConfigValueType.STRING,
+    ConfigValueType.INT,
+    ConfigValueType.LONG,
+    ConfigValueType.DOUBLE,
+    ConfigValueType.LIST,
+)
 
 _TABLE = (
     TopicConfig("cleanup.policy", _LIST, "delete", "what happens to old segments: delete, compact or both",

@@ -19,11 +19,11 @@ from raylog.wire.stream import BACKLOG_BYTES_MAX, Stream, accept_stream, open_st
 
 Frame = FromActor | FromController
 
-OnFrame = Callable[["Session", Frame], None]
-OnClose = Callable[["Session", Exception | None], None]
+OnFrame = Callable[["SessionStream", Frame], None]
+OnClose = Callable[["SessionStream", Exception | None], None]
 
 
-class Session(Stream[Frame]):
+class SessionStream(Stream[Frame]):
     """One end of a session. ``peer`` is the actor at the other end, as the handshake proved it."""
 
     def send(self, frame: Frame) -> None:
@@ -53,11 +53,11 @@ def _encoded(frame: Frame) -> bytes:
     return encoded
 
 
-def accept_session(request: Request, on_frame: OnFrame, on_close: OnClose) -> Session:
+def accept_session(request: Request, on_frame: OnFrame, on_close: OnClose) -> SessionStream:
     """The server's end: answers an ``OpenSession`` request and takes the connection over. Frames may be sent at once."""
     assert isinstance(request.body, OpenSession), request.body
     return accept_stream(
-        request, SessionOpened(), lambda connection, peer: Session(connection, peer, on_frame, on_close)
+        request, SessionOpened(), lambda connection, peer: SessionStream(connection, peer, on_frame, on_close)
     )
 
 
@@ -71,7 +71,7 @@ async def open_session(
     expect: Peer | tuple[int, int] | None = None,
     caller: Peer | None = None,
     timeout_ms: int = OPEN_TIMEOUT_MS,
-) -> Session:
+) -> SessionStream:
     """The client's end.
 
     Raises what ``Connection.open`` raises, and the server's refusal. Frames may arrive before this returns.
@@ -79,7 +79,7 @@ async def open_session(
     return await open_stream(
         endpoint,
         OpenSession(),
-        lambda connection, peer, reply: Session(connection, peer, on_frame, on_close),
+        lambda connection, peer, reply: SessionStream(connection, peer, on_frame, on_close),
         secret=secret,
         cluster_id=cluster_id,
         expect=expect,

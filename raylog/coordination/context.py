@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from raylog.coordination.events import Append, Effect, Reply, ReplyT
+from raylog.coordination.events import Append, Effect, ReplyT, SendCoordinatorReply
 from raylog.timers import Timers
 
 REQUEST_TIMED_OUT = ErrorCode.request_timed_out.value
@@ -88,7 +88,7 @@ class CoordinatorContext(Generic[ReplyT, KeyedT]):
         return WRITE_TIMEOUT_MS
 
     def reply(self, token: int, reply: ReplyT) -> None:
-        self.effects.append(Reply(token, reply))
+        self.effects.append(SendCoordinatorReply(token, reply))
 
     def write(self, records: tuple[KeyedT, ...], answered: Outcome = ignore, *, settled: Outcome = ignore) -> None:
         """Put records into the log, as one batch."""

@@ -26,16 +26,16 @@ from raylog.coordination.context import WRITE, KeyedT
 from raylog.coordination.events import (
     Appended,
     ConnectionClosed,
+    CoordinatorRequestReceived,
+    CoordinatorTicked,
     Effect,
     Elected,
     Event,
     HighWatermarkRose,
     Replayed,
     ReplyT,
-    RequestReceived,
     RequestT,
     Resigned,
-    Ticked,
     TopicsKnown,
 )
 from raylog.coordination.machine import CoordinatorMachine
@@ -75,7 +75,7 @@ class PartitionCoordinator(Generic[RequestT, ReplyT, KeyedT]):
         context = self._context
         context.now_ms, context.wall_ms = now_ms, wall_ms
         match event:
-            case RequestReceived(token, request):
+            case CoordinatorRequestReceived(token, request):
                 self._request(token, request)
             case ConnectionClosed(connection):
                 self.machine.connection_closed(connection)
@@ -96,7 +96,7 @@ class PartitionCoordinator(Generic[RequestT, ReplyT, KeyedT]):
                     self._give_up()
             case TopicsKnown():
                 self._topics_known(event)
-            case Ticked():
+            case CoordinatorTicked():
                 self._tick()
             case _:
                 assert_never(event)

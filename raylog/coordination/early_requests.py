@@ -23,7 +23,7 @@ UNKNOWN_WAIT_MS = 1_000
 REQUESTS_MAX = 10_000
 
 
-class Timer(Protocol):
+class CancellableTimer(Protocol):
     def cancel(self) -> None: ...
 
 
@@ -34,7 +34,7 @@ class _EarlyRequest(Generic[RequestT, ReplyT]):
         self.number = number
         self.request = request
         self.then = then
-        self.timers: list[Timer] = []
+        self.timers: list[CancellableTimer] = []
 
 
 class EarlyRequests(Generic[RequestT, ReplyT]):
@@ -42,7 +42,7 @@ class EarlyRequests(Generic[RequestT, ReplyT]):
 
     def __init__(
         self,
-        call_later: Callable[[int, Callable[[], Any]], Timer],
+        call_later: Callable[[int, Callable[[], Any]], CancellableTimer],
         answer: Callable[[int, RequestT, Callable[[ReplyT], None]], None],
         is_known: Callable[[int], bool],
     ) -> None:

@@ -26,7 +26,7 @@ Token = int
 
 
 @dataclass(frozen=True, slots=True)
-class RequestReceived(Generic[RequestT]):
+class CoordinatorRequestReceived(Generic[RequestT]):
     token: Token
     request: RequestT
 
@@ -91,20 +91,20 @@ class TopicsKnown:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
+class CoordinatorTicked:
     """A deadline that ``next_deadline_ms`` announced may have come."""
 
 
 Event = (
-    RequestReceived[RequestT] | ConnectionClosed | Elected | Resigned | Replayed[RecordT] | Appended | HighWatermarkRose
-    | TopicsKnown | Ticked
+    CoordinatorRequestReceived[RequestT] | ConnectionClosed | Elected | Resigned | Replayed[RecordT] | Appended | HighWatermarkRose
+    | TopicsKnown | CoordinatorTicked
 )  # fmt: skip
 
 # ------------------------------------------------------------------ effects
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(Generic[ReplyT]):
+class SendCoordinatorReply(Generic[ReplyT]):
     token: Token
     reply: ReplyT
 
@@ -118,4 +118,4 @@ class Append(Generic[RecordT]):
     records: tuple[RecordT, ...]
 
 
-Effect = Reply[ReplyT] | Append[RecordT]
+Effect = SendCoordinatorReply[ReplyT] | Append[RecordT]

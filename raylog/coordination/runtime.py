@@ -27,21 +27,21 @@ from kio.schema.errors import ErrorCode
 from raylog.control.session import Assignment, FromController, TopicsNamed
 from raylog.coordination.context import KeyedT
 from raylog.coordination.coordinator import CoordinatorRole, PartitionCoordinator
-from raylog.coordination.early_requests import EarlyRequests, Timer
+from raylog.coordination.early_requests import CancellableTimer, EarlyRequests
 from raylog.coordination.events import (
     Append,
     Appended,
     ConnectionClosed,
+    CoordinatorRequestReceived,
+    CoordinatorTicked,
     Effect,
     Elected,
     Event,
     HighWatermarkRose,
     Replayed,
     ReplyT,
-    RequestReceived,
     RequestT,
     Resigned,
-    Ticked,
     TopicsKnown,
 )
 from raylog.coordination.machine import CoordinatorKind
@@ -103,7 +103,7 @@ class Clock(Protocol):
 
     def wall_ms(self) -> int: ...
 
-    def call_later(self, delay_ms: int, work: Callable[[], Any]) -> Timer: ...
+    def call_later(self, delay_ms: int, work: Callable[[], Any]) -> CancellableTimer: ...
 
 
 class _Partition(Generic[RequestT, ReplyT, KeyedT]):
@@ -138,7 +138,7 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
         self._tokens = itertools.count(1)
         self._orders: deque[tuple[_Partition[RequestT, ReplyT, KeyedT], Effect[ReplyT, KeyedT]]] = deque()
         self._is_ordering = False
-        self._timer: Timer | None = None
+        self._timer: CancellableTimer | None = None
         self._timer_due_ms: int | None = None
         self._is_over = False
 
@@ -367,7 +367,7 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
         for partition in list(self._partitions.values()):
             due_ms = partition.coordinator.next_deadline_ms() if partition.coordinator is not None else None
             if due_ms is not None and due_ms <= now_ms:
-                self._handle(partition, Ticked())
+                self._handle(partition, CoordinatorTicked())
         self._set_timer()
 
     def stop(self) -> None:
@@ -409,7 +409,7 @@ class CoordinatorRuntime(Generic[RequestT, ReplyT, KeyedT]):
             return
         token = next(self._tokens)
         self._waiting[token] = then
-        self._handle(partition, RequestReceived(token, request))
+        self._handle(partition, CoordinatorRequestReceived(token, request))
         self._set_timer()
 
     def connection_closed(self, connection: int) -> None:

@@ -32,7 +32,7 @@ _HEARD = b"heard\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class LossListener:
     """Where a program listens, for its tasks to tell it."""
 
     host: str
@@ -53,10 +53,10 @@ class Listener:
             )
 
 
-_listening: tuple[int, asyncio.Server, Listener] | None = None  # in the process of this number
+_listening: tuple[int, asyncio.Server, LossListener] | None = None  # in the process of this number
 
 
-def listener() -> Listener:
+def listener() -> LossListener:
     """This program's, listening."""
     global _listening
     if _listening is None or _listening[0] != os.getpid():
@@ -65,7 +65,7 @@ def listener() -> Listener:
     return _listening[2]
 
 
-async def _listen(host: str) -> tuple[asyncio.Server, Listener]:
+async def _listen(host: str) -> tuple[asyncio.Server, LossListener]:
     token = secrets.token_hex(16)
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,4 +81,4 @@ async def _listen(host: str) -> tuple[asyncio.Server, Listener]:
             writer.close()
 
     server = await asyncio.start_server(hear, host, 0, limit=_LINE_BYTES_MAX)
-    return server, Listener(host, server.sockets[0].getsockname()[1], token)
+    return server, LossListener(host, server.sockets[0].getsockname()[1], token)

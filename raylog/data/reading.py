@@ -19,7 +19,7 @@ from ray.data.datasource import Datasource, ReadTask
 from raylog.client.links.address import ClusterAddress
 from raylog.client.sync import AdminClient
 from raylog.data.cuts import cut_between, options_of
-from raylog.data.loss_reports import Listener, listener
+from raylog.data.loss_reports import LossListener, listener
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S, check_default_ray
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import Cut
@@ -177,7 +177,11 @@ class TopicSource(Datasource):
 
 
 def _blocks(
-    address: ClusterAddress, part: OffsetRange, options: ReadOptions, row_limit: int | None, program: Listener | None
+    address: ClusterAddress,
+    part: OffsetRange,
+    options: ReadOptions,
+    row_limit: int | None,
+    program: LossListener | None,
 ) -> Iterator[Any]:
     import pyarrow as pa
 

@@ -40,7 +40,7 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class ConsumerProtocolAssignment:
     partitions: tuple[TopicPartition, ...]
     user_data: bytes | None = None
 
@@ -71,18 +71,18 @@ def decode_subscription(data: Buffer) -> Subscription:
     return Subscription(topics, user_data, owned, generation, rack)
 
 
-def encode_assignment(assignment: Assignment, version: int = NEWEST_VERSION) -> bytes:
+def encode_assignment(assignment: ConsumerProtocolAssignment, version: int = NEWEST_VERSION) -> bytes:
     assert 0 <= version <= NEWEST_VERSION, version
     return fields.i16(version) + encode_partitions(assignment.partitions) + fields.sized_bytes(assignment.user_data)
 
 
-def decode_assignment(data: Buffer) -> Assignment:
+def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment:
     """The empty bytes, which a coordinator gives a member that its leader forgot, are the empty assignment."""
     if not len(data):
-        return Assignment(())
+        return ConsumerProtocolAssignment(())
     reader = Reader(data, "assignment of a consumer")
     _version(reader)
-    return Assignment(read_partitions(reader), reader.nullable_bytes())
+    return ConsumerProtocolAssignment(read_partitions(reader), reader.nullable_bytes())
 
 
 def _version(reader: Reader) -> int:

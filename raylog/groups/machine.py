@@ -30,12 +30,12 @@ from raylog.groups.rebalances import Rebalances
 from raylog.groups.records import GroupRecord, UnknownKey
 from raylog.groups.requests import (
     DeleteGroup,
+    DescribedGroupState,
     DescribeGroup,
     GroupDeleted,
-    GroupDescription,
+    GroupHeartbeat,
     GroupReply,
     GroupsListed,
-    Heartbeat,
     HeartbeatAnswer,
     JoinedGroup,
     JoinGroup,
@@ -125,7 +125,7 @@ class GroupMachine(CoordinatorMachine[Request, GroupReply, GroupRecord]):
                 self._rebalances.join(token, request)
             case SyncGroup():
                 self._rebalances.sync(token, request)
-            case Heartbeat():
+            case GroupHeartbeat():
                 self._rebalances.heartbeat(token, request)
             case LeaveGroup():
                 self._rebalances.leave(token, request)
@@ -150,10 +150,10 @@ class GroupMachine(CoordinatorMachine[Request, GroupReply, GroupRecord]):
     def refuse(self, request: Request, error: int) -> GroupReply:
         return _refusal(request, error)
 
-    def _describe(self, group_id: str) -> GroupDescription:
+    def _describe(self, group_id: str) -> DescribedGroupState:
         group = self.context.groups.get(group_id)
         if group is None:
-            return GroupDescription(0, group_id, State.DEAD.value)
+            return DescribedGroupState(0, group_id, State.DEAD.value)
         is_stable = group.is_in(State.STABLE)
         protocol = group.protocol if is_stable and group.protocol is not None else ""
         members = tuple(
@@ -167,7 +167,7 @@ class GroupMachine(CoordinatorMachine[Request, GroupReply, GroupRecord]):
             )
             for member in group.members.values()
         )
-        return GroupDescription(0, group_id, group.state.value, group.protocol_type or "", protocol, members)
+        return DescribedGroupState(0, group_id, group.state.value, group.protocol_type or "", protocol, members)
 
     def _list(self, request: ListGroups) -> GroupsListed:
         states = {state.lower() for state in request.states}
@@ -254,7 +254,7 @@ def _refusal(request: Request, error: int) -> GroupReply:
             return JoinedGroup(error, request.member_id)
         case SyncGroup():
             return SyncedGroup(REBALANCE_IN_PROGRESS if is_loading else error)
-        case Heartbeat():
+        case GroupHeartbeat():
             return HeartbeatAnswer(0 if is_loading else error)
         case LeaveGroup():
             return LeftGroup(error)
@@ -269,7 +269,7 @@ def _refusal(request: Request, error: int) -> GroupReply:
         case DeleteGroup():
             return GroupDeleted(error)
         case DescribeGroup():
-            return GroupDescription(error, request.group_id)
+            return DescribedGroupState(error, request.group_id)
         case ListGroups():
             return GroupsListed(error if is_loading else 0)  # a process lists what it coordinates
         case _:

@@ -34,7 +34,7 @@ from raylog.groups.group import Group, Member, State
 from raylog.groups.records import GroupKey, GroupRecord
 from raylog.groups.requests import (
     NO_MEMBER_ID,
-    Heartbeat,
+    GroupHeartbeat,
     HeartbeatAnswer,
     JoinedGroup,
     JoinGroup,
@@ -386,7 +386,7 @@ class Rebalances:
 
     # -------------------------------------------------------------- heartbeat
 
-    def heartbeat(self, token: int, request: Heartbeat) -> None:
+    def heartbeat(self, token: int, request: GroupHeartbeat) -> None:
         context = self._context
         group = context.groups.get(request.group_id)
         error = UNKNOWN_MEMBER_ID if group is None else self._judge_generation(group, request)
@@ -490,7 +490,7 @@ class Rebalances:
                 return FENCED_INSTANCE_ID
         return 0 if member_id in group.members else UNKNOWN_MEMBER_ID
 
-    def _judge_generation(self, group: Group, request: SyncGroup | Heartbeat) -> int:
+    def _judge_generation(self, group: Group, request: SyncGroup | GroupHeartbeat) -> int:
         return self.judge_member(group, request.member_id, request.group_instance_id, request.generation)
 
     def judge_member(self, group: Group, member_id: str, instance: str | None, generation: int) -> int:

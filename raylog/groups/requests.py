@@ -98,7 +98,7 @@ HEARTBEAT_HELD_BACK_MS = 3_000
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class GroupHeartbeat:
     """→ HeartbeatAnswer, at once, or with ``park_ms`` (native members) when a rebalance begins, at the latest after that time."""
 
     group_id: str
@@ -249,7 +249,7 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
+class DescribedGroupState:
     """A group that does not exist is "Dead"."""
 
     error: int
@@ -295,10 +295,10 @@ class GroupDeleted:
 
 
 Request = (
-    JoinGroup | SyncGroup | Heartbeat | LeaveGroup | OffsetCommit | OffsetFetch | OffsetDelete | DescribeGroup | ListGroups
+    JoinGroup | SyncGroup | GroupHeartbeat | LeaveGroup | OffsetCommit | OffsetFetch | OffsetDelete | DescribeGroup | ListGroups
     | DeleteGroup
 )  # fmt: skip
 GroupReply = (
     JoinedGroup | SyncedGroup | HeartbeatAnswer | LeftGroup | OffsetsCommitted | OffsetsFetched | OffsetsDeleted
-    | GroupDescription | GroupsListed | GroupDeleted
+    | DescribedGroupState | GroupsListed | GroupDeleted
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 NOT_SPOKEN = range(0)
 
 
-class Owner(enum.Enum):
+class ApiOwner(enum.Enum):
     """Who answers an API. The value is what the documentation says."""
 
     SERVER = "each server itself"
@@ -134,7 +134,7 @@ class ApiSpec:
 
     key: int
     name: str
-    owner: Owner
+    owner: ApiOwner
     versions: range
     authorised_by: tuple[Permission, ...]
     inside: range | None = None
@@ -152,16 +152,16 @@ class ApiSpec:
         """The versions between the cluster's own processes."""
         if self.inside is not None:
             return self.inside
-        return NOT_SPOKEN if self.owner is Owner.BROKER else self.versions
+        return NOT_SPOKEN if self.owner is ApiOwner.BROKER else self.versions
 
     def spoken_by(self, server: ServerKind) -> range:
         """The versions that this kind of server speaks; empty where it does not serve the API."""
-        if self.owner is Owner.SERVER:
+        if self.owner is ApiOwner.SERVER:
             return self.versions
         match server:
             case ServerKind.BROKER:
                 return self.versions
             case ServerKind.CONTROLLER:
-                return self.spoken_inside if self.owner in (Owner.BROKER, Owner.CONTROLLER) else NOT_SPOKEN
+                return self.spoken_inside if self.owner in (ApiOwner.BROKER, ApiOwner.CONTROLLER) else NOT_SPOKEN
             case ServerKind.REPLICAS:
-                return NOT_SPOKEN if self.owner in (Owner.BROKER, Owner.CONTROLLER) else self.spoken_inside
+                return NOT_SPOKEN if self.owner in (ApiOwner.BROKER, ApiOwner.CONTROLLER) else self.spoken_inside

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from raylog.kafka.spec import (
+    ApiOwner,
     ApiSpec,
     ErrorPlace,
     GroupSplit,
     Operation,
-    Owner,
     PartitionSplit,
     Permission,
     Resource,
@@ -46,7 +46,7 @@ def _cluster(operation: Operation) -> Permission:
 PRODUCE = ApiSpec(
     0,
     "Produce",
-    Owner.LEADER,
+    ApiOwner.LEADER,
     range(3, 14),
     (_topic(Operation.WRITE), Permission(Operation.WRITE, Resource.TRANSACTIONAL_ID)),
     claimed=range(14),
@@ -60,7 +60,7 @@ PRODUCE = ApiSpec(
 FETCH = ApiSpec(
     1,
     "Fetch",
-    Owner.REPLICA,
+    ApiOwner.REPLICA,
     range(4, 19),
     (_topic(Operation.READ),),
     keeps_frame=True,
@@ -69,7 +69,7 @@ FETCH = ApiSpec(
 LIST_OFFSETS = ApiSpec(
     2,
     "ListOffsets",
-    Owner.LEADER,
+    ApiOwner.LEADER,
     range(1, 12),
     (_topic(Operation.DESCRIBE),),
     partitions=PartitionSplit(
@@ -80,7 +80,7 @@ LIST_OFFSETS = ApiSpec(
 DELETE_RECORDS = ApiSpec(
     21,
     "DeleteRecords",
-    Owner.LEADER,
+    ApiOwner.LEADER,
     range(3),
     (_topic(Operation.DELETE),),
     partitions=PartitionSplit(
@@ -92,7 +92,7 @@ DELETE_RECORDS = ApiSpec(
 OFFSET_FOR_LEADER_EPOCH = ApiSpec(
     23,
     "OffsetForLeaderEpoch",
-    Owner.LEADER,
+    ApiOwner.LEADER,
     range(2, 5),
     (_topic(Operation.DESCRIBE),),
     partitions=PartitionSplit(
@@ -103,7 +103,7 @@ OFFSET_FOR_LEADER_EPOCH = ApiSpec(
 DESCRIBE_PRODUCERS = ApiSpec(
     61,
     "DescribeProducers",
-    Owner.LEADER,
+    ApiOwner.LEADER,
     range(1),
     (_topic(Operation.READ),),
     partitions=PartitionSplit(
@@ -114,7 +114,7 @@ DESCRIBE_PRODUCERS = ApiSpec(
 DESCRIBE_LOG_DIRS = ApiSpec(
     35,
     "DescribeLogDirs",
-    Owner.PROCESSES,
+    ApiOwner.PROCESSES,
     range(1, 6),
     (_cluster(Operation.DESCRIBE),),
     refused_at=ErrorPlace.OUTERMOST,
@@ -122,60 +122,60 @@ DESCRIBE_LOG_DIRS = ApiSpec(
 
 # ------------------------------------------------------------------ what a Broker knows
 
-METADATA = ApiSpec(3, "Metadata", Owner.BROKER, range(14), (_topic(Operation.DESCRIBE),), inside=range(4, 13))
+METADATA = ApiSpec(3, "Metadata", ApiOwner.BROKER, range(14), (_topic(Operation.DESCRIBE),), inside=range(4, 13))
 FIND_COORDINATOR = ApiSpec(
     10,
     "FindCoordinator",
-    Owner.BROKER,
+    ApiOwner.BROKER,
     range(7),
     (_group(Operation.DESCRIBE), Permission(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID)),
 )
-API_VERSIONS = ApiSpec(18, "ApiVersions", Owner.SERVER, range(5), ())
-DESCRIBE_ACLS = ApiSpec(29, "DescribeAcls", Owner.BROKER, range(1, 4), (_cluster(Operation.DESCRIBE),))
-CREATE_ACLS = ApiSpec(30, "CreateAcls", Owner.BROKER, range(1, 4), (_cluster(Operation.ALTER),))
-DELETE_ACLS = ApiSpec(31, "DeleteAcls", Owner.BROKER, range(1, 4), (_cluster(Operation.ALTER),))
-DESCRIBE_CLUSTER = ApiSpec(60, "DescribeCluster", Owner.BROKER, range(3), (), inside=range(3))
+API_VERSIONS = ApiSpec(18, "ApiVersions", ApiOwner.SERVER, range(5), ())
+DESCRIBE_ACLS = ApiSpec(29, "DescribeAcls", ApiOwner.BROKER, range(1, 4), (_cluster(Operation.DESCRIBE),))
+CREATE_ACLS = ApiSpec(30, "CreateAcls", ApiOwner.BROKER, range(1, 4), (_cluster(Operation.ALTER),))
+DELETE_ACLS = ApiSpec(31, "DeleteAcls", ApiOwner.BROKER, range(1, 4), (_cluster(Operation.ALTER),))
+DESCRIBE_CLUSTER = ApiSpec(60, "DescribeCluster", ApiOwner.BROKER, range(3), (), inside=range(3))
 LIST_CONFIG_RESOURCES = ApiSpec(
     74,
     "ListConfigResources",
-    Owner.BROKER,
+    ApiOwner.BROKER,
     range(2),
     (_cluster(Operation.DESCRIBE_CONFIGS),),
     refused_at=ErrorPlace.OUTERMOST,
 )
 DESCRIBE_TOPIC_PARTITIONS = ApiSpec(
-    75, "DescribeTopicPartitions", Owner.BROKER, range(1), (_topic(Operation.DESCRIBE),)
+    75, "DescribeTopicPartitions", ApiOwner.BROKER, range(1), (_topic(Operation.DESCRIBE),)
 )
 
 # ------------------------------------------------------------------ groups
 
 OFFSET_COMMIT = ApiSpec(
-    8, "OffsetCommit", Owner.GROUP_COORDINATOR, range(2, 10), (_group(Operation.READ), _topic(Operation.READ))
+    8, "OffsetCommit", ApiOwner.GROUP_COORDINATOR, range(2, 10), (_group(Operation.READ), _topic(Operation.READ))
 )
 OFFSET_FETCH = ApiSpec(
     9,
     "OffsetFetch",
-    Owner.GROUP_COORDINATOR,
+    ApiOwner.GROUP_COORDINATOR,
     range(1, 10),
     (_group(Operation.DESCRIBE), _topic(Operation.DESCRIBE)),
     groups=GroupSplit("groups", "groups", "group_id", first_version=8),
     refused_at=ErrorPlace.OUTERMOST,
 )
-JOIN_GROUP = ApiSpec(11, "JoinGroup", Owner.GROUP_COORDINATOR, range(10), (_group(Operation.READ),))
-HEARTBEAT = ApiSpec(12, "Heartbeat", Owner.GROUP_COORDINATOR, range(5), (_group(Operation.READ),))
+JOIN_GROUP = ApiSpec(11, "JoinGroup", ApiOwner.GROUP_COORDINATOR, range(10), (_group(Operation.READ),))
+HEARTBEAT = ApiSpec(12, "Heartbeat", ApiOwner.GROUP_COORDINATOR, range(5), (_group(Operation.READ),))
 LEAVE_GROUP = ApiSpec(
     13,
     "LeaveGroup",
-    Owner.GROUP_COORDINATOR,
+    ApiOwner.GROUP_COORDINATOR,
     range(6),
     (_group(Operation.READ),),
     refused_at=ErrorPlace.OUTERMOST,
 )
-SYNC_GROUP = ApiSpec(14, "SyncGroup", Owner.GROUP_COORDINATOR, range(6), (_group(Operation.READ),))
+SYNC_GROUP = ApiSpec(14, "SyncGroup", ApiOwner.GROUP_COORDINATOR, range(6), (_group(Operation.READ),))
 DESCRIBE_GROUPS = ApiSpec(
     15,
     "DescribeGroups",
-    Owner.GROUP_COORDINATOR,
+    ApiOwner.GROUP_COORDINATOR,
     range(7),
     (_group(Operation.DESCRIBE),),
     groups=GroupSplit("groups", "groups"),
@@ -183,14 +183,14 @@ DESCRIBE_GROUPS = ApiSpec(
 LIST_GROUPS = ApiSpec(
     16,
     "ListGroups",
-    Owner.GROUP_COORDINATOR,
+    ApiOwner.GROUP_COORDINATOR,
     range(6),
     (_cluster(Operation.DESCRIBE), _group(Operation.DESCRIBE)),
 )
 DELETE_GROUPS = ApiSpec(
     42,
     "DeleteGroups",
-    Owner.GROUP_COORDINATOR,
+    ApiOwner.GROUP_COORDINATOR,
     range(3),
     (_group(Operation.DELETE),),
     groups=GroupSplit("groups_names", "results"),
@@ -198,7 +198,7 @@ DELETE_GROUPS = ApiSpec(
 OFFSET_DELETE = ApiSpec(
     47,
     "OffsetDelete",
-    Owner.GROUP_COORDINATOR,
+    ApiOwner.GROUP_COORDINATOR,
     range(1),
     (_group(Operation.DELETE), _topic(Operation.READ)),
     refused_at=ErrorPlace.OUTERMOST,
@@ -207,35 +207,35 @@ OFFSET_DELETE = ApiSpec(
 # ------------------------------------------------------------------ the controller
 
 CREATE_TOPICS = ApiSpec(
-    19, "CreateTopics", Owner.CONTROLLER, range(2, 8), (_cluster(Operation.CREATE), _topic(Operation.CREATE))
+    19, "CreateTopics", ApiOwner.CONTROLLER, range(2, 8), (_cluster(Operation.CREATE), _topic(Operation.CREATE))
 )
-DELETE_TOPICS = ApiSpec(20, "DeleteTopics", Owner.CONTROLLER, range(1, 7), (_topic(Operation.DELETE),))
+DELETE_TOPICS = ApiSpec(20, "DeleteTopics", ApiOwner.CONTROLLER, range(1, 7), (_topic(Operation.DELETE),))
 INIT_PRODUCER_ID = ApiSpec(
     22,
     "InitProducerId",
-    Owner.CONTROLLER,
+    ApiOwner.CONTROLLER,
     range(5),
     (Permission(Operation.WRITE, Resource.TRANSACTIONAL_ID), _cluster(Operation.IDEMPOTENT_WRITE)),
 )
 DESCRIBE_CONFIGS = ApiSpec(
     32,
     "DescribeConfigs",
-    Owner.CONTROLLER,
+    ApiOwner.CONTROLLER,
     range(1, 5),
     (_cluster(Operation.DESCRIBE_CONFIGS), _topic(Operation.DESCRIBE_CONFIGS), _group(Operation.DESCRIBE_CONFIGS)),
 )
 ALTER_CONFIGS = ApiSpec(
     33,
     "AlterConfigs",
-    Owner.CONTROLLER,
+    ApiOwner.CONTROLLER,
     range(3),
     (_cluster(Operation.ALTER_CONFIGS), _topic(Operation.ALTER_CONFIGS), _group(Operation.ALTER_CONFIGS)),
 )
-CREATE_PARTITIONS = ApiSpec(37, "CreatePartitions", Owner.CONTROLLER, range(4), (_topic(Operation.ALTER),))
+CREATE_PARTITIONS = ApiSpec(37, "CreatePartitions", ApiOwner.CONTROLLER, range(4), (_topic(Operation.ALTER),))
 ELECT_LEADERS = ApiSpec(
     43,
     "ElectLeaders",
-    Owner.CONTROLLER,
+    ApiOwner.CONTROLLER,
     range(3),
     (_cluster(Operation.ALTER),),
     refused_at=ErrorPlace.EVERYWHERE,
@@ -243,30 +243,30 @@ ELECT_LEADERS = ApiSpec(
 INCREMENTAL_ALTER_CONFIGS = ApiSpec(
     44,
     "IncrementalAlterConfigs",
-    Owner.CONTROLLER,
+    ApiOwner.CONTROLLER,
     range(2),
     (_cluster(Operation.ALTER_CONFIGS), _topic(Operation.ALTER_CONFIGS), _group(Operation.ALTER_CONFIGS)),
 )
 ALTER_PARTITION_REASSIGNMENTS = ApiSpec(
     45,
     "AlterPartitionReassignments",
-    Owner.CONTROLLER,
+    ApiOwner.CONTROLLER,
     range(2),
     (_cluster(Operation.ALTER),),
     refused_at=ErrorPlace.EVERYWHERE,
 )
 LIST_PARTITION_REASSIGNMENTS = ApiSpec(
-    46, "ListPartitionReassignments", Owner.CONTROLLER, range(1), (_cluster(Operation.DESCRIBE),)
+    46, "ListPartitionReassignments", ApiOwner.CONTROLLER, range(1), (_cluster(Operation.DESCRIBE),)
 )
 DESCRIBE_QUORUM = ApiSpec(
     55,
     "DescribeQuorum",
-    Owner.CONTROLLER,
+    ApiOwner.CONTROLLER,
     range(3),
     (_cluster(Operation.DESCRIBE),),
     refused_at=ErrorPlace.OUTERMOST,
 )
-UNREGISTER_BROKER = ApiSpec(64, "UnregisterBroker", Owner.CONTROLLER, range(1), (_cluster(Operation.ALTER),))
+UNREGISTER_BROKER = ApiSpec(64, "UnregisterBroker", ApiOwner.CONTROLLER, range(1), (_cluster(Operation.ALTER),))
 
 APIS: tuple[ApiSpec, ...] = tuple(
     sorted((each for each in list(globals().values()) if isinstance(each, ApiSpec)), key=lambda spec: spec.key)
@@ -276,11 +276,13 @@ BY_KEY: Mapping[int, ApiSpec] = {spec.key: spec for spec in APIS}
 assert len(BY_KEY) == len(APIS), "two APIs have one key"
 
 
-def _owned_by(owner: Owner) -> tuple[ApiSpec, ...]:
+def _owned_by(owner: ApiOwner) -> tuple[ApiSpec, ...]:
     return tuple(spec for spec in APIS if spec.owner is owner)
 
 
-OF_LEADERS, OF_CONTROLLER, OF_GROUPS = map(_owned_by, (Owner.LEADER, Owner.CONTROLLER, Owner.GROUP_COORDINATOR))
+OF_LEADERS, OF_CONTROLLER, OF_GROUPS = map(
+    _owned_by, (ApiOwner.LEADER, ApiOwner.CONTROLLER, ApiOwner.GROUP_COORDINATOR)
+)
 """Those that a Broker passes on in one way each: split by partition, as they are, and split by group."""
 
 
@@ -307,7 +309,7 @@ def serving(server: ServerKind, handlers: Mapping[ApiSpec, HandlerT]) -> Serving
     ApiVersions needs none, every server answers it out of these tables (``raylog.wire.api_versions``).
     """
     served = served_by(server)
-    missing = [str(spec) for spec in served if spec not in handlers and spec.owner is not Owner.SERVER]
+    missing = [str(spec) for spec in served if spec not in handlers and spec.owner is not ApiOwner.SERVER]
     foreign = [str(spec) for spec in handlers if spec not in served]
     assert not missing, f"{server.value} has no handler of {', '.join(missing)}"
     assert not foreign, f"{server.value} does not serve {', '.join(foreign)}"

@@ -33,7 +33,7 @@ from raylog.kafka.spec import ApiSpec, GroupSplit
 from raylog.listener.arrivals import Arrivals
 from raylog.listener.owners import Owner, Owners
 from raylog.listener.routes import Places
-from raylog.listener.topic_creation import TopicCreation
+from raylog.listener.topic_creation import TopicCreator
 from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.server.apis.admin import NO_TRANSACTIONS, NO_TRANSACTIONS_MESSAGE
 from raylog.server.apis.api import answer
@@ -54,7 +54,7 @@ class _OffsetsTopic:
 
 
 class Coordinators:
-    def __init__(self, places: Places, owners: Owners, creation: TopicCreation, arrivals: Arrivals) -> None:
+    def __init__(self, places: Places, owners: Owners, creation: TopicCreator, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
         self._places = places
         self._owners = owners

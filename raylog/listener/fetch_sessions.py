@@ -43,7 +43,7 @@ Key = tuple[Any, int]
 
 
 @dataclass(slots=True)
-class Asked:
+class SessionPartition:
     """A partition of a session: what the client asks for, and what it last got."""
 
     request: Any  # the FetchPartition of its last request
@@ -60,7 +60,7 @@ class FetchSession:
 
     session_id: int
     version: int
-    partitions: dict[Key, Asked] = field(default_factory=dict)
+    partitions: dict[Key, SessionPartition] = field(default_factory=dict)
     next_epoch: int = 1
     used_ms: int = 0
 
@@ -113,7 +113,7 @@ class FetchSessions:
         for key, request in asked:
             known = session.partitions.get(key)
             if known is None:
-                session.partitions[key] = Asked(request)
+                session.partitions[key] = SessionPartition(request)
             else:
                 known.request = request
         for key in forgotten:
@@ -150,7 +150,9 @@ class FetchSessions:
         session_id = self._draw_id()
         while session_id in self._sessions or session_id == NO_SESSION:
             session_id = self._draw_id()
-        session = FetchSession(session_id, version, {key: Asked(each) for key, each in partitions}, used_ms=now_ms)
+        session = FetchSession(
+            session_id, version, {key: SessionPartition(each) for key, each in partitions}, used_ms=now_ms
+        )
         self._sessions[session_id] = session
         self._partitions += len(session.partitions)
         return session
@@ -176,7 +178,7 @@ class FetchSessions:
         assert all(each.partitions and each.next_epoch >= 1 for each in self._sessions.values())
 
 
-def _has_news(asked: Asked, result: Any, told: tuple[int, int, int]) -> bool:
+def _has_news(asked: SessionPartition, result: Any, told: tuple[int, int, int]) -> bool:
     if result.records or result.error_code is not ErrorCode.none:
         return True
     if told != (asked.high_watermark, asked.last_stable_offset, asked.log_start_offset):

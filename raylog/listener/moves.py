@@ -57,7 +57,7 @@ class _Host:
         self.there: set[int] = set()
 
 
-class Moves:
+class ConnectionMoves:
     """``server`` returns the listener for clients, once there is one."""
 
     def __init__(self, owners: Owners) -> None:

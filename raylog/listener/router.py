@@ -33,11 +33,11 @@ from raylog.listener.coordinators import Coordinators
 from raylog.listener.fan_out import Scattered
 from raylog.listener.fetch import Fetches
 from raylog.listener.fetch_sessions import SLOTS, FetchSessions
-from raylog.listener.moves import Moves
+from raylog.listener.moves import ConnectionMoves
 from raylog.listener.owners import Owner, Owners
 from raylog.listener.response_budget import AnswerRoom
 from raylog.listener.routes import Places
-from raylog.listener.topic_creation import TopicCreation
+from raylog.listener.topic_creation import TopicCreator
 from raylog.metadata.image import MetadataImage
 from raylog.types import Endpoint
 from raylog.wire.handshake import Peer
@@ -74,7 +74,7 @@ class Router:
         self._limits = limits or LISTENER_LIMITS  # the default limits
         self._places = Places(broker_id, image)
         self._owners = Owners(secret=secret, cluster_id=cluster_id, caller=caller)
-        self._moves = Moves(self._owners)
+        self._moves = ConnectionMoves(self._owners)
         self._link = ControllerLink(
             self._controller_endpoint,
             secret=secret,
@@ -84,7 +84,7 @@ class Router:
         )
         self.sessions = FetchSessions(lambda: clock.chance.getrandbits(31))
         self._arrivals = Arrivals()
-        self._creation = TopicCreation(self._places, self._link, self._arrivals)
+        self._creation = TopicCreator(self._places, self._link, self._arrivals)
         room = AnswerRoom(lambda: self.server)
         fetches = Fetches(
             self._places, self._owners, self.sessions, clock.monotonic_ms, room, self._arrivals, self._moves.routed

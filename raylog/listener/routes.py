@@ -54,7 +54,7 @@ UNKNOWN_ID = Elsewhere(ErrorCode.unknown_topic_id)
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class BrokerListener:
     broker_id: int
     endpoint: Endpoint
     rack: str | None
@@ -164,7 +164,7 @@ class Places:
 
     # ------------------------------------------------------------------ brokers
 
-    def listener(self, broker_id: int, *, dead_too: bool = False) -> Listener | None:
+    def listener(self, broker_id: int, *, dead_too: bool = False) -> BrokerListener | None:
         """Return a broker's address for clients; None without a listener, or while its Broker is
         dead and only live ones are wanted.
         """
@@ -172,9 +172,9 @@ class Places:
         if actor is None or not (actor.alive or dead_too) or actor.listener is None:
             return None
         broker = self.image.brokers.get(broker_id)
-        return Listener(broker_id, actor.listener, broker.rack if broker is not None else None)
+        return BrokerListener(broker_id, actor.listener, broker.rack if broker is not None else None)
 
-    def door(self, broker_id: int) -> Listener | None:
+    def door(self, broker_id: int) -> BrokerListener | None:
         """Return where clients reach the partitions that a broker leads: its own listener, or its
         stand-in's; None if there is neither.
         """
@@ -191,7 +191,7 @@ class Places:
         door = self.door(broker_id)
         return door.broker_id if door is not None else NO_LEADER
 
-    def listeners(self, *, dead_too: bool = False) -> list[Listener]:
+    def listeners(self, *, dead_too: bool = False) -> list[BrokerListener]:
         """Return the addresses of all brokers that clients can reach, by id."""
         found = (self.listener(broker_id, dead_too=dead_too) for broker_id in sorted(self.image.brokers))
         return [each for each in found if each is not None]

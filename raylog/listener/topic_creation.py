@@ -33,7 +33,7 @@ DEFAULT = -1
 TIMEOUT = datetime.timedelta(seconds=30)
 
 
-class TopicCreation:
+class TopicCreator:
     def __init__(self, places: Places, link: ControllerLink, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
         self._places = places

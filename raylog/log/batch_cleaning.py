@@ -22,7 +22,7 @@ KeepsRecord = Callable[[LightRecord], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ShellDecision:
     """What is to become of a batch's shell. ``discards_records``: all of them go, whatever their keys.
 
     ``keeps_shell``: it stays even if it is empty. ``horizon_ms``: the delete horizon that a batch gets now if it holds a tombstone, or
@@ -35,7 +35,7 @@ class Decision:
     ends_nothing: bool = False
 
 
-def cleaned(batch: BatchView, decision: Decision, keeps: KeepsRecord) -> tuple[bytes | memoryview | None, int]:
+def cleaned(batch: BatchView, decision: ShellDecision, keeps: KeepsRecord) -> tuple[bytes | memoryview | None, int]:
     """The batch as it stays (None: not at all), and how many records stay. Raises CorruptBatch for records that cannot be read."""
     if not batch.record_count or decision.discards_records:
         return (empty(batch) if decision.keeps_shell else None), 0

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from raylog.log.batch_cleaning import Decision, cleaned
+from raylog.log.batch_cleaning import ShellDecision, cleaned
 from raylog.log.cleanable import Cleanable
 from raylog.log.cleaned_transactions import AbortedTransaction, AbortedTransactionSearch, CleanedTransactions
 from raylog.log.config import LogConfig
@@ -356,7 +356,7 @@ class Cleaning:
             return batch.data, batch.record_count
         discards = transactions.discards(batch) if batch.is_transactional else False
         has_expired = batch.has_delete_horizon and self._wall_ms >= batch.base_timestamp
-        decision = Decision(
+        decision = ShellDecision(
             discards_records=discards and (has_expired or not batch.is_control),
             keeps_shell=keeps_shell,
             horizon_ms=self._wall_ms + self._config.delete_retention_ms,

@@ -112,7 +112,7 @@ class DiskFile:
             os.close(descriptor)
 
 
-class DiskLock:
+class FileLock:
     """An flock on a file, which is never removed alone: that would let two processes lock two files of one name.
 
     Its folder can be renamed or deleted by whoever holds the lock. So once the lock is held, the path must
@@ -262,7 +262,7 @@ class DiskFiles:
 
     def lock(self, path: str) -> Lock:
         try:
-            return DiskLock(path)
+            return FileLock(path)
         except PermissionError as error:
             raise DiskError(
                 f"cannot write {path}: {error.strerror}. Give a folder that this user may write."

@@ -49,7 +49,7 @@ from raylog.metadata.actors.actor_removals import Departures
 from raylog.metadata.actors.actor_starts import START, Starts, may_create_need
 from raylog.metadata.actors.admission import Admission, admit
 from raylog.metadata.actors.disk_health import DiskHealth, replicas_on
-from raylog.metadata.actors.host_decisions import Hosts
+from raylog.metadata.actors.host_decisions import HostDecisions
 from raylog.metadata.actors.liveness import KINDS as LIVENESS_KINDS
 from raylog.metadata.actors.liveness import Liveness
 from raylog.metadata.actors.scaling import Scaling
@@ -62,16 +62,16 @@ from raylog.metadata.events import (
     ActorStarted,
     ActorStartFailed,
     CloseSession,
+    ControllerTicked,
     Dialed,
     Notice,
-    Reply,
     RequestAbandoned,
     RequestReceived,
+    SendControllerReply,
     SendFrame,
     SessionClosed,
     SessionFrame,
     SessionHello,
-    Ticked,
 )
 from raylog.metadata.image import MetadataImage, RemovalKey
 from raylog.metadata.ledger import Created, Decision, Greet, Held, Ledger, LetGo
@@ -179,7 +179,7 @@ class ActiveController:
         self._configs = ConfigAlterations(self._ledger, self._sessions, self._partitions, self._leadership)
         self._reassignments = Reassignments(self._ledger, self._partitions, self._disks)
         self._moves = Moves(self._ledger, self._sessions, self._partitions, self._disks)
-        self._hosts = Hosts(self._ledger, self._sessions, self._disks, self._moves)
+        self._hosts = HostDecisions(self._ledger, self._sessions, self._disks, self._moves)
         self.scaling = Scaling(
             self._ledger,
             self._sessions,
@@ -229,7 +229,7 @@ class ActiveController:
                 self._waits.forget(event.token)
                 self._creations.forget(event.token)
                 self._ledger.drop_reply(event.token)
-            case Ticked():
+            case ControllerTicked():
                 self._tick(now_ms)
             case _:
                 assert_never(event)
@@ -516,7 +516,7 @@ class ActiveController:
             case AwaitLeader():
                 self._effects += self._waits.ask(token, request, now_ms)
             case DescribeTopics() | DescribeCluster() | DescribeConfigs() | ClusterStatus():
-                self._effects.append(Reply(token, self._questions.answer(request)))
+                self._effects.append(SendControllerReply(token, self._questions.answer(request)))
             case CreateTopics():
                 self._topics.create(token, request, now_ms)
             case CreatePartitions():
@@ -526,29 +526,29 @@ class ActiveController:
             case AlterConfigs():
                 self._configs.alter(token, request, now_ms)
             case ElectLeaders():
-                self._ledger.hold(Reply(token, self._leadership.elect(request)))
+                self._ledger.hold(SendControllerReply(token, self._leadership.elect(request)))
             case AlterReassignments():
-                self._ledger.hold(Reply(token, self._reassignments.alter(request, now_ms)))
+                self._ledger.hold(SendControllerReply(token, self._reassignments.alter(request, now_ms)))
             case ListReassignments():
-                self._effects.append(Reply(token, self._reassignments.list(request)))
+                self._effects.append(SendControllerReply(token, self._reassignments.list(request)))
             case DrainBroker():
-                self._ledger.hold(Reply(token, self._leadership.drain(request, now_ms)))
+                self._ledger.hold(SendControllerReply(token, self._leadership.drain(request, now_ms)))
             case MoveReplicas():
                 moved, former = self._moves.move(request, now_ms)
                 self._departures.moved_away(former)
-                self._ledger.hold(Reply(token, moved))
+                self._ledger.hold(SendControllerReply(token, moved))
             case PlanHost():
-                self._ledger.hold(Reply(token, self._hosts.plan(request)))
+                self._ledger.hold(SendControllerReply(token, self._hosts.plan(request)))
             case RetireHost():
                 retired, former = self._hosts.retire(request, now_ms)
                 self._departures.moved_away(former)
-                self._ledger.hold(Reply(token, retired))
+                self._ledger.hold(SendControllerReply(token, retired))
             case UnregisterBroker():
                 self._departures.unregister(token, request, voters=self._voters())
             case RegisterDisk():
                 self._departures.register_disk(token, request, now_ms, plans_hosts=self._settings.now.plans_hosts)
             case InitProducerId():
-                self._ledger.hold(Reply(token, self._producer_ids.next()))
+                self._ledger.hold(SendControllerReply(token, self._producer_ids.next()))
             case _:
                 assert_never(request)
 

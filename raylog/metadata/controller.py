@@ -36,6 +36,7 @@ from raylog.metadata.active import ActiveController, Outcome
 from raylog.metadata.configuration.controller_config import ControllerConfig, ControllerSettings
 from raylog.metadata.events import (
     CloseSession,
+    ControllerTicked,
     Effect,
     Event,
     Notice,
@@ -44,17 +45,16 @@ from raylog.metadata.events import (
     Persist,
     Persisted,
     QuorumMessage,
-    Reply,
     RequestReceived,
+    SendControllerReply,
     SendQuorum,
     SessionHello,
-    Ticked,
 )
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.partitions.topic_decisions import Planner
 from raylog.metadata.records import BrokerConfigChanged, ClusterFormatted, decode_batch, encode_batch
 from raylog.metadata.requests import Refused
-from raylog.raft.messages import Entry, EntryKind, Leadership, NotLeader, Snapshot, VoterChangeRefused
+from raylog.raft.messages import Entry, EntryKind, NotLeader, QuorumLeadership, Snapshot, VoterChangeRefused
 from raylog.raft.quorum import Quorum
 
 
@@ -116,7 +116,7 @@ class Controller:
                     self.quorum.peer_lost(event.peer, now_ms)
             case Persisted():
                 self.quorum.persisted(event.number, now_ms)
-            case Ticked():
+            case ControllerTicked():
                 self._tick(now_ms)
             case _:
                 if self._active is not None:
@@ -139,7 +139,7 @@ class Controller:
             self.quorum.restart_timers(now_ms)
         self.quorum.tick(now_ms)
         if self._active is not None and self.quorum.is_leader:
-            self._carry_out(self._active.handle(Ticked(), now_ms), now_ms)
+            self._carry_out(self._active.handle(ControllerTicked(), now_ms), now_ms)
 
     def _drive(self, now_ms: int) -> list[Effect]:
         """Give out what the quorum is ready to give, until it has nothing more.
@@ -163,11 +163,11 @@ class Controller:
         effects, self._effects = self._effects, []
         return sorted(effects, key=lambda effect: isinstance(effect, Notice)) if len(effects) > 1 else effects
 
-    def _follow(self, leadership: Leadership) -> None:
+    def _follow(self, leadership: QuorumLeadership) -> None:
         if self._active is not None and (not leadership.is_leader or leadership.term != self._active_term):
             self._effects += self._active.end()
             refusal = Refused(ErrorCode.not_controller, "this controller was deposed; whether it was done is not known")
-            self._effects += [Reply(token, refusal) for token in self._active.unanswered()]
+            self._effects += [SendControllerReply(token, refusal) for token in self._active.unanswered()]
             self._effects.append(Notice(f"controller of epoch {self._active_term} deposed"))
             self._active = None
             self._proposed.clear()
@@ -258,7 +258,9 @@ class Controller:
                 self._effects.append(CloseSession(event.session_id))
             case RequestReceived():
                 self._effects.append(
-                    Reply(event.token, Refused(ErrorCode.not_controller, "this controller is not the active one"))
+                    SendControllerReply(
+                        event.token, Refused(ErrorCode.not_controller, "this controller is not the active one")
+                    )
                 )
             case _:
                 pass  # the late echo of a term that is over

@@ -5,7 +5,7 @@ monotonic clock, given with each event. A *session id* is the shell's name for o
 request that waits for a reply; neither is ever used again for another.
 
 The shell owes the machine three things. It reports everything that has arrived (frames, closed sessions, dial results) before
-``Ticked``, so that nobody is judged silent whose voice lies unread in a buffer. It answers each ``Dial`` with ``Dialed`` and each
+``ControllerTicked``, so that nobody is judged silent whose voice lies unread in a buffer. It answers each ``Dial`` with ``Dialed`` and each
 ``StartActor`` with ``ActorStarted`` or ``ActorStartFailed``, exactly once. It ticks when ``next_deadline_ms`` has passed.
 """
 
@@ -93,7 +93,7 @@ class ActorStartFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
+class ControllerTicked:
     """A deadline that ``next_deadline_ms`` announced may have come; everything that arrived before was reported."""
 
 
@@ -129,7 +129,7 @@ class Persisted:
 
 ActiveEvent = (
     SessionHello | SessionFrame | SessionClosed | Dialed | RequestReceived | RequestAbandoned | ActorStarted
-    | ActorStartFailed | Ticked
+    | ActorStartFailed | ControllerTicked
 )  # fmt: skip
 
 Event = ActiveEvent | QuorumMessage | PeerJoined | PeerLeft | Persisted
@@ -163,7 +163,7 @@ class Dial:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class SendControllerReply:
     token: int
     reply: ControllerReply
 
@@ -211,5 +211,5 @@ class SendQuorum:
     message: Message
 
 
-ActiveEffect = SendFrame | CloseSession | Dial | Reply | StartActor | Notice
+ActiveEffect = SendFrame | CloseSession | Dial | SendControllerReply | StartActor | Notice
 Effect = ActiveEffect | Persist | SendQuorum

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from raylog.metadata.events import CloseSession, Reply, SendFrame
+from raylog.metadata.events import CloseSession, SendControllerReply, SendFrame
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.records import Record
 from raylog.types import TopicIdPartition
@@ -44,7 +44,7 @@ class LetGo:
     id: TopicIdPartition
 
 
-Held = Reply | SendFrame | CloseSession | Greet | LetGo | Created
+Held = SendControllerReply | SendFrame | CloseSession | Greet | LetGo | Created
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +106,14 @@ class Ledger:
     def unanswered(self) -> list[int]:
         """The tokens of the requests whose replies are held."""
         held = [effect for decision in self._pending for effect in decision.held] + self._held
-        return [effect.token for effect in held if isinstance(effect, Reply | Created)]
+        return [effect.token for effect in held if isinstance(effect, SendControllerReply | Created)]
 
     def drop_reply(self, token: int) -> None:
         for decision in self._pending:
             decision.held[:] = [
-                each for each in decision.held if not (isinstance(each, Reply | Created) and each.token == token)
+                each
+                for each in decision.held
+                if not (isinstance(each, SendControllerReply | Created) and each.token == token)
             ]
 
     def check(self) -> None:

@@ -29,7 +29,7 @@ from raylog.types import Endpoint, ReplicaMove
 
 
 @dataclass(frozen=True, slots=True)
-class NewTopic:
+class RequestedTopic:
     """−1 partitions or replication factor: the cluster's default. ``assignment`` names brokers by partition; then both are −1."""
 
     name: str
@@ -46,7 +46,7 @@ class CreateTopics:
     The reply waits up to ``timeout_ms`` until all partitions have leaders (``creation_waits``). None: for the commit alone.
     """
 
-    topics: tuple[NewTopic, ...]
+    topics: tuple[RequestedTopic, ...]
     validate_only: bool = False
     timeout_ms: int | None = None
 
@@ -141,7 +141,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionView:
+class DescribedPartition:
     """``leader_node`` −1: nobody leads, or the leader's process is dead (``error`` says LEADER_NOT_AVAILABLE).
 
     A partition that nobody has led yet is shown with the process that will lead it, in leader epoch −1.
@@ -160,12 +160,12 @@ class PartitionView:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicView:
+class DescribedTopic:
     name: str | None
     topic_id: uuid.UUID | None
     error: int = 0
     is_internal: bool = False
-    partitions: tuple[PartitionView, ...] = ()
+    partitions: tuple[DescribedPartition, ...] = ()
     configs: tuple[tuple[str, str], ...] = ()  # those that were set
 
 
@@ -176,7 +176,7 @@ class TopicsDescribed:
     cluster_id: str
     controller_node: int
     nodes: tuple[NodeView, ...]
-    topics: tuple[TopicView, ...]
+    topics: tuple[DescribedTopic, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from raylog.metadata.actors.disk_health import DiskHealth
 from raylog.metadata.actors.registrations import places
 from raylog.metadata.configuration import creation_defaults
 from raylog.metadata.configuration.controller_config import ControllerSettings
-from raylog.metadata.events import Reply
+from raylog.metadata.events import SendControllerReply
 from raylog.metadata.ledger import Created, Ledger
 from raylog.metadata.partitions.creation_waits import CreationWaits
 from raylog.metadata.partitions.topic_decisions import Planner, TopicDecisions, decide_delete_topics
@@ -54,7 +54,7 @@ class TopicChanges:
         enabled = self._settings.now.delete_topic_enable
         records, reply = decide_delete_topics(self._ledger.latest, request, enabled=enabled)
         self._ledger.add(*records)
-        self._ledger.hold(Reply(token, reply))
+        self._ledger.hold(SendControllerReply(token, reply))
 
     def _decided(
         self,
@@ -67,7 +67,7 @@ class TopicChanges:
         """The reply waits for the leaders of what is created, if there is anything and the asker has the time."""
         self._ledger.add(*records)
         if timeout_ms is None or not records:
-            self._ledger.hold(Reply(token, reply))
+            self._ledger.hold(SendControllerReply(token, reply))
             return
         created = [record.id for record in records if isinstance(record, PartitionChanged)]
         names = {id: self._ledger.latest.topics[id.topic_id].name for id in created}

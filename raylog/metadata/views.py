@@ -25,11 +25,11 @@ from raylog.metadata.requests import (
     BrokerView,
     ClusterDescribed,
     ClusterStatusReport,
+    DescribedPartition,
+    DescribedTopic,
     DescribeTopics,
     NodeView,
-    PartitionView,
     TopicsDescribed,
-    TopicView,
 )
 from raylog.types import BROKER_SLOT, NO_LEADER, broker_of, node_id, slot_of
 
@@ -44,14 +44,14 @@ def describe_topics(image: MetadataImage, request: DescribeTopics, *, controller
             views.append(
                 _topic_view(image, topic)
                 if topic is not None
-                else TopicView(name, None, ErrorCode.unknown_topic_or_partition)
+                else DescribedTopic(name, None, ErrorCode.unknown_topic_or_partition)
             )
         for topic_id in request.topic_ids or ():
             found = image.topics.get(topic_id)
             views.append(
                 _topic_view(image, found)
                 if found is not None
-                else TopicView(None, topic_id, ErrorCode.unknown_topic_id)
+                else DescribedTopic(None, topic_id, ErrorCode.unknown_topic_id)
             )
     return TopicsDescribed(image.cluster_id, controller_node, _node_views(image, image.actors.values()), tuple(views))
 
@@ -187,8 +187,8 @@ def _node_views(image: MetadataImage, actors: Iterable[ActorRegistered]) -> tupl
     return tuple(views)
 
 
-def _topic_view(image: MetadataImage, topic: Topic) -> TopicView:
-    return TopicView(
+def _topic_view(image: MetadataImage, topic: Topic) -> DescribedTopic:
+    return DescribedTopic(
         topic.name,
         topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
@@ -199,7 +199,7 @@ def _topic_view(image: MetadataImage, topic: Topic) -> TopicView:
     )
 
 
-def _partition_view(image: MetadataImage, partition: int, state: PartitionState) -> PartitionView:
+def _partition_view(image: MetadataImage, partition: int, state: PartitionState) -> DescribedPartition:
     def is_alive(node: int) -> bool:
         actor = image.actors.get(node)
         return actor is not None and actor.alive
@@ -207,7 +207,7 @@ def _partition_view(image: MetadataImage, partition: int, state: PartitionState)
     replicas = tuple(slot.node_id for slot in state.replicas)
     leader = state.node_of(new_partitions.leader_or_next(image, state, running=True))
     has_leader = leader != NO_LEADER and is_alive(leader)
-    return PartitionView(
+    return DescribedPartition(
         partition,
         ErrorCode.none if has_leader else ErrorCode.leader_not_available,
         leader if has_leader else NO_LEADER,

@@ -32,7 +32,7 @@ class VoterChangeRefused(RaylogError):
     code = ErrorCode.invalid_request
 
 
-class Role(Enum):
+class QuorumRole(Enum):
     FOLLOWER = "follower"
     PRECANDIDATE = "precandidate"
     CANDIDATE = "candidate"
@@ -202,7 +202,7 @@ class QuorumWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Leadership:
+class QuorumLeadership:
     term: int
     leader: uuid.UUID | None
     is_leader: bool
@@ -220,5 +220,5 @@ class Ready:
     messages: tuple[tuple[uuid.UUID, Message], ...]
     restore: Snapshot | None
     committed: tuple[Entry, ...]
-    leadership: Leadership | None
+    leadership: QuorumLeadership | None
     confirmed_round: int | None

@@ -53,12 +53,12 @@ from raylog.raft.messages import (
     Entry,
     EntryKind,
     HardState,
-    Leadership,
     Message,
     NotLeader,
     QuorumConfig,
+    QuorumLeadership,
+    QuorumRole,
     Ready,
-    Role,
     Snapshot,
     SnapshotRequest,
     VoteReply,
@@ -88,7 +88,7 @@ class Quorum:
     ) -> None:
         self.identity = identity
         self.config = config
-        self.role = Role.FOLLOWER
+        self.role = QuorumRole.FOLLOWER
         self.term = hard_state.term
         self.voted_for = hard_state.voted_for
         self.recovering_term = hard_state.recovering_term
@@ -106,7 +106,7 @@ class Quorum:
         self._round = 0  # the last ticket
         self._confirmed_round = 0
         self._reported_round = 0
-        self._reported_leadership: Leadership | None = None
+        self._reported_leadership: QuorumLeadership | None = None
         self._restore: Snapshot | None = None
         self._outbox = Outbox(self.log, hard_state)
         self._heartbeat_deadline_ms = 0
@@ -119,12 +119,12 @@ class Quorum:
 
     @property
     def is_leader(self) -> bool:
-        return self.role is Role.LEADER
+        return self.role is QuorumRole.LEADER
 
     @property
     def has_committed_in_term(self) -> bool:
         """Whether this leader may serve: everything that earlier leaders committed is committed here."""
-        return self.role is Role.LEADER and self.commit_index >= self.term_start_index
+        return self.role is QuorumRole.LEADER and self.commit_index >= self.term_start_index
 
     @property
     def voters(self) -> Voters:
@@ -150,7 +150,7 @@ class Quorum:
 
     def match_indexes(self) -> dict[uuid.UUID, int]:
         """For a leader: how far each voter and observer has come, itself included. Empty for others."""
-        if self.role is not Role.LEADER:
+        if self.role is not QuorumRole.LEADER:
             return {}
         return self._followers.match_indexes() | {self.identity: self.log.persisted_index}
 
@@ -160,7 +160,7 @@ class Quorum:
 
     def next_deadline_ms(self) -> int | None:
         """When ``tick`` has something to do; None: not until a message comes."""
-        if self.role is Role.LEADER:
+        if self.role is QuorumRole.LEADER:
             if not self._followers.by_peer:
                 return None  # a sole voter says nothing to anybody
             lost_ms = self._majority_lost_ms()
@@ -171,10 +171,10 @@ class Quorum:
 
     def tick(self, now_ms: int) -> None:
         """Judge the timers. The caller drains its input first, so that a pause of its own is not taken for the others' silence."""
-        if self.role is Role.LEADER:
+        if self.role is QuorumRole.LEADER:
             lost_ms = self._majority_lost_ms()
             if lost_ms is not None and now_ms >= lost_ms:
-                self._enter(Role.FOLLOWER, self.term, None, now_ms)
+                self._enter(QuorumRole.FOLLOWER, self.term, None, now_ms)
             elif now_ms >= self._heartbeat_deadline_ms:
                 self._broadcast(now_ms, heartbeat=True)
         elif now_ms >= self._timer.deadline_ms and self._takes_part:
@@ -190,12 +190,12 @@ class Quorum:
 
         A leader that is there after all is not disturbed: whoever hears it refuses the vote that precedes an election.
         """
-        if not self._has_known_leader and self.role is not Role.LEADER:
+        if not self._has_known_leader and self.role is not QuorumRole.LEADER:
             self._timer.never_led(now_ms, sum(voter < self.identity for voter in self.voters))
 
     def peer_lost(self, peer: uuid.UUID, now_ms: int) -> None:
         """That member's process has ended, as far as can be seen: if it led, its silence is not waited for."""
-        if self.leader == peer and self.role is Role.FOLLOWER:
+        if self.leader == peer and self.role is QuorumRole.FOLLOWER:
             self.leader = None
             self._timer.leader_lost(now_ms)
 
@@ -230,14 +230,14 @@ class Quorum:
     def add_observer(self, peer: uuid.UUID, now_ms: int) -> None:
         """Send everything to this one too. Kept over changes of role; a voter may be named, it stays a voter."""
         self._observers.add(peer)
-        if self.role is Role.LEADER:
+        if self.role is QuorumRole.LEADER:
             self._follow_voters(now_ms)
             if peer != self.identity:
                 self._send_append(peer, now_ms, heartbeat=True)
 
     def remove_observer(self, peer: uuid.UUID, now_ms: int) -> None:
         self._observers.discard(peer)
-        if self.role is Role.LEADER:
+        if self.role is QuorumRole.LEADER:
             self._follow_voters(now_ms)
 
     def confirm_leadership(self, now_ms: int) -> int:
@@ -272,7 +272,7 @@ class Quorum:
         if committed_end > self.delivered_index:
             committed = self.log.slice(self.delivered_index + 1, committed_end, 1 << 62)
             self.delivered_index = committed_end
-        seen = Leadership(self.term, self.leader, self.is_leader)
+        seen = QuorumLeadership(self.term, self.leader, self.is_leader)
         leadership = seen if seen != self._reported_leadership else None
         self._reported_leadership = seen
         confirmed_round = None
@@ -288,7 +288,7 @@ class Quorum:
         if restored is not None:
             self._restore = restored
         self._maybe_end_recovery(now_ms)
-        if self.role is Role.LEADER:
+        if self.role is QuorumRole.LEADER:
             self._maybe_commit(now_ms)
 
     # ------------------------------------------------------------------ in: messages
@@ -301,13 +301,13 @@ class Quorum:
                     if self._hears_a_leader(now_ms):
                         return
                     if not message.pre_vote:
-                        self._enter(Role.FOLLOWER, message.term, None, now_ms)
+                        self._enter(QuorumRole.FOLLOWER, message.term, None, now_ms)
                 case VoteReply(pre_vote=True, granted=True):
                     pass  # it echoes the term that was asked for
                 case VoteReply() | AppendReply():
-                    self._enter(Role.FOLLOWER, message.term, None, now_ms)
+                    self._enter(QuorumRole.FOLLOWER, message.term, None, now_ms)
                 case AppendRequest() | SnapshotRequest():
-                    self._enter(Role.FOLLOWER, message.term, sender, now_ms)
+                    self._enter(QuorumRole.FOLLOWER, message.term, sender, now_ms)
                 case _:
                     assert_never(message)
         elif message.term < self.term:
@@ -356,16 +356,16 @@ class Quorum:
             self._outbox.say(sender, reply)
 
     def _on_vote_reply(self, sender: uuid.UUID, message: VoteReply, now_ms: int) -> None:
-        asked = Role.PRECANDIDATE if message.pre_vote else Role.CANDIDATE
+        asked = QuorumRole.PRECANDIDATE if message.pre_vote else QuorumRole.CANDIDATE
         asked_term = self.term + 1 if message.pre_vote else self.term
         if self.role is asked and message.granted and message.term == asked_term:
             self._votes.add(sender)
             self._count_votes(now_ms)
 
     def _on_leader_heard(self, sender: uuid.UUID, now_ms: int) -> None:
-        assert self.role is not Role.LEADER, f"{sender} and {self.identity} both lead in term {self.term}"
-        if self.role is not Role.FOLLOWER or self.leader != sender:
-            self._enter(Role.FOLLOWER, self.term, sender, now_ms)
+        assert self.role is not QuorumRole.LEADER, f"{sender} and {self.identity} both lead in term {self.term}"
+        if self.role is not QuorumRole.FOLLOWER or self.leader != sender:
+            self._enter(QuorumRole.FOLLOWER, self.term, sender, now_ms)
         self._timer.leader_heard(now_ms)
 
     def _on_append_request(self, sender: uuid.UUID, message: AppendRequest) -> None:
@@ -406,7 +406,7 @@ class Quorum:
 
     def _on_append_reply(self, sender: uuid.UUID, message: AppendReply, now_ms: int) -> None:
         progress = self._followers.by_peer.get(sender)
-        if self.role is not Role.LEADER or progress is None:
+        if self.role is not QuorumRole.LEADER or progress is None:
             return
         progress.heard_ms = now_ms
         progress.is_recovering = message.is_recovering
@@ -445,11 +445,11 @@ class Quorum:
             self._timer.restart(now_ms)
 
     def _hears_a_leader(self, now_ms: int) -> bool:
-        if self.role is Role.LEADER:
+        if self.role is QuorumRole.LEADER:
             return True
         return self.leader is not None and self._timer.has_heard_lately(now_ms)
 
-    def _enter(self, role: Role, term: int, leader: uuid.UUID | None, now_ms: int) -> None:
+    def _enter(self, role: QuorumRole, term: int, leader: uuid.UUID | None, now_ms: int) -> None:
         assert term >= self.term, (term, self.term)
         if term > self.term:
             self.term = term
@@ -465,7 +465,7 @@ class Quorum:
 
     def _stand_for_election(self, now_ms: int) -> None:
         self._timer.stood()
-        self._enter(Role.PRECANDIDATE, self.term, None, now_ms)
+        self._enter(QuorumRole.PRECANDIDATE, self.term, None, now_ms)
         self._ask_for_votes(pre_vote=True)
         self._count_votes(now_ms)
 
@@ -484,14 +484,14 @@ class Quorum:
     def _count_votes(self, now_ms: int) -> None:
         if 2 * len(self._votes.intersection(self.voters)) <= len(self.voters):
             return
-        if self.role is Role.PRECANDIDATE:
-            self._enter(Role.CANDIDATE, self.term + 1, None, now_ms)
+        if self.role is QuorumRole.PRECANDIDATE:
+            self._enter(QuorumRole.CANDIDATE, self.term + 1, None, now_ms)
             self.voted_for = self.identity
             self._ask_for_votes(pre_vote=False)
             self._count_votes(now_ms)
         else:
             self._timer.won()
-            self._enter(Role.LEADER, self.term, self.identity, now_ms)
+            self._enter(QuorumRole.LEADER, self.term, self.identity, now_ms)
             self._follow_voters(now_ms)
             self._append_own(EntryKind.LEADER, [b""])
             self.term_start_index = self.log.last_index
@@ -500,7 +500,7 @@ class Quorum:
     # ------------------------------------------------------------------ leading
 
     def _demand_leadership(self) -> None:
-        if self.role is not Role.LEADER:
+        if self.role is not QuorumRole.LEADER:
             raise NotLeader(
                 f"{self.identity} does not lead in term {self.term}; the leader is {self.leader or 'not known'}"
             )
@@ -531,7 +531,7 @@ class Quorum:
         self.commit_index = matched
         self._broadcast(now_ms, heartbeat=True)
         if self.identity not in self.voters and self.log.voters_index <= self.commit_index:
-            self._enter(Role.FOLLOWER, self.term, None, now_ms)  # voted out, and everybody will learn it
+            self._enter(QuorumRole.FOLLOWER, self.term, None, now_ms)  # voted out, and everybody will learn it
 
     def _broadcast(self, now_ms: int, *, heartbeat: bool = False) -> None:
         if heartbeat:
@@ -585,9 +585,9 @@ class Quorum:
         assert self.log.persisted_index == 0 or self.delivered_index <= self.log.persisted_index, self
         assert self.term >= self.log.last_term, self
         assert self.term >= self._outbox.saved.term, (self._outbox.saved, self)
-        assert self.role is Role.FOLLOWER or not self.is_recovering, self
-        assert self.role in (Role.FOLLOWER, Role.PRECANDIDATE) or self.voted_for == self.identity, self
-        assert (self.role is Role.LEADER) == (self.leader == self.identity), self
+        assert self.role is QuorumRole.FOLLOWER or not self.is_recovering, self
+        assert self.role in (QuorumRole.FOLLOWER, QuorumRole.PRECANDIDATE) or self.voted_for == self.identity, self
+        assert (self.role is QuorumRole.LEADER) == (self.leader == self.identity), self
         self._followers.check(self.log.last_index)
 
     def __repr__(self) -> str:

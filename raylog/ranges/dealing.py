@@ -30,7 +30,7 @@ from typing import Any
 
 from raylog.errors import ConfigError
 from raylog.ranges.cut import LogEnds
-from raylog.ranges.entries import Entry, following, shared
+from raylog.ranges.entries import StreamEntry, following, shared
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
 
@@ -211,7 +211,7 @@ def round_of(
 
     None while there is not a whole batch for every worker, or, with ``is_short``, nothing at all.
     """
-    last = Entry(state.round_number, state.topic_ids, state.positions)
+    last = StreamEntry(state.round_number, state.topic_ids, state.positions)
     everything = following(last, topic_ids, logs)
     if everything is None:
         return None

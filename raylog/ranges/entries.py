@@ -23,7 +23,7 @@ from raylog.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StreamEntry:
     """``number``: 0, 1, 2…, where entry 0 reads nothing. ``topic_ids``: the ids behind the topics'
     names. No range is empty.
     """
@@ -35,18 +35,18 @@ class Entry:
     losses: tuple[str, ...] = ()
 
 
-def first(topic_ids: Mapping[str, str], starts: Mapping[TopicPartition, int]) -> Entry:
+def first(topic_ids: Mapping[str, str], starts: Mapping[TopicPartition, int]) -> StreamEntry:
     """Return the entry with which a stream begins; it reads nothing."""
-    return Entry(0, dict(topic_ids), dict(starts))
+    return StreamEntry(0, dict(topic_ids), dict(starts))
 
 
 def following(
-    last: Entry,
+    last: StreamEntry,
     topic_ids: Mapping[str, str],
     logs: Mapping[TopicPartition, LogEnds],
     *,
     offsets_max: int | None = None,
-) -> Entry | None:
+) -> StreamEntry | None:
     """Return the entry after ``last``, with at most ``offsets_max`` offsets in proportion to each
     partition's backlog; None if nothing changed.
 
@@ -88,7 +88,7 @@ def following(
     if not ranges and not losses:
         return None
     ends |= {each.key: each.end for each in ranges}
-    return Entry(last.number + 1, dict(topic_ids), ends, ranges, tuple(losses))
+    return StreamEntry(last.number + 1, dict(topic_ids), ends, ranges, tuple(losses))
 
 
 def shared(waiting: Mapping[TopicPartition, int], offsets_max: int | None) -> dict[TopicPartition, int]:

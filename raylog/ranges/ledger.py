@@ -33,7 +33,7 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 from raylog.errors import ConfigError
-from raylog.ranges.entries import Entry
+from raylog.ranges.entries import StreamEntry
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
 
@@ -49,7 +49,7 @@ nothing here.
 """
 
 
-def lines_of(entry: Entry, parts: list[OffsetRange]) -> str:
+def lines_of(entry: StreamEntry, parts: list[OffsetRange]) -> str:
     """Return the text of an entry's file. ``parts``: its ranges, split as tasks will read them.
 
     Each line repeats the losses, so that the task which reads it fails or continues as the query's
@@ -76,7 +76,7 @@ def lines_of(entry: Entry, parts: list[OffsetRange]) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def entry_of(text: str) -> Entry:
+def entry_of(text: str) -> StreamEntry:
     """Parse an entry's file; ValueError or KeyError for anything else. Ranges are split as they
     were written.
     """
@@ -87,7 +87,7 @@ def entry_of(text: str) -> Entry:
         for partition, end in each.items()
     }
     ranges = tuple(range_of(line) for line in lines)
-    return Entry(
+    return StreamEntry(
         head["entry"], head["topic_ids"], ends, tuple(each for each in ranges if len(each)), tuple(head["losses"])
     )
 
@@ -103,7 +103,7 @@ def number_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-class Ledger:
+class StreamLedger:
     """The files of one stream. Only this process may write them, until ``close``.
 
     ``stream``: what is read, in plain JSON values. ConfigError for the directory of another stream,
@@ -157,14 +157,14 @@ class Ledger:
         """The name that distinguishes the streams of a query."""
         return self.directory.name
 
-    def append(self, entry: Entry, parts: list[OffsetRange]) -> None:
+    def append(self, entry: StreamEntry, parts: list[OffsetRange]) -> None:
         """Write the next entry. When this returns, it is on the disk and a batch may read it."""
         expected = 0 if self.last is None else self.last.number + 1
         assert entry.number == expected, f"entry {entry.number} after {expected - 1}"
         self._write(self._path(entry.number), lines_of(entry, parts))
         self.last = entry
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> StreamEntry:
         """Return an entry whose file exists, with its ranges as they were written."""
         return self._read(number)
 
@@ -193,7 +193,7 @@ class Ledger:
     def _path(self, number: int) -> Path:
         return self.directory / f"{number:020d}{_SUFFIX}"
 
-    def _read(self, number: int) -> Entry:
+    def _read(self, number: int) -> StreamEntry:
         path = self._path(number)
         try:
             return entry_of(path.read_text())

@@ -26,7 +26,7 @@ from typing import Self
 
 from raylog.client.consumer.nearest_replicas import is_this_machine
 from raylog.client.links.link import ClusterLink
-from raylog.client.links.metadata import Leader
+from raylog.client.links.metadata import PartitionLeader
 from raylog.errors import RaylogError
 from raylog.records.batch import BatchView, batches, peek_size
 from raylog.records.corrupt import CorruptBatch, UnsupportedMagic
@@ -77,7 +77,7 @@ async def located(link: ClusterLink, key: TopicPartition, offset: int, offset_en
     return _opened(told, offset)
 
 
-def _near(link: ClusterLink, leader: Leader, isr: list[int]) -> Endpoint | None:
+def _near(link: ClusterLink, leader: PartitionLeader, isr: list[int]) -> Endpoint | None:
     """Return the leader, or an in-sync follower, whose address belongs to this machine."""
     if leader.endpoint is None:
         return None

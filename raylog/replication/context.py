@@ -17,7 +17,7 @@ from raylog.configs.settings import setting
 from raylog.replication.events import Effect, LeaderHint
 from raylog.replication.replica_traffic import ReplicaTraffic
 from raylog.replication.throttle import Throttle
-from raylog.replication.timing_wheel import Timer, TimingWheel
+from raylog.replication.timing_wheel import TimingWheel, WheelTimer
 from raylog.types import ActorIdentity, TopicIdPartition
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 UNKNOWN_TOPIC_OR_PARTITION = ErrorCode.unknown_topic_or_partition.value
 NOT_LEADER_OR_FOLLOWER = ErrorCode.not_leader_or_follower.value
 Expire = Callable[[int, int], None]  # (now_ms, wall_ms)
-Deadline = Timer[Expire]
+Deadline = WheelTimer[Expire]
 
 
 @dataclass(frozen=True, slots=True)

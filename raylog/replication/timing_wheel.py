@@ -21,7 +21,7 @@ from typing import Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 
 
-class Place(NamedTuple):
+class WheelPlace(NamedTuple):
     """Where a timer stands: the level of its wheel (1 is the finest), the slot in the ring and the bucket's start."""
 
     level: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
     bucket_start_ms: int
 
 
-class Timer(Generic[T]):
+class WheelTimer(Generic[T]):
     """One deadline. ``bucket`` is None when it is not armed: fired, cancelled, or never added."""
 
     __slots__ = ("bucket", "deadline_ms", "payload")
@@ -54,7 +54,7 @@ class _Bucket(Generic[T]):
 
     def __init__(self) -> None:
         self.start_ms = -1
-        self.timers: dict[Timer[T], None] = {}
+        self.timers: dict[WheelTimer[T], None] = {}
 
 
 class _Wheel(Generic[T]):
@@ -78,7 +78,9 @@ class TimingWheel(Generic[T]):
         self._wheels: list[_Wheel[T]] = [_Wheel(tick_ms, size, now_ms)]
         self._due: list[tuple[int, int, _Bucket[T]]] = []  # (start of the bucket, number of the entry, bucket)
         self._entries = 0
-        self._overdue: dict[Timer[T], None] = {}  # armed with a deadline that had come: they fire at the next advance
+        self._overdue: dict[
+            WheelTimer[T], None
+        ] = {}  # armed with a deadline that had come: they fire at the next advance
         self._overdue_bucket: _Bucket[T] = _Bucket()
         self._overdue_bucket.timers = self._overdue
 
@@ -87,18 +89,18 @@ class TimingWheel(Generic[T]):
         """The latest time it was told, rounded down to a tick."""
         return self._wheels[0].now_ms
 
-    def add(self, deadline_ms: int, payload: T) -> Timer[T]:
+    def add(self, deadline_ms: int, payload: T) -> WheelTimer[T]:
         """Arm a timer. One whose deadline has come fires at the next ``advance``, and ``next_due_ms`` says so."""
-        timer = Timer(deadline_ms, payload)
+        timer = WheelTimer(deadline_ms, payload)
         self._place(timer)
         return timer
 
-    def place_of(self, timer: Timer[T]) -> Place | None:
+    def place_of(self, timer: WheelTimer[T]) -> WheelPlace | None:
         """Where an armed timer stands; None when it is due at once or not armed."""
         for level, wheel in enumerate(self._wheels, start=1):
             for slot, bucket in enumerate(wheel.buckets):
                 if bucket is not None and timer.bucket is bucket:
-                    return Place(level, slot, bucket.start_ms)
+                    return WheelPlace(level, slot, bucket.start_ms)
         return None
 
     def next_due_ms(self) -> int | None:
@@ -110,9 +112,9 @@ class TimingWheel(Generic[T]):
             heapq.heappop(due)[2].start_ms = -1
         return due[0][0] if due else None
 
-    def advance(self, now_ms: int) -> list[Timer[T]]:
+    def advance(self, now_ms: int) -> list[WheelTimer[T]]:
         """Set the clock and return the timers whose deadline is at or before ``now_ms``, disarmed."""
-        fired: list[Timer[T]] = []
+        fired: list[WheelTimer[T]] = []
         self._drain(self._overdue_bucket, fired)
         due = self._due
         while due and due[0][0] <= now_ms:
@@ -142,7 +144,7 @@ class TimingWheel(Generic[T]):
                         f"a timer for {timer.deadline_ms} stands in the bucket from {bucket.start_ms}"
                     )
 
-    def _place(self, timer: Timer[T]) -> None:
+    def _place(self, timer: WheelTimer[T]) -> None:
         deadline_ms = timer.deadline_ms
         level = 0
         while True:
@@ -174,7 +176,7 @@ class TimingWheel(Generic[T]):
                 break
             wheel.now_ms = now_ms - now_ms % wheel.tick_ms
 
-    def _drain(self, bucket: _Bucket[T], fired: list[Timer[T]]) -> None:
+    def _drain(self, bucket: _Bucket[T], fired: list[WheelTimer[T]]) -> None:
         for timer in bucket.timers:
             timer.bucket = None
             fired.append(timer)

@@ -16,7 +16,7 @@ from raylog.metadata.events import (
     Effect,
     Notice,
     Persist,
-    Reply,
+    SendControllerReply,
     SendFrame,
     SendQuorum,
     StartActor,
@@ -52,7 +52,7 @@ def carry_out(shell: ControllerShell, effects: Iterable[Effect]) -> None:
         match effect:
             case SendFrame(session_id, frame):
                 shell.send_frame(session_id, frame)
-            case Reply(token, reply):
+            case SendControllerReply(token, reply):
                 shell.answer(token, reply)
             case Persist(write):
                 shell.persist(write)

@@ -97,13 +97,15 @@ class ControllerRequests:
         return handle
 
     def await_leader(self, request: Request) -> None:
-        body: private.AwaitLeader = request.body
+        body: private.AwaitLeaderRequest = request.body
         asked = requests.AwaitLeader(body.topic, body.partition, body.newer_than_epoch, body.timeout_ms)
 
         def answer(reply: ControllerReply) -> None:
             if isinstance(reply, requests.LeaderFound) and not reply.error and reply.endpoint is not None:
                 endpoint = reply.endpoint
-                request.reply(private.LeaderFound(reply.leader_node, reply.leader_epoch, endpoint.host, endpoint.port))
+                request.reply(
+                    private.AwaitLeaderResponse(reply.leader_node, reply.leader_epoch, endpoint.host, endpoint.port)
+                )
             elif isinstance(reply, requests.LeaderFound):
                 where = f"{body.topic}-{body.partition}"
                 request.refuse(error_for(reply.error, f"no leader of {where} newer than epoch {body.newer_than_epoch}"))
@@ -113,11 +115,11 @@ class ControllerRequests:
         self.park(request, self.ask(asked, answer))
 
     def drain_broker(self, request: Request) -> None:
-        body: private.DrainBroker = request.body
+        body: private.DrainBrokerRequest = request.body
 
         def answer(reply: ControllerReply) -> None:
             if isinstance(reply, requests.BrokerDrained) and not reply.error:
-                request.reply(private.BrokerDrained(reply.moved, reply.remaining))
+                request.reply(private.DrainBrokerResponse(reply.moved, reply.remaining))
             elif isinstance(reply, requests.BrokerDrained):
                 request.refuse(error_for(reply.error, reply.message))
             else:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from raylog.control.session import SHUT_DOWN, Exit, FromActor, FromController, Hello
-from raylog.control.session_stream import Frame, Session, accept_session
+from raylog.control.session_stream import Frame, SessionStream, accept_session
 from raylog.disks.disk import controller_moved, new_id, open_disk
 from raylog.disks.quorum_disks import METADATA_FOLDER, refuse_lost_metadata
 from raylog.errors import RaylogError, error_for
@@ -43,6 +43,7 @@ from raylog.metadata.events import (
     ActorKind,
     ActorStarted,
     ActorStartFailed,
+    ControllerTicked,
     Dial,
     Dialed,
     DialOutcome,
@@ -53,7 +54,6 @@ from raylog.metadata.events import (
     SessionFrame,
     SessionHello,
     StartActor,
-    Ticked,
 )
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.requests import ControllerReply, Refused
@@ -113,7 +113,7 @@ class ControllerServer:
         self._secret = self._disk.secret.encode()
         self._launcher = launcher
         self._config = config or ControllerConfig()
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, SessionStream] = {}
         self._said_hello: set[int] = set()
         self._session_ids = itertools.count(1)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="raylog-metadata")
@@ -263,7 +263,7 @@ class ControllerServer:
         return Driver(
             LoopClock(),
             step=lambda event, now_ms, wall_ms: controller.handle(event, now_ms),
-            tick=lambda now_ms, wall_ms: controller.handle(Ticked(), now_ms),
+            tick=lambda now_ms, wall_ms: controller.handle(ControllerTicked(), now_ms),
             next_deadline_ms=controller.next_deadline_ms,
             carry_out=partial(carry_out, self),
             settled=self._settled,
@@ -438,14 +438,14 @@ class ControllerServer:
     def _open_session(self, request: Request) -> None:
         session_id = next(self._session_ids)
 
-        def received(session: Session, frame: Frame) -> None:
+        def received(session: SessionStream, frame: Frame) -> None:
             self._session_said(session_id, session, frame)
 
         self._sessions[session_id] = accept_session(
             request, received, lambda session, _: self._session_ended(session_id)
         )
 
-    def _session_said(self, session_id: int, session: Session, frame: Frame) -> None:
+    def _session_said(self, session_id: int, session: SessionStream, frame: Frame) -> None:
         if session_id in self._said_hello:
             assert isinstance(frame, FromActor), f"an actor does not send {type(frame).__name__}"
             self._handle(SessionFrame(session_id, frame))

@@ -82,7 +82,7 @@ def _actor(actor: requests.ActorStatus) -> dict[str, Any]:
     }
 
 
-def _topic(topic: requests.TopicView) -> dict[str, Any]:
+def _topic(topic: requests.DescribedTopic) -> dict[str, Any]:
     return {
         "name": topic.name,
         "partitions": [

@@ -24,7 +24,7 @@ def handlers(ask: Ask, park: Park) -> dict[int, Callable[[Request], None]]:
     """``ask`` gives the controller a request and returns its token; ``park`` ties that to the connection of who asked."""
 
     def move_replicas(request: Request) -> None:
-        body: private.MoveReplicas = request.body
+        body: private.MoveReplicasRequest = request.body
         try:
             moves = tuple(ReplicaMove(str(t), int(p), int(b), int(n)) for t, p, b, n in body.moves)
         except (TypeError, ValueError):
@@ -34,14 +34,14 @@ def handlers(ask: Ask, park: Park) -> dict[int, Callable[[Request], None]]:
         def answer(reply: ControllerReply) -> None:
             if isinstance(reply, requests.ReplicasMoved):
                 outcomes = tuple((each.error, each.message) for each in reply.partitions)
-                request.reply(private.ReplicasMoved(outcomes))
+                request.reply(private.MoveReplicasResponse(outcomes))
             else:
                 _refuse(request, reply)
 
         park(request, ask(requests.MoveReplicas(moves), answer))
 
     def plan_host(request: Request) -> None:
-        body: private.PlanHost = request.body
+        body: private.PlanHostRequest = request.body
         kinds = {kind.value: kind for kind in HostKind}
         if body.kind not in kinds:
             request.refuse(InvalidRequest(f"no kind of host {body.kind!r}: choose from {', '.join(kinds)}"))
@@ -49,18 +49,18 @@ def handlers(ask: Ask, park: Park) -> dict[int, Callable[[Request], None]]:
 
         def answer(reply: ControllerReply) -> None:
             if isinstance(reply, requests.HostAnswer) and not reply.error:
-                request.reply(private.HostPlanned(reply.node_id, reply.message or ""))
+                request.reply(private.PlanHostResponse(reply.node_id, reply.message or ""))
             else:
                 _refuse(request, reply)
 
         park(request, ask(requests.PlanHost(body.broker_id, body.path, kinds[body.kind]), answer))
 
     def retire_host(request: Request) -> None:
-        body: private.RetireHost = request.body
+        body: private.RetireHostRequest = request.body
 
         def answer(reply: ControllerReply) -> None:
             if isinstance(reply, requests.HostRetirement) and not reply.error:
-                request.reply(private.HostRetired(reply.moved, reply.remaining))
+                request.reply(private.RetireHostResponse(reply.moved, reply.remaining))
             else:
                 _refuse(request, reply)
 

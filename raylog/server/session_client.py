@@ -38,7 +38,7 @@ from raylog.control.control_session import (
     SummonReceived,
 )
 from raylog.control.session import FromActor, FromController, Hello, ReplicaLoad
-from raylog.control.session_stream import Frame, Session, open_session
+from raylog.control.session_stream import Frame, SessionStream, open_session
 from raylog.disks.disk import Disk, open_disk
 from raylog.errors import RaylogError
 from raylog.server.driver import Driver, LoopClock
@@ -89,7 +89,7 @@ class SessionClient:
         )
         self._opening: asyncio.Task[None] | None = None  # the present link, until it is open
         self._endpoint: Endpoint | None = None  # where the present link leads, or the one before
-        self._session: Session | None = None  # over the present link, once that is open
+        self._session: SessionStream | None = None  # over the present link, once that is open
         self._joined = asyncio.Event()  # a controller has said Welcome, once
         self._usage = ProcessUsage()
 
@@ -227,7 +227,7 @@ class SessionClient:
         assert isinstance(frame, FromController), frame
         self._handle(FrameArrived(link, frame))
 
-    def _lost(self, link: int, session: Session, reason: Exception | None) -> None:
+    def _lost(self, link: int, session: SessionStream, reason: Exception | None) -> None:
         if session is self._session:
             self._session = None
         self._handle(LinkLost(link, str(reason or "the controller closed it")))

@@ -31,31 +31,31 @@ from raylog.metadata.requests import (
     CreateTopics,
     DeleteTopics,
     DescribeCluster,
+    DescribedTopic,
     DescribeTopics,
     DrainBroker,
     ElectionType,
     ElectLeaders,
     ListReassignments,
     MoveReplicas,
-    NewTopic,
     PartitionGrowth,
     PartitionsCreated,
     PartitionTarget,
     PlanHost,
     RegisterDisk,
     ReplicasMoved,
+    RequestedTopic,
     RetireHost,
     TopicCreation,
     TopicsCreated,
     TopicsDescribed,
-    TopicView,
 )
 from raylog.records.batch import SEQUENCE_MASK
 from raylog.simulator.nonsense import nonsense
 from raylog.simulator.odd_producers import Successor, Vandal
 from raylog.simulator.queue_producer import QueueProducer
 from raylog.simulator.simulated_scaling import PARTITIONS
-from raylog.simulator.workload import Administrator, Client, Consumer, Leader, Producer
+from raylog.simulator.workload import Administrator, Client, KnownLeader, SimulatedConsumer, SimulatedProducer
 from raylog.types import ReplicaMove, TopicIdPartition, broker_of
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Administration:
         self.simulation = simulation
         self.scheduler = simulation.scheduler
         self.administrator = Administrator("admin", simulation, simulation.client_machine)
-        self.topics: dict[str, TopicView] = {}
+        self.topics: dict[str, DescribedTopic] = {}
         self.known: set[TopicIdPartition] = set()
         self.is_quiet = (
             self.scheduler.chance(0.3) or simulation.faults.is_about_depositions
@@ -255,7 +255,7 @@ class Administration:
         partitions = self.scheduler.rng.choice((1, 1, 2))
         if self.simulation.scaling.is_on:
             partitions = PARTITIONS
-        topic = NewTopic(name, partitions, factor, configs=self._configs(factor))
+        topic = RequestedTopic(name, partitions, factor, configs=self._configs(factor))
         self.simulation.trace(f"create {topic}")
         self._have_created(CreateTopics((topic,), timeout_ms=self._creation_timeout_ms()))
 
@@ -346,7 +346,7 @@ class Administration:
                     self._follow(name, id, dict(topic.configs))
                     endpoint = nodes.get(partition.leader_node)
                     if endpoint is not None:
-                        named = Leader(partition.leader_node, partition.leader_epoch, endpoint)
+                        named = KnownLeader(partition.leader_node, partition.leader_epoch, endpoint)
                         self.simulation.counts["leaders named before their election"] += named.epoch < 0
                         clients: list[Client] = [*self.simulation.producers[before[0] :]]
                         clients += self.simulation.consumers[before[1] :]
@@ -370,7 +370,7 @@ class Administration:
         for number, (idempotent, acks) in enumerate(kinds):
             interval_us = self.scheduler.rng.choice((30_000, 100_000, 400_000))
             simulation.producers.append(
-                Producer(
+                SimulatedProducer(
                     f"producer-{tag}.{number}",
                     simulation,
                     machine,
@@ -405,7 +405,7 @@ class Administration:
                     compacts=history.compacts,
                 )
             )
-        simulation.consumers.append(Consumer(f"consumer-{tag}", simulation, machine, topic=name, id=id))
+        simulation.consumers.append(SimulatedConsumer(f"consumer-{tag}", simulation, machine, topic=name, id=id))
 
     def _delete_some(self) -> None:
         if len(self.topics) > 1:
@@ -551,7 +551,7 @@ class Administration:
 
     # ---------------------------------------------------------------- questions, and deletions of records
 
-    def _some_leader(self) -> Producer | None:
+    def _some_leader(self) -> SimulatedProducer | None:
         found = [
             producer for producer in self.simulation.producers if producer.leader is not None and not producer.gone
         ]

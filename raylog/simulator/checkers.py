@@ -43,7 +43,7 @@ from raylog.simulator.keyed_values import is_tombstone, key_of
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
-    from raylog.simulator.workload import Ledger
+    from raylog.simulator.workload import PromisedRecords
 
 
 class Violation(AssertionError):
@@ -499,7 +499,7 @@ class Checkers:
 
     # ---------------------------------------------------------------- the end
 
-    def kept(self, id: TopicIdPartition, ledger: Ledger, log: Log) -> None:
+    def kept(self, id: TopicIdPartition, ledger: PromisedRecords, log: Log) -> None:
         """Every value that was acknowledged to acks=all is where the acknowledgement said; idempotent values are there once, in order.
 
         This reads the records themselves and trusts nothing that was noted during the run.

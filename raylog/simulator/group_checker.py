@@ -32,8 +32,8 @@ from raylog.groups.consumer_protocol import decode_assignment
 from raylog.groups.requests import (
     DeleteGroup,
     GroupDeleted,
+    GroupHeartbeat,
     GroupReply,
-    Heartbeat,
     JoinedGroup,
     JoinGroup,
     OffsetCommit,
@@ -205,7 +205,7 @@ class GroupChecker:
         history = self._history(getattr(request, "group_id", ""), history_number)
         if history is None:
             return
-        is_of_a_member = isinstance(request, SyncGroup | Heartbeat | OffsetCommit) and request.generation >= 0
+        is_of_a_member = isinstance(request, SyncGroup | GroupHeartbeat | OffsetCommit) and request.generation >= 0
         if is_of_a_member and not getattr(reply, "error", 0):
             self._is_active(history)
         match request, reply:

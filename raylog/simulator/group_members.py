@@ -15,26 +15,26 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client.groups import subscriptions
 from raylog.client.groups.member import (
-    Answer,
-    Assigned,
+    CoordinatorAnswer,
     Fail,
     GroupMember,
     MakePlan,
     MemberConfig,
+    MembershipState,
     Order,
+    PartitionsAssigned,
     Prepare,
     SendHeartbeat,
     SendJoin,
     SendLeave,
     SendSync,
-    State,
 )
 from raylog.client.groups.subscriptions import Remembered
 from raylog.groups.assignors import ASSIGNORS
 from raylog.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from raylog.groups.requests import (
     CommittedPartition,
-    Heartbeat,
+    GroupHeartbeat,
     JoinGroup,
     LeaveGroup,
     LeavingMember,
@@ -71,7 +71,7 @@ class GroupSpec:
     assignors: tuple[str, ...]
 
 
-class Member(Client):
+class SimulatedMember(Client):
     """Joins at once. ``kill`` is a crash; ``retire`` leaves as one should, and ends the process."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Member(Client):
 
     @property
     def is_stable(self) -> bool:
-        return self._member.state is State.STABLE
+        return self._member.state is MembershipState.STABLE
 
     def stop(self) -> None:
         """Commit nothing more."""
@@ -145,14 +145,16 @@ class Member(Client):
     # ---------------------------------------------------------------- the way to the coordinator
 
     def ask_coordinator(
-        self, request: Request, on_answer: Callable[[Answer], None], *, timeout_ms: int = 4_000
+        self, request: Request, on_answer: Callable[[CoordinatorAnswer], None], *, timeout_ms: int = 4_000
     ) -> None:
         """One attempt."""
         leader = self.leader
         if leader is None:
             self.find_leader(self.group.topic, self.group.id, newer_than=-1)
             delay_us = self.scheduler.between(1_000, 50_000)
-            self.later(delay_us, lambda: on_answer(Answer(COORDINATOR_NOT_AVAILABLE)), f"{self.name} finds nobody")
+            self.later(
+                delay_us, lambda: on_answer(CoordinatorAnswer(COORDINATOR_NOT_AVAILABLE)), f"{self.name} finds nobody"
+            )
             return
 
         def answered(reply: Any) -> None:
@@ -162,7 +164,7 @@ class Member(Client):
                 newer_than = leader.epoch if self.scheduler.chance(0.5) else -1
                 self.find_leader(self.group.topic, self.group.id, newer_than=newer_than)
             if self.alive:
-                on_answer(Answer(error, reply))
+                on_answer(CoordinatorAnswer(error, reply))
 
         self.ask(
             leader.endpoint, CoordinatorCall(self.group.id, request, self.is_native), answered, timeout_ms=timeout_ms
@@ -183,7 +185,7 @@ class Member(Client):
                     self.later(delay_us, lambda o=order: self._make_plan(o), f"{self.name} plans")  # type: ignore[misc]
                 case SendSync():
                     self._send_sync(order)
-                case Assigned():
+                case PartitionsAssigned():
                     self._take_over(order)
                 case SendHeartbeat():
                     self._send_heartbeat(order)
@@ -200,7 +202,7 @@ class Member(Client):
         self._look_again()
 
     def _prepare(self, order: Prepare) -> None:
-        if self._member.state is not State.PREPARING:
+        if self._member.state is not MembershipState.PREPARING:
             return
         if order.is_lost:
             self.owned = ()
@@ -255,7 +257,7 @@ class Member(Client):
             timeout_ms=self._rebalance_ms + 4_000,
         )
 
-    def _take_over(self, order: Assigned) -> None:
+    def _take_over(self, order: PartitionsAssigned) -> None:
         if self._remembered.generation >= 0:
             self._former = (self._identity[0], self._remembered.generation)
         self._identity = (self._member.member_id, order.generation)
@@ -268,7 +270,7 @@ class Member(Client):
 
     def _send_heartbeat(self, order: SendHeartbeat) -> None:
         parked_ms = PARKED_MS * self.groups.calm if self.is_native else 0
-        request = Heartbeat(self.group.group_id, order.member_id, order.generation, self.instance, parked_ms)
+        request = GroupHeartbeat(self.group.group_id, order.member_id, order.generation, self.instance, parked_ms)
         self.ask_coordinator(
             request,
             lambda answer: self._carry_out(self._member.heartbeat_answered(order, answer, self.now_ms)),
@@ -298,7 +300,7 @@ class Member(Client):
         part = CommittedPartition(place.topic, place.partition, self.groups.next_offset())
         request = OffsetCommit(self.group.group_id, (part,), member_id, generation, self.instance)
 
-        def answered(answer: Answer) -> None:
+        def answered(answer: CoordinatorAnswer) -> None:
             if answer.error and (member_id, generation) == (self._member.member_id, self._member.generation):
                 refusals = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.fenced_instance_id)
                 if answer.error in refusals or answer.error == ErrorCode.rebalance_in_progress:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylog.metadata.requests import CreateTopics, DeleteTopics, NewTopic
+from raylog.metadata.requests import CreateTopics, DeleteTopics, RequestedTopic
 from raylog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class GroupTopics:
     def _create(self, name: str) -> None:
         self._busy.add(name)
         self._simulation.trace(f"create {name}")
-        request = CreateTopics((NewTopic(name, 1, 1, configs=CONFIGS),))
+        request = CreateTopics((RequestedTopic(name, 1, 1, configs=CONFIGS),))
         self._administration.administrator.request(request, lambda reply: self._changed(name))
 
     def _changed(self, name: str) -> None:

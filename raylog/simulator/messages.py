@@ -48,7 +48,7 @@ OnReply = Callable[[object | None], None]
 """Called once: with the reply, or with None when it will never come (refused, closed, timed out)."""
 
 
-class Caller:
+class SimulatedCaller:
     """The opening half: one link to one endpoint, requests answered in any order. Opens at the first call, again after it broke."""
 
     def __init__(self, process: Process, network: Network, endpoint: Endpoint, expect: tuple[int, int] | None) -> None:

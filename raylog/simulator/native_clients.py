@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.groups.member import State
+from raylog.client.groups.member import MembershipState
 from raylog.client.groups.offset_commits import Offsets
 from raylog.client.producer.deliveries import RecordMetadata
 from raylog.client.producer.producer import AsyncProducer
@@ -229,7 +229,7 @@ class GroupReader(PartitionReader):
             self.next_offsets.pop(key.partition, None)
             self._floors[key.partition] = self.checker.committed.get(key.partition, 0)
         member = consumer._opened().membership("assignment")._member
-        if member.state is State.STABLE:  # else its generation is one that may never have a plan
+        if member.state is MembershipState.STABLE:  # else its generation is one that may never have a plan
             self.checker.assigned(self.name, member.generation, [key.partition for key in consumer.assignment()])
 
     def _revoked(self, keys: list[TopicPartition]) -> None:

@@ -21,11 +21,11 @@ from raylog.metadata.requests import (
     DrainBroker,
     ElectionType,
     ElectLeaders,
-    NewTopic,
     PartitionGrowth,
     PartitionTarget,
     RegisterDisk,
     Request,
+    RequestedTopic,
 )
 
 
@@ -34,9 +34,16 @@ def nonsense(
 ) -> tuple[Request, ...]:
     """``topic`` may exist, ``unknown`` is nobody's id; ``directory_id`` is a disk of broker 1."""
     return (
-        CreateTopics((NewTopic(topic, 1, 1), NewTopic("no/name", 1, 1), NewTopic("d", 1, 9), NewTopic("e", 0, 1))),
-        CreateTopics((NewTopic("d", assignment=((0, (1, 1)),)), NewTopic("e", assignment=((0, (77,)),)))),
-        CreateTopics((NewTopic("d", assignment=((0, (1, 2)), (1, (2, 1)))),), validate_only=True),
+        CreateTopics(
+            (
+                RequestedTopic(topic, 1, 1),
+                RequestedTopic("no/name", 1, 1),
+                RequestedTopic("d", 1, 9),
+                RequestedTopic("e", 0, 1),
+            )
+        ),
+        CreateTopics((RequestedTopic("d", assignment=((0, (1, 1)),)), RequestedTopic("e", assignment=((0, (77,)),)))),
+        CreateTopics((RequestedTopic("d", assignment=((0, (1, 2)), (1, (2, 1)))),), validate_only=True),
         CreatePartitions((PartitionGrowth(topic, 1), PartitionGrowth("nobody", 5), PartitionGrowth(topic, 1))),
         DeleteTopics(names=("nobody",), topic_ids=(unknown,)),
         AlterConfigs((ResourceChanges(ResourceType.TOPIC, topic, (change,)),)),

@@ -18,7 +18,7 @@ from raylog.records.codec import encode, encode_values
 from raylog.replication.events import ProducePartition, ProduceReceived, ProduceReply
 from raylog.simulator.checkers import Violation
 from raylog.simulator.processes import Machine
-from raylog.simulator.workload import NETWORK_EXCEPTION, NONE, RETRIABLE, UNKNOWN_TOPIC, Client, Leader
+from raylog.simulator.workload import NETWORK_EXCEPTION, NONE, RETRIABLE, UNKNOWN_TOPIC, Client, KnownLeader
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class OneBatchProducer(Client):
     def _next_later(self) -> None:
         self.simulation.rhythm.later(self.later, self.interval_us, self._next, f"{self.name} goes on")
 
-    def _send(self, data: bytes, answered: Callable[[int, int, int, Leader], None]) -> None:
+    def _send(self, data: bytes, answered: Callable[[int, int, int, KnownLeader], None]) -> None:
         """``answered(error, offset, history number when it was sent last, leader)``: with the first answer that is not retriable."""
 
         def attempt() -> None:
@@ -91,7 +91,7 @@ class OneBatchProducer(Client):
     def partition_is_gone(self) -> None:
         self._is_over = True
 
-    def _holds(self, offset: int, generation: int, leader: Leader) -> bool:
+    def _holds(self, offset: int, generation: int, leader: KnownLeader) -> bool:
         """Whether what was acknowledged there is still the truth, and can't have been deleted."""
         history = self.checkers.history(self.id)
         is_kept = offset >= history.deletable_end and not history.retention
@@ -113,7 +113,9 @@ class Successor(OneBatchProducer):
         self._sequence = 0
         self._numbers = 0
         self._former: tuple[int, int] | None = None  # epoch and next sequence of the instance before
-        self._last: tuple[int, int, Leader] | None = None  # where the last batch is: offset, history number, by whom
+        self._last: tuple[int, int, KnownLeader] | None = (
+            None  # where the last batch is: offset, history number, by whom
+        )
 
     def _next(self) -> None:
         if self._is_over or self._sending is not None:
@@ -152,7 +154,7 @@ class Successor(OneBatchProducer):
             )
         )
 
-    def _taken(self, data: bytes, error: int, offset: int, generation: int, leader: Leader) -> None:
+    def _taken(self, data: bytes, error: int, offset: int, generation: int, leader: KnownLeader) -> None:
         if error == NONE:
             if offset >= 0 and leader.epoch >= self.checkers.history(self.id).first_epoch:
                 self.checkers.acknowledged(self.id, generation, offset, BatchView(data).crc)
@@ -165,10 +167,10 @@ class Successor(OneBatchProducer):
             self._former = self._last = None
         self._next_later()
 
-    def _of_the_former(self, error: int, offset: int, generation: int, leader: Leader) -> None:
+    def _of_the_former(self, error: int, offset: int, generation: int, leader: KnownLeader) -> None:
         self._refused(error, INVALID_EPOCH, offset, "an epoch that is over")
 
-    def _of_a_leap(self, error: int, offset: int, generation: int, leader: Leader) -> None:
+    def _of_a_leap(self, error: int, offset: int, generation: int, leader: KnownLeader) -> None:
         self._refused(error, OUT_OF_ORDER, offset, "a sequence with a gap")
 
     def _refused(self, error: int, expected: int, offset: int, what: str) -> None:

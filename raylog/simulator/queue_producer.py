@@ -25,7 +25,7 @@ from raylog.simulator.checkers import Violation
 from raylog.simulator.keyed_values import is_tombstone, key_of
 from raylog.simulator.processes import Machine
 from raylog.simulator.queue_client import QueueClient
-from raylog.simulator.workload import NONE, SEQUENCE_REFUSED, UNKNOWN_TOPIC, Leader, Producer
+from raylog.simulator.workload import NONE, SEQUENCE_REFUSED, UNKNOWN_TOPIC, KnownLeader, SimulatedProducer
 from raylog.types import TopicIdPartition
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ WAITING_MAX = 12
 NO_DEADLINE = float("inf")
 
 
-class QueueProducer(Producer):
+class QueueProducer(SimulatedProducer):
     """``producers`` of the simulation take it for one of theirs."""
 
     def __init__(
@@ -133,7 +133,7 @@ class QueueProducer(Producer):
         while (batch := self._client.take(self.scheduler.now_ms)) is not None:
             self._send_batch(batch, self.leader)
 
-    def _send_batch(self, batch: ProducerBatch, leader: Leader) -> None:
+    def _send_batch(self, batch: ProducerBatch, leader: KnownLeader) -> None:
         data = bytes(batch.stamped_bytes())
         generation = self.checkers.history(self.id).generation
         request = ProduceReceived(0, -1, 1_500, (ProducePartition(self.id, data),))
@@ -171,7 +171,9 @@ class QueueProducer(Producer):
 
     # ---------------------------------------------------------------- what became of it
 
-    def _settle(self, batch: ProducerBatch, crc: int, generation: int, leader: Leader, reply: object | None) -> None:
+    def _settle(
+        self, batch: ProducerBatch, crc: int, generation: int, leader: KnownLeader, reply: object | None
+    ) -> None:
         if self.gone or batch not in self._queue.in_flight:
             return
         error, offset = ErrorCode.network_exception, -1
@@ -193,7 +195,7 @@ class QueueProducer(Producer):
         self._queue.check()
         self._send()
 
-    def _stored(self, batch: ProducerBatch, crc: int, offset: int, generation: int, leader: Leader) -> None:
+    def _stored(self, batch: ProducerBatch, crc: int, offset: int, generation: int, leader: KnownLeader) -> None:
         """Checked also for a batch that was given up while it was away."""
         if offset < 0:
             return
@@ -233,7 +235,7 @@ class QueueProducer(Producer):
                 if batch is self._last and not self.gone:
                     self.produce_last()  # lost with one before it; the next one is to be acknowledged
 
-    def _look_for_the_leader(self, leader: Leader, error: ErrorCode) -> None:
+    def _look_for_the_leader(self, leader: KnownLeader, error: ErrorCode) -> None:
         if self.leader is not None and self.leader != leader:
             return
         if error.value in SEQUENCE_REFUSED:

@@ -26,9 +26,9 @@ from raylog.raft.messages import (
     HardState,
     Message,
     QuorumConfig,
+    QuorumRole,
     QuorumWrite,
     Ready,
-    Role,
     Snapshot,
     SnapshotRequest,
     VoteReply,
@@ -62,7 +62,7 @@ class Envelope:
 
 
 @dataclass(slots=True)
-class Member:
+class NetworkMember:
     """One process and its disk. ``quorum`` is None while it is down."""
 
     name: str
@@ -95,12 +95,12 @@ class QuorumHistory:
     def voted(self, term: int, voter: str, candidate: str) -> None:
         assert self.votes.setdefault((term, voter), candidate) == candidate, f"{voter} voted twice in term {term}"
 
-    def applied(self, member: Member, entry: Entry) -> None:
+    def applied(self, member: NetworkMember, entry: Entry) -> None:
         assert entry.index == len(member.applied) + 1, (member.name, entry, len(member.applied))
         assert self.committed.setdefault(entry.index, entry) == entry, (member.name, entry, self.committed[entry.index])
         self.committed_term = max(self.committed_term, entry.term)
 
-    def restored(self, member: Member, snapshot: Snapshot) -> list[Entry]:
+    def restored(self, member: NetworkMember, snapshot: Snapshot) -> list[Entry]:
         state = decode_state(snapshot.data)
         assert len(state) == snapshot.last_index >= len(member.applied), (member.name, snapshot)
         assert all(self.committed[entry.index] == entry for entry in state), (member.name, snapshot)
@@ -122,7 +122,7 @@ class QuorumNetwork:
     def __init__(self, config: QuorumConfig, draw_election_timeout_ms: Callable[[str], int]) -> None:
         self.config = config
         self.now_ms = 0
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, NetworkMember] = {}
         self.queue: list[Envelope] = []
         self.cut: set[tuple[str, str]] = set()  # (sender, receiver): messages are lost
         self.trace: list[str] = []
@@ -135,7 +135,7 @@ class QuorumNetwork:
 
     def add(self, name: str, voters: Iterable[str] | None) -> None:
         """A new disk, formatted with these voters or left blank, and a process on it."""
-        member = Member(name, self.id_of(name), SimulatedDisk())
+        member = NetworkMember(name, self.id_of(name), SimulatedDisk())
         self._names[member.id] = name
         self.members[name] = member
         files = member.disk.files()
@@ -204,7 +204,7 @@ class QuorumNetwork:
         member.disk.flush_everything()
         self._say(f"{name} dies; {path} is damaged: {kind} at {position}")
 
-    def running(self) -> list[Member]:
+    def running(self) -> list[NetworkMember]:
         return [self.members[name] for name in sorted(self.members) if self.members[name].quorum is not None]
 
     # ------------------------------------------------------------------ what the driver may do
@@ -282,7 +282,7 @@ class QuorumNetwork:
                 self.complete_write(name)
         quorum.check()
 
-    def _carry_out(self, member: Member, quorum: Quorum, ready: Ready) -> None:
+    def _carry_out(self, member: NetworkMember, quorum: Quorum, ready: Ready) -> None:
         history, name = self.history, member.name
         if ready.write is not None:
             assert member.pending is None, (name, member.pending)
@@ -325,7 +325,7 @@ class QuorumNetwork:
                     agreed = agreed or mine.term == theirs.term
                     assert not agreed or mine == theirs, (mine, theirs)
 
-    def leader(self) -> Member | None:
+    def leader(self) -> NetworkMember | None:
         """The leader of the highest term that may serve."""
         leaders = [
             (member.quorum.term, member.name)
@@ -342,7 +342,7 @@ class QuorumNetwork:
                 lines.append(f"{name} is down")
                 continue
             serves = " serving" if quorum.has_committed_in_term else ""
-            role = quorum.role.value if quorum.voters or quorum.role is not Role.FOLLOWER else "blank"
+            role = quorum.role.value if quorum.voters or quorum.role is not QuorumRole.FOLLOWER else "blank"
             role = "recovering" if quorum.is_recovering else role
             lines.append(
                 f"{name} {role}{serves} term={quorum.term} vote={self.name(quorum.voted_for)} leader={self.name(quorum.leader)} "

@@ -38,7 +38,7 @@ NIGHT_MINUTES = 240  # of a run of ``--hours``, where no other number is given
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SeedOutcome:
     """One seed's run. ``failure`` is the traceback of what broke, its last line ``broke``; both None if nothing did.
 
     ``by_checker``: a checker or an assertion of the machines' own said so; anything else is an error in the code that ran.
@@ -71,7 +71,7 @@ def run_seed(
     tracing: bool = False,
     groups: bool = False,
     clients: bool = False,
-) -> Outcome:
+) -> SeedOutcome:
     start = time.process_time()
     simulated = ClientSimulation if clients else GroupSimulation if groups else Simulation
     simulation = simulated(
@@ -91,14 +91,14 @@ def run_seed(
     counts["seeds"] += 1
     counts["seconds of the clusters' time"] += simulation.scheduler.now_us // 1_000_000
     hours = simulation.scheduler.now_us / 3.6e9
-    return Outcome(seed, events, counts, failure, broke, by_checker, hours, time.process_time() - start)
+    return SeedOutcome(seed, events, counts, failure, broke, by_checker, hours, time.process_time() - start)
 
 
-def _run_one(work: tuple[int, int], *, groups: bool, clients: bool) -> Outcome:
+def _run_one(work: tuple[int, int], *, groups: bool, clients: bool) -> SeedOutcome:
     return run_seed(work[0], events=work[1], groups=groups, clients=clients)
 
 
-def _run_of_hours(seed: int, night_minutes: int) -> Outcome:
+def _run_of_hours(seed: int, night_minutes: int) -> SeedOutcome:
     return run_seed(seed, night_minutes=night_minutes, groups=seed % 2 == 0)
 
 
@@ -109,7 +109,7 @@ def pool(processes: int, prepare: Callable[..., None] | None = None, *arguments:
 
 def run_seeds(
     work: Iterable[tuple[int, int]], processes: Pool, *, groups: bool = False, clients: bool = False
-) -> Iterator[Outcome]:
+) -> Iterator[SeedOutcome]:
     """The outcomes of (seed, events), in the order of ``work``."""
     return processes.imap(partial(_run_one, groups=groups, clients=clients), work)
 
@@ -173,7 +173,7 @@ def main() -> int:
 
 
 def _sum_up(
-    outcomes: Iterable[Outcome], counts: Counter[str], failed: list[int], arguments: argparse.Namespace
+    outcomes: Iterable[SeedOutcome], counts: Counter[str], failed: list[int], arguments: argparse.Namespace
 ) -> float:
     """Adds to ``counts`` and ``failed``; returns the hours of the clusters' time."""
     hours = 0.0

@@ -76,7 +76,7 @@ WALL_MS = 1_700_000_000_000
 
 
 @dataclass
-class Process:
+class HostProcess:
     """One process start of one broker's actor."""
 
     broker: int
@@ -88,7 +88,7 @@ class Process:
 
 
 @dataclass
-class Message:
+class FetchMessage:
     """A fetch on its way to the leader, or its answer on its way back."""
 
     sender: int
@@ -110,9 +110,9 @@ class Hosts:
         self.config = config or HostConfig()
         self.watched_topics = watched_topics
         self.now_ms = 0
-        self.processes: dict[int, Process] = {}
+        self.processes: dict[int, HostProcess] = {}
         self.disks = {broker: SimulatedDisk() for broker in brokers}
-        self.wires: list[Message] = []
+        self.wires: list[FetchMessage] = []
         self.cut: set[int] = set()  # brokers whose messages stay on the wire
         self.told: dict[int, list[Any]] = {broker: [] for broker in brokers}
         self.replies: dict[int, Replied] = {}
@@ -125,11 +125,11 @@ class Hosts:
         self.holds_checks = False
         self.scrubs: list[tuple[int, Scrub]] = []
         self.holds_scrubs = False
-        self.openings: list[tuple[Process, Assignment]] = []
+        self.openings: list[tuple[HostProcess, Assignment]] = []
         self.holds_openings = False
         self.housekept: list[RunHousekeeping] = []
         self.leaderships: list[tuple[int, Leadership]] = []  # of ``watched_topics``
-        self._fetches: dict[tuple[int, int], Message] = {}
+        self._fetches: dict[tuple[int, int], FetchMessage] = {}
         self._tokens = 0
         self._incarnations = 100
         self.controller_epoch = 1
@@ -139,12 +139,12 @@ class Hosts:
 
     # -------------------------------------------------------------- processes
 
-    def start(self, broker: int) -> Process:
+    def start(self, broker: int) -> HostProcess:
         """A new process of that broker, with another incarnation, on the same disk."""
         self._incarnations += 1
         identity = ActorIdentity("cluster", node_id(broker, 2), uuid.UUID(int=broker), self._incarnations)
         host = ReplicaHost(identity, broker, self.config, watched_topics=self.watched_topics)
-        process = Process(broker, self._incarnations, host, self.disks[broker].files())
+        process = HostProcess(broker, self._incarnations, host, self.disks[broker].files())
         self.processes[broker] = process
         self.told[broker] = []
         return process
@@ -243,7 +243,7 @@ class Hosts:
             self._carry_out(process, effect)
         return effects
 
-    def _carry_out(self, process: Process, effect: Effect) -> None:
+    def _carry_out(self, process: HostProcess, effect: Effect) -> None:
         broker = process.broker
         match effect:
             case Reply(token, reply):
@@ -256,7 +256,7 @@ class Hosts:
                     back = replace(message, sender=broker, receiver=message.sender, answer=reply.partitions)
                     self.wires.append(back)
             case SendFetch():
-                self.wires.append(Message(broker, effect.leader_node >> 16, effect))
+                self.wires.append(FetchMessage(broker, effect.leader_node >> 16, effect))
             case Tell(frame):
                 self.told[broker].append(frame)
             case OpenLog(assignment):
@@ -298,7 +298,7 @@ class Hosts:
             case _:
                 assert_never(effect)
 
-    def _open(self, process: Process, assignment: Assignment) -> None:
+    def _open(self, process: HostProcess, assignment: Assignment) -> None:
         try:
             log = Log.open(
                 f"/data/{assignment.topic}-{assignment.partition}",
@@ -317,7 +317,7 @@ class Hosts:
         else:
             self.handle(process.broker, LogOpened(assignment.id, log))
 
-    def _remove_folder(self, process: Process, removal: Removal) -> None:
+    def _remove_folder(self, process: HostProcess, removal: Removal) -> None:
         id = TopicIdPartition(removal.topic_id, removal.partition)
         try:
             remove_folder(process.files, f"/data/{removal.topic}-{removal.partition}", removal.topic_id)
@@ -375,7 +375,7 @@ class Hosts:
                 return True
         return False
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, message: FetchMessage) -> None:
         fetch = message.fetch
         receiver = self.processes[message.receiver]
         if message.answer is not None or message.failed:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from raylog.client.links.address import ClusterAddress
 from raylog.groups.context import GroupConfig
-from raylog.metadata.requests import CreateTopics, NewTopic
+from raylog.metadata.requests import CreateTopics, RequestedTopic
 from raylog.offsets_topic import OFFSETS_TOPIC, partition_for
 from raylog.simulator.administration import Administration
 from raylog.simulator.checkers import Violation
@@ -62,8 +62,8 @@ class ClientAdministration(Administration):
             configs["flush.messages"] = "1"
         if self.scheduler.chance(0.06):  # it ends nearly all that can be claimed
             configs["unclean.leader.election.enable"] = "true"
-        topic = NewTopic(TOPIC, rng.choice((1, 2, 3)), 3, configs=tuple(configs.items()))
-        of_offsets = NewTopic(OFFSETS_TOPIC, OFFSETS_PARTITIONS, 3, configs=(("segment.index.bytes", "480"),))
+        topic = RequestedTopic(TOPIC, rng.choice((1, 2, 3)), 3, configs=tuple(configs.items()))
+        of_offsets = RequestedTopic(OFFSETS_TOPIC, OFFSETS_PARTITIONS, 3, configs=(("segment.index.bytes", "480"),))
         self.administrator.request(CreateTopics((topic, of_offsets)), lambda reply: self._describe())
         if not self.is_quiet:
             self._later()

@@ -20,6 +20,7 @@ from raylog.metadata.events import (
     ActorKind,
     ActorStarted,
     ActorStartFailed,
+    ControllerTicked,
     Dial,
     Dialed,
     DialOutcome,
@@ -34,7 +35,6 @@ from raylog.metadata.events import (
     SessionFrame,
     SessionHello,
     StartActor,
-    Ticked,
 )
 from raylog.metadata.partitions.assignment_batches import apart
 from raylog.metadata.requests import ControllerReply, Request
@@ -122,7 +122,7 @@ class ControllerProcess(Process):
         self._driver = Driver(
             ProcessClock(self),
             step=self._step,
-            tick=lambda now_ms, wall_ms: self._step(Ticked(), now_ms, wall_ms),
+            tick=lambda now_ms, wall_ms: self._step(ControllerTicked(), now_ms, wall_ms),
             next_deadline_ms=self.controller.next_deadline_ms,
             carry_out=partial(carry_out, self),
         )

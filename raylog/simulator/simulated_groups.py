@@ -24,16 +24,16 @@ from raylog.groups.group import State
 from raylog.groups.image import StoredGroup
 from raylog.groups.machine import GroupKind, GroupMachine
 from raylog.groups.records import GroupKey, GroupRecord, OffsetKey, encode
-from raylog.groups.requests import GroupReply, Heartbeat, JoinGroup, OffsetCommit, Request, SyncGroup
+from raylog.groups.requests import GroupHeartbeat, GroupReply, JoinGroup, OffsetCommit, Request, SyncGroup
 from raylog.metadata.configuration.config_requests import ConfigChange, ConfigOperation, ResourceChanges, ResourceType
-from raylog.metadata.requests import CreateTopics, DescribeTopics, ElectionType, NewTopic
+from raylog.metadata.requests import CreateTopics, DescribeTopics, ElectionType, RequestedTopic
 from raylog.offsets_topic import OFFSETS_TOPIC
 from raylog.simulator import answer_checks
 from raylog.simulator.administration import Administration
 from raylog.simulator.checkers import Violation
 from raylog.simulator.coordinator_processes import CoordinatorCall, CoordinatorProcess
 from raylog.simulator.group_checker import GroupChecker
-from raylog.simulator.group_members import GroupSpec, Member
+from raylog.simulator.group_members import GroupSpec, SimulatedMember
 from raylog.simulator.group_tool import GroupTool
 from raylog.simulator.group_topics import GroupTopics
 from raylog.simulator.processes import Machine
@@ -48,7 +48,7 @@ PARTITIONS = 2  # of __consumer_offsets here: fifty would take the time of fifty
 MEMBERS_MAX = 4
 UNCLEAN = "elect an unclean leader of groups"
 RETENTION_MINUTES = 2  # of offsets, in runs with nights
-_HAVE_A_CONNECTION = (JoinGroup, SyncGroup, Heartbeat, OffsetCommit)
+_HAVE_A_CONNECTION = (JoinGroup, SyncGroup, GroupHeartbeat, OffsetCommit)
 _STRATEGIES = (("range",), ("cooperative-sticky",), ("sticky", "roundrobin"), ("range", "cooperative-sticky"))
 
 
@@ -139,7 +139,7 @@ class GroupAdministration(Administration):
         }
         if self.scheduler.chance(0.3):
             configs["flush.messages"] = "1"
-        topic = NewTopic(OFFSETS_TOPIC, PARTITIONS, -1, configs=tuple(configs.items()))
+        topic = RequestedTopic(OFFSETS_TOPIC, PARTITIONS, -1, configs=tuple(configs.items()))
         self.administrator.request(CreateTopics((topic,)), lambda reply: self._describe())
         self.group_topics.create_all()
         if not self.is_quiet:
@@ -209,7 +209,7 @@ class GroupSimulation(Simulation):
             elections = UncleanElections(self, self.faults, OFFSETS_TOPIC)
             self.faults.mixture[UNCLEAN] = (elections.strike, 4.0)
         self.groups: list[GroupSpec] = []
-        self.members: dict[str, list[Member]] = {}
+        self.members: dict[str, list[SimulatedMember]] = {}
         self._offsets = itertools.count(1)
         self._member_numbers = itertools.count(1)
         self._confirmed: set[str] = set()  # groups whose offsets were fetched once all was at rest
@@ -262,11 +262,11 @@ class GroupSimulation(Simulation):
         name = f"member{next(self._member_numbers)}"
         self.trace(f"{name} arrives in {group.group_id} as {instance}")
         self.counts["members that arrived"] += 1
-        member = Member(name, self, self.client_machine, group, instance)
+        member = SimulatedMember(name, self, self.client_machine, group, instance)
         self.members[group.group_id].append(member)
         self.consumers.append(member)
 
-    def living(self, group: GroupSpec) -> list[Member]:
+    def living(self, group: GroupSpec) -> list[SimulatedMember]:
         """Those that are, or are about to be, in the group."""
         return [member for member in self.members[group.group_id] if member.alive and not member.is_over]
 

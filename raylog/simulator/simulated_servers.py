@@ -78,7 +78,7 @@ from raylog.replication.leaderships import Leadership
 from raylog.server.driver import Driver
 from raylog.server.replica_effects import carry_out
 from raylog.simulator.checkers import Violation
-from raylog.simulator.messages import Answer, Call, Caller
+from raylog.simulator.messages import Answer, Call, SimulatedCaller
 from raylog.simulator.processes import Machine
 from raylog.simulator.simulated_network import Link
 from raylog.simulator.simulated_sessions import ActorSpec, OneSaid, ProcessClock, ServerEnd, ServerProcess
@@ -112,7 +112,7 @@ class ReplicaProcess(ServerProcess):
         self._tokens = 0
         self._waiting: dict[int, tuple[ServerEnd, Link, int]] = {}
         self._due_ms: dict[int, int] = {}  # when a request has to be answered at the latest
-        self._leaders: dict[tuple[int, int], Caller] = {}
+        self._leaders: dict[tuple[int, int], SimulatedCaller] = {}
         self._has_ticked = False
         self._replica_driver: Driver[Event, Effect] = Driver(
             ProcessClock(self),
@@ -261,7 +261,7 @@ class ReplicaProcess(ServerProcess):
         if caller is None or caller.endpoint != effect.endpoint:
             for old in [each for each in self._leaders if each[0] == effect.leader_node]:
                 self._leaders.pop(old).close()
-            caller = self._leaders[key] = Caller(self, self.simulation.network, effect.endpoint, key)
+            caller = self._leaders[key] = SimulatedCaller(self, self.simulation.network, effect.endpoint, key)
         request = FetchReceived(
             0,
             effect.replica_id,

@@ -50,7 +50,7 @@ from raylog.simulator.simulated_quorum import Controllers, Place
 from raylog.simulator.simulated_scaling import SimulatedScaling
 from raylog.simulator.simulated_servers import BrokerProcess, ReplicaProcess
 from raylog.simulator.simulated_sessions import ActorSpec, ServerProcess
-from raylog.simulator.workload import Client, Producer
+from raylog.simulator.workload import Client, SimulatedProducer
 from raylog.types import Endpoint, TopicIdPartition
 
 EVENTS = 4_000
@@ -121,7 +121,7 @@ class Simulation:
         self._healing = False
         self._is_set_up_in_trouble = rng.random() < 0.25
         self._person_due_ms = 0
-        self.producers: list[Producer] = []
+        self.producers: list[SimulatedProducer] = []
         self.consumers: list[Client] = []
         self.clock_steps = ClockSteps(self)
         self.controllers = Controllers(self, controller_brokers)

@@ -50,7 +50,7 @@ from raylog.replication.events import (
 from raylog.simulator import answer_checks
 from raylog.simulator.checkers import Violation
 from raylog.simulator.keyed_values import is_tombstone, key_of
-from raylog.simulator.messages import Caller, OnReply
+from raylog.simulator.messages import OnReply, SimulatedCaller
 from raylog.simulator.processes import Machine, Process
 from raylog.types import Endpoint, TopicIdPartition
 
@@ -70,7 +70,7 @@ REQUEST_TIMEOUT_MS = 3_000
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class KnownLeader:
     node_id: int
     epoch: int
     endpoint: Endpoint
@@ -83,18 +83,18 @@ class Client(Process):
         super().__init__(name, machine)
         self.simulation = simulation
         self.checkers = simulation.checkers
-        self.leader: Leader | None = None
+        self.leader: KnownLeader | None = None
         self._finding = False
         self._controller_at = 0
-        self._callers: dict[Endpoint, Caller] = {}
+        self._callers: dict[Endpoint, SimulatedCaller] = {}
 
     def ask(self, endpoint: Endpoint, request: object, on_reply: OnReply, *, timeout_ms: int | None = None) -> None:
         self._caller(endpoint).call(request, on_reply, timeout_ms=timeout_ms or REQUEST_TIMEOUT_MS)
 
-    def _caller(self, endpoint: Endpoint) -> Caller:
+    def _caller(self, endpoint: Endpoint) -> SimulatedCaller:
         caller = self._callers.get(endpoint)
         if caller is None:
-            caller = self._callers[endpoint] = Caller(self, self.simulation.network, endpoint, None)
+            caller = self._callers[endpoint] = SimulatedCaller(self, self.simulation.network, endpoint, None)
         return caller
 
     def ask_controller(self, request: Request, on_reply: OnReply) -> None:
@@ -124,7 +124,7 @@ class Client(Process):
                 self.partition_is_gone()
                 return
             if self.leader is None or reply.leader_epoch >= self.leader.epoch:
-                self.leader = Leader(reply.leader_node, reply.leader_epoch, reply.endpoint)
+                self.leader = KnownLeader(reply.leader_node, reply.leader_epoch, reply.endpoint)
             self.leader_found()
             return
         if isinstance(reply, LeaderFound) and reply.error in UNKNOWN_TOPIC and self.simulation.is_deleted(id):
@@ -164,7 +164,7 @@ class Outgoing:
 
 
 @dataclass(slots=True)
-class Ledger:
+class PromisedRecords:
     """What a producer was promised: value number → offset, for acks=all; and all that it ever sent."""
 
     producer: str
@@ -179,7 +179,7 @@ class Ledger:
     sent: int = 0
 
 
-class Producer(Client):
+class SimulatedProducer(Client):
     def __init__(
         self,
         name: str,
@@ -208,7 +208,7 @@ class Producer(Client):
         self.interval_us = interval_us
         self.producing = True
         self.gone = False
-        self.ledger = Ledger(name, id, idempotent, acks)
+        self.ledger = PromisedRecords(name, id, idempotent, acks)
         self.unsent: deque[Outgoing] = deque()
         self.in_flight: list[Outgoing] = []
         self._batches_made = 0
@@ -272,7 +272,7 @@ class Producer(Client):
                 break
             self._send_one(self.unsent.popleft(), self.leader)
 
-    def _send_one(self, batch: Outgoing, leader: Leader) -> None:
+    def _send_one(self, batch: Outgoing, leader: KnownLeader) -> None:
         if not batch.data:
             batch.data = self._encoded(batch)
             batch.crc = BatchView(batch.data).crc
@@ -311,7 +311,7 @@ class Producer(Client):
 
     # ---------------------------------------------------------------- answers
 
-    def _answered(self, batch: Outgoing, leader: Leader, reply: object | None) -> None:
+    def _answered(self, batch: Outgoing, leader: KnownLeader, reply: object | None) -> None:
         if batch not in self.in_flight:
             return  # the producer has started over meanwhile
         error: int = NETWORK_EXCEPTION
@@ -332,7 +332,7 @@ class Producer(Client):
             raise Violation(f"{self.name} was refused with {ErrorCode(error).name} by {leader}: {reply}")
         self._send()
 
-    def _acknowledged(self, batch: Outgoing, offset: int, leader: Leader) -> None:
+    def _acknowledged(self, batch: Outgoing, offset: int, leader: KnownLeader) -> None:
         self._is_known = self.idempotent
         if self.acks != -1 or offset < 0:
             return
@@ -343,7 +343,7 @@ class Producer(Client):
         for index in range(len(batch.values)):
             self.ledger.acknowledged[batch.first_value + index] = (batch.generation, offset + index)
 
-    def _retry(self, batch: Outgoing, leader: Leader) -> None:
+    def _retry(self, batch: Outgoing, leader: KnownLeader) -> None:
         self._back_to_unsent(batch)
         if self.leader == leader:
             self.leader = None
@@ -414,7 +414,7 @@ class Producer(Client):
 # ---------------------------------------------------------------------- consuming
 
 
-class Consumer(Client):
+class SimulatedConsumer(Client):
     """Reads a partition from its start, over and over; now and then from a follower, now and then at an offset read before."""
 
     def __init__(
@@ -458,7 +458,7 @@ class Consumer(Client):
         self.ask(endpoint, request, lambda reply: self._fetched(leader, asked, from_follower, reply))
 
     def _fetched(
-        self, leader: Leader | None, asked: answer_checks.Asked, from_follower: bool, reply: object | None
+        self, leader: KnownLeader | None, asked: answer_checks.Asked, from_follower: bool, reply: object | None
     ) -> None:
         if reply is None:
             self._lost(leader, from_follower)
@@ -493,7 +493,7 @@ class Consumer(Client):
         if history.generation == generation:
             answer_checks.was_read(history, self.offset, views, self.now_ms)
 
-    def _lost(self, leader: Leader | None, from_follower: bool) -> None:
+    def _lost(self, leader: KnownLeader | None, from_follower: bool) -> None:
         if not from_follower and self.leader == leader:
             self.leader = None
         self._poll_later()
@@ -538,7 +538,7 @@ class Administrator(Client):
 
         self.ask(endpoint, DeleteRecordsReceived(0, 1_000, (DeleteRecordsPartition(id, offset),)), answered)
 
-    def list_offsets(self, id: TopicIdPartition, leader: Leader, timestamp: int) -> None:
+    def list_offsets(self, id: TopicIdPartition, leader: KnownLeader, timestamp: int) -> None:
         history = self.checkers.history(id)
         generation, known_end = history.generation, history.end
 

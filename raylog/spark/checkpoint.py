@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from raylog.ranges.entries import Entry
+from raylog.ranges.entries import StreamEntry
 
 _NONE = 0
 """Entry 0 is in no batch."""
@@ -70,7 +70,7 @@ def query_of(checkpoint: Path) -> str | None:
         return None
 
 
-def place(stream: str, entry: Entry) -> str:
+def place(stream: str, entry: StreamEntry) -> str:
     """Return the place after an entry, as in Spark's checkpoint; always the same text."""
     ends: dict[str, dict[str, int]] = {}
     for key, end in sorted(entry.ends.items()):

@@ -4,7 +4,7 @@ done.
 A round reads the checkpoint (which entries are taken, which committed), removes committed entries,
 commits their offsets to a consumer group if there is one, and, when it is due, looks at the logs
 and writes the next entry. A failing group commit delays nothing: the group is only there to show
-the lag. ``Pace`` decides when the next entry is due and how much it holds:
+the lag. ``TriggerPace`` decides when the next entry is due and how much it holds:
 
 - An entry that no batch has taken yet is left alone. New records go into further entries, ever less
   often while none is taken. So a query that waits for its trigger finds everything in few files,
@@ -30,8 +30,8 @@ from dataclasses import dataclass
 
 from raylog.errors import RaylogError
 from raylog.ranges.cut import LogEnds
-from raylog.ranges.entries import Entry, following
-from raylog.ranges.ledger import Ledger
+from raylog.ranges.entries import StreamEntry, following
+from raylog.ranges.ledger import StreamLedger
 from raylog.ranges.splitting import OffsetRange
 from raylog.spark.checkpoint import CheckpointProgress
 from raylog.types import TopicPartition
@@ -48,7 +48,7 @@ Ends = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TriggerPace:
     """When the next entry is due. Pure."""
 
     poll_s: float = POLL_S
@@ -69,11 +69,11 @@ class StreamPlanner:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: StreamLedger,
         progress: CheckpointProgress,
         *,
         look: Callable[[], Logs],
-        parts: Callable[[Entry], list[OffsetRange]],
+        parts: Callable[[StreamEntry], list[OffsetRange]],
         offsets_max: int | None = None,
         commit: Callable[[Ends], None] | None = None,
         is_over: Callable[[], bool] = lambda: False,
@@ -89,7 +89,7 @@ class StreamPlanner:
         self._is_over = is_over
         self._on_end = on_end
         self._clock = clock
-        self._pace = Pace()
+        self._pace = TriggerPace()
         self._open = {number: ledger.entry(number) for number in ledger.numbers() if number}  # not committed yet
         self._written: dict[int, float] = dict.fromkeys(self._open, clock())
         self._written_s = 0.0
@@ -163,11 +163,11 @@ class StreamPlanner:
             self._write(entry)
 
     @property
-    def _last(self) -> Entry:
+    def _last(self) -> StreamEntry:
         assert self._ledger.last is not None, "entry 0 was written when the stream was made"
         return self._ledger.last
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: StreamEntry) -> None:
         self._ledger.append(entry, self._parts(entry))
         self._open[entry.number] = entry
         self._written[entry.number] = self._written_s = self._clock()

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from raylog.errors import ConfigError
-from raylog.ranges.entries import Entry
-from raylog.ranges.ledger import Ledger
+from raylog.ranges.entries import StreamEntry
+from raylog.ranges.ledger import StreamLedger
 from raylog.ranges.splitting import OffsetRange
 from raylog.spark.checkpoint import CheckpointProgress, entry_number, place, query_of
 from raylog.spark.frames import as_offset, no_limit, running_query, streaming_batch, tasks_frame
@@ -48,7 +48,7 @@ class LedgerSource:
     def __init__(
         self,
         spark: Any,
-        ledger: Ledger,
+        ledger: StreamLedger,
         checkpoint: Path,
         planner: StreamPlanner,
         *,
@@ -148,7 +148,7 @@ class LedgerSource:
             )
         self._query = query
 
-    def _last_of_batch(self, there: Sequence[int]) -> Entry:
+    def _last_of_batch(self, there: Sequence[int]) -> StreamEntry:
         """Return the last of these entries that belongs to the next batch."""
         if self._offsets_max is None:
             return self._ledger.entry(there[-1])
@@ -224,5 +224,5 @@ def bundled(parts: Sequence[OffsetRange], tasks: int, task_offsets_max: int | No
     return bundles
 
 
-def _offsets(entry: Entry) -> int:
+def _offsets(entry: StreamEntry) -> int:
     return sum(len(each) for each in entry.ranges)

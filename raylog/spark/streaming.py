@@ -26,8 +26,8 @@ from raylog.errors import ConfigError
 from raylog.placement.ray_connection import CONNECT_TIMEOUT_S
 from raylog.ranges.addresses import address_of
 from raylog.ranges.cut import take
-from raylog.ranges.entries import Entry, first
-from raylog.ranges.ledger import STREAM_FILE, Ledger, made_folder
+from raylog.ranges.entries import StreamEntry, first
+from raylog.ranges.ledger import STREAM_FILE, StreamLedger, made_folder
 from raylog.ranges.places import bound
 from raylog.ranges.reading import ReadOptions
 from raylog.ranges.splitting import OffsetRange, split
@@ -120,9 +120,9 @@ def _opened(
     given: Mapping[str, Any],
     address: ClusterAddress,
     read_committed: bool,
-) -> tuple[Ledger, StreamPlanner]:
+) -> tuple[StreamLedger, StreamPlanner]:
     """Create or continue the ledger of a stream; return it with its planner."""
-    ledger = Ledger(str(folder), _identity(address.cluster_id, topics))
+    ledger = StreamLedger(str(folder), _identity(address.cluster_id, topics))
     connections = ExitStack()
     try:
         progress = CheckpointProgress(home, ledger.name)
@@ -175,7 +175,7 @@ def _identity(cluster_id: str, topics: Topics) -> dict[str, Any]:
     return {"topics": what, "cluster_id": cluster_id}
 
 
-def _beginning(address: ClusterAddress, topics: Topics, given: Mapping[str, Any], read_committed: bool) -> Entry:
+def _beginning(address: ClusterAddress, topics: Topics, given: Mapping[str, Any], read_committed: bool) -> StreamEntry:
     """Return entry 0: one cut through the current topics."""
     start = bound(
         "starting",
@@ -213,7 +213,7 @@ def _refuse_another_checkpoint(home: Path, folder: Path) -> None:
         raise ConfigError(f"{home} belongs to a query that {whose}: give {folder.name} a checkpoint of its own")
 
 
-def _refuse_half_a_checkpoint(ledger: Ledger, progress: CheckpointProgress) -> None:
+def _refuse_half_a_checkpoint(ledger: StreamLedger, progress: CheckpointProgress) -> None:
     """Refuse a ledger whose Spark checkpoint is gone: Spark would take the remaining files for the
     whole stream.
     """
@@ -226,7 +226,7 @@ def _refuse_half_a_checkpoint(ledger: Ledger, progress: CheckpointProgress) -> N
 
 
 def _splitter(given: Mapping[str, Any]) -> Any:
-    def parts(entry: Entry) -> list[OffsetRange]:
+    def parts(entry: StreamEntry) -> list[OffsetRange]:
         return split(
             entry.ranges,
             parts_min=given.get("min_partitions") if entry.ranges else None,
@@ -250,7 +250,7 @@ def _committer(address: ClusterAddress, group_id: str | None, connections: ExitS
 def _frame(
     spark: Any,
     home: Path,
-    ledger: Ledger,
+    ledger: StreamLedger,
     planner: StreamPlanner,
     given: Mapping[str, Any],
     address: ClusterAddress,

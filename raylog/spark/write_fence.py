@@ -45,7 +45,7 @@ _changes = threading.Lock()  # the locks of the file are between processes, not 
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class WriteTurn:
     """The right of one batch to write, as passed to its tasks."""
 
     path: str
@@ -90,7 +90,7 @@ class WriteFence:
         self._patience_s = patience_s
         self._has_begun = False
 
-    def begin(self, batch: int) -> tuple[Turn, bool]:
+    def begin(self, batch: int) -> tuple[WriteTurn, bool]:
         """Return the turn of a batch, once no other task writes, and whether the batch had begun
         before.
 
@@ -110,7 +110,7 @@ class WriteFence:
             self._await_tasks(file, batch)
         finally:
             os.close(file)
-        return Turn(str(self._path), self._run, batch), begun >= batch
+        return WriteTurn(str(self._path), self._run, batch), begun >= batch
 
     def _await_tasks(self, file: int, batch: int) -> None:
         began_s = said_s = time.monotonic()

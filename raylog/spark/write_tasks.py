@@ -12,7 +12,7 @@ import pyarrow as pa
 from raylog.client.links.address import ClusterAddress
 from raylog.ranges.sending import send_tables
 from raylog.spark.lasting_workers import make_lasting, reuse_memory
-from raylog.spark.write_fence import Turn
+from raylog.spark.write_fence import WriteTurn
 
 RESULT = "attempt int, records bigint"
 
@@ -24,7 +24,7 @@ class WriteTasks:
     address: ClusterAddress
     topic: str | None
     config: Mapping[str, Any]
-    turn: Turn | None = None
+    turn: WriteTurn | None = None
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         from pyspark import TaskContext

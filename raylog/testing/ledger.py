@@ -7,7 +7,7 @@ A record of the load carries its own proof. Its value::
 ``run`` tells loads on one topic apart, ``sequence`` counts the records of one producer from 0, and the key follows from producer
 and sequence, so that a reader knows from a record alone whether it is whole and which one it is.
 
-``Ledger`` is written by the load's threads (each column has one writer per cell) and read by ``Audit``, which takes records in
+``LoadLedger`` is written by the load's threads (each column has one writer per cell) and read by ``Audit``, which takes records in
 the order of their offsets, partition by partition, in as many portions as one likes. What it demands:
 
 - whole: every record's checksum is right and its key is the one that belongs to it;
@@ -61,7 +61,7 @@ class _Column:
     offsets: array[int] = field(default_factory=lambda: array("q"))
 
 
-class Ledger:
+class LoadLedger:
     """What one load sent. ``keys`` is the number of keys of each producer."""
 
     def __init__(self, run: int, producers: int, keys: int) -> None:
@@ -197,7 +197,7 @@ class Findings:
 class Audit:
     """Holds a log against a ledger, portion by portion; ``findings`` grow."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: LoadLedger) -> None:
         self.findings = Findings()
         self.positions: dict[int, int] = {}  # by partition, the next offset to read
         self._ledger = ledger

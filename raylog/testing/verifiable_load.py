@@ -26,7 +26,7 @@ from raylog.client.links.address import ClusterAddress
 from raylog.client.producer.deliveries import BatchResult, RecordMetadata
 from raylog.client.sync import Consumer, Producer
 from raylog.errors import ClientTimeoutError, RaylogError
-from raylog.testing.ledger import Audit, Findings, Ledger, key_of, value_of
+from raylog.testing.ledger import Audit, Findings, LoadLedger, key_of, value_of
 from raylog.types import TopicPartition
 
 TICK_S = 0.04
@@ -53,7 +53,7 @@ class VerifiableLoad:
     ) -> None:
         self.topic = topic
         self.partitions = partitions
-        self.ledger = Ledger(time.time_ns() // 1_000 & 0xFFFFFFFF, producers, keys_per_producer)
+        self.ledger = LoadLedger(time.time_ns() // 1_000 & 0xFFFFFFFF, producers, keys_per_producer)
         self.value_bytes = value_bytes
         self.started_at = self.stopped_at = 0.0
         self.begins = _ends(address, topic, partitions)  # nothing of this run lies below

@@ -377,7 +377,7 @@ class Connection(FramedProtocol):
 
     async def shake_hands(self, handshake: ClientHandshake) -> None:
         """The second half of ``open``. Raises HandshakeError, or DisconnectedError if the peer closes."""
-        message: private.Handshake | None = handshake.start()
+        message: private.HandshakeMessage | None = handshake.start()
         while message is not None:
             try:
                 reply = await self.request(message, timeout_ms=None)

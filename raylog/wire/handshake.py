@@ -31,7 +31,7 @@ from scramp import ScramClient, ScramException, ScramMechanism
 from scramp.core import ClientStage, ScramServer
 
 from raylog.errors import ProtocolError
-from raylog.wire.private import Handshake, HandshakeReply
+from raylog.wire.private import HandshakeMessage, HandshakeReply
 
 MECHANISM: Final = "SCRAM-SHA-256"
 ITERATIONS: Final = 4096  # the least that RFC 7677 allows
@@ -118,16 +118,16 @@ class ClientHandshake:
         self._proof_sent = False
         self.peer: Peer | None = None
 
-    def start(self) -> Handshake:
-        return Handshake(cluster_id=self._cluster_id, scram=self._scram.get_client_first())
+    def start(self) -> HandshakeMessage:
+        return HandshakeMessage(cluster_id=self._cluster_id, scram=self._scram.get_client_first())
 
-    def receive(self, reply: HandshakeReply) -> Handshake | None:
+    def receive(self, reply: HandshakeReply) -> HandshakeMessage | None:
         """The next message, or None when the other end has proved itself. Raises HandshakeError if it has not."""
         try:
             if not self._proof_sent:
                 self._scram.set_server_first(reply.scram)
                 self._proof_sent = True
-                return Handshake(
+                return HandshakeMessage(
                     scram=self._scram.get_client_final(),
                     node_id=self._caller.node_id,
                     incarnation=self._caller.incarnation,
@@ -158,7 +158,7 @@ class ServerHandshake:
         self._scram: ScramServer | None = None
         self.peer: Peer | None = None
 
-    def receive(self, message: Handshake) -> HandshakeReply:
+    def receive(self, message: HandshakeMessage) -> HandshakeReply:
         """The reply. Raises HandshakeError, and then the connection has to be closed."""
         try:
             if self._scram is None:

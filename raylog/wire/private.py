@@ -70,7 +70,7 @@ def reply_to(api_key: int) -> Callable[[type[_T]], type[_T]]:
 
 @request_of(HANDSHAKE)
 @dataclass(frozen=True, slots=True)
-class Handshake:
+class HandshakeMessage:
     """One message of the handshake; which step it is shows in what is there.
 
     ``node_id`` and ``incarnation`` say who calls, −1 and 0: a client.
@@ -112,7 +112,7 @@ class SessionOpened:
 
 @request_of(AWAIT_LEADER)
 @dataclass(frozen=True, slots=True)
-class AwaitLeader:
+class AwaitLeaderRequest:
     """Asks for a leader whose epoch is above ``newer_than_epoch``; the answer waits up to ``timeout_ms`` for one."""
 
     API_KEY: ClassVar[int]
@@ -124,7 +124,7 @@ class AwaitLeader:
 
 @reply_to(AWAIT_LEADER)
 @dataclass(frozen=True, slots=True)
-class LeaderFound:
+class AwaitLeaderResponse:
     """``leader_node`` −1: nobody leads with a newer epoch yet; ``leader_epoch`` is the current one."""
 
     API_KEY: ClassVar[int]
@@ -136,7 +136,7 @@ class LeaderFound:
 
 @request_of(CLUSTER_STATUS)
 @dataclass(frozen=True, slots=True)
-class ClusterStatus:
+class ClusterStatusRequest:
     """Asks the controller what it knows."""
 
     API_KEY: ClassVar[int]
@@ -211,7 +211,7 @@ class ControllerFound:
 
 @request_of(DRAIN_BROKER)
 @dataclass(frozen=True, slots=True)
-class DrainBroker:
+class DrainBrokerRequest:
     """Asks to move a broker's leaders away and keep them away, or with ``is_draining`` false to end that."""
 
     API_KEY: ClassVar[int]
@@ -221,7 +221,7 @@ class DrainBroker:
 
 @reply_to(DRAIN_BROKER)
 @dataclass(frozen=True, slots=True)
-class BrokerDrained:
+class DrainBrokerResponse:
     """Partitions as ``[topic, partition]``: those that this request took away, and those that nobody else can lead yet."""
 
     API_KEY: ClassVar[int]
@@ -231,7 +231,7 @@ class BrokerDrained:
 
 @request_of(MOVE_REPLICAS)
 @dataclass(frozen=True, slots=True)
-class MoveReplicas:
+class MoveReplicasRequest:
     """Asks for replicas to be held by other server actors of their disks. ``moves`` are ``[topic, partition, broker, node id]``."""
 
     API_KEY: ClassVar[int]
@@ -240,7 +240,7 @@ class MoveReplicas:
 
 @reply_to(MOVE_REPLICAS)
 @dataclass(frozen=True, slots=True)
-class ReplicasMoved:
+class MoveReplicasResponse:
     """One ``[error, message]`` for each move, in their order; 0 and nil: done."""
 
     API_KEY: ClassVar[int]
@@ -249,7 +249,7 @@ class ReplicasMoved:
 
 @request_of(PLAN_HOST)
 @dataclass(frozen=True, slots=True)
-class PlanHost:
+class PlanHostRequest:
     """Asks for one more server actor on a disk of a broker: the one at ``path``, or where there are fewest.
 
     ``kind`` is ``replicas`` or ``coordinator``.
@@ -263,7 +263,7 @@ class PlanHost:
 
 @reply_to(PLAN_HOST)
 @dataclass(frozen=True, slots=True)
-class HostPlanned:
+class PlanHostResponse:
     """``notice``: something that whoever asked should know."""
 
     API_KEY: ClassVar[int]
@@ -273,7 +273,7 @@ class HostPlanned:
 
 @request_of(RETIRE_HOST)
 @dataclass(frozen=True, slots=True)
-class RetireHost:
+class RetireHostRequest:
     """Asks to move a server actor's replicas to the others of its disk, and to end it then. Idempotent."""
 
     API_KEY: ClassVar[int]
@@ -282,7 +282,7 @@ class RetireHost:
 
 @reply_to(RETIRE_HOST)
 @dataclass(frozen=True, slots=True)
-class HostRetired:
+class RetireHostResponse:
     """``[topic, partition]`` that this request took away, and ``[topic, partition, reason]`` that cannot move now."""
 
     API_KEY: ClassVar[int]
@@ -358,7 +358,7 @@ class Cancel:
 
 @reply_to(CANCEL)
 @dataclass(frozen=True, slots=True)
-class Cancelled:
+class CancelResponse:
     """Done, or there was nothing to cancel."""
 
     API_KEY: ClassVar[int]

@@ -217,7 +217,7 @@ class Server:
 
 def _cancel(request: Request) -> None:
     request.connection.cancel(request.body.correlation_id)
-    request.reply(private.Cancelled())
+    request.reply(private.CancelResponse())
 
 
 def _served_versions(api_keys: Iterable[int], versions: Mapping[int, range]) -> dict[int, range]:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from raylog.cli.offset_resets import (
-    Place,
+    CommittedPlace,
     Rule,
     export,
     new_offset,
@@ -38,18 +38,18 @@ KEY = TopicPartition("t", 0)
     ],
 )
 def test_tv_32_a_group_at_50_of_a_log_from_10_to_100(rule: Rule, offset: int) -> None:
-    assert new_offset(rule, KEY, Place(earliest=10, latest=100, committed=50, at_time=60)) == offset
+    assert new_offset(rule, KEY, CommittedPlace(earliest=10, latest=100, committed=50, at_time=60)) == offset
 
 
 def test_what_has_no_committed_offset_goes_to_the_end_and_cannot_be_shifted() -> None:
-    place = Place(earliest=10, latest=100)
+    place = CommittedPlace(earliest=10, latest=100)
     assert new_offset(Rule("current"), KEY, place) == 100
     with pytest.raises(ConfigError, match="cannot shift the offset of t-0"):
         new_offset(Rule("shift", 1), KEY, place)
 
 
 def test_a_time_after_the_last_record_means_the_end() -> None:
-    assert new_offset(Rule("time", 7), KEY, Place(earliest=10, latest=100, committed=50)) == 100
+    assert new_offset(Rule("time", 7), KEY, CommittedPlace(earliest=10, latest=100, committed=50)) == 100
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from raylog.cli.flights import FLIGHTS, read_flights
-from raylog.cli.proof import Ledger, verify
+from raylog.cli.proof import AcknowledgedRecords, verify
 from raylog.records.record import Record
 
 
-def sent_and_read(count: int = 20) -> tuple[Ledger, list[Record]]:
+def sent_and_read(count: int = 20) -> tuple[AcknowledgedRecords, list[Record]]:
     """Records of two keys in two partitions, as a log that keeps its word gives them back."""
-    ledger = Ledger()
+    ledger = AcknowledgedRecords()
     records = []
     offsets = [100, 0]
     for number in range(count):
@@ -74,7 +74,7 @@ def test_a_key_in_two_partitions_or_in_another_order_than_sent_is_caught() -> No
     ledger.places[0], ledger.places[2] = ledger.places[2], ledger.places[0]
     ledger.checksums[0], ledger.checksums[2] = ledger.checksums[2], ledger.checksums[0]
     ledger.timestamps_ms[0], ledger.timestamps_ms[2] = ledger.timestamps_ms[2], ledger.timestamps_ms[0]
-    swapped_sends = Ledger(
+    swapped_sends = AcknowledgedRecords(
         ledger.keys, [1002, 1001, 1000, 1003], ledger.checksums, [(0, 101), (1, 0), (0, 100), (1, 1)]
     )
     assert verify(records, swapped_sends).out_of_order == 1

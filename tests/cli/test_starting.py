@@ -16,10 +16,10 @@ from raylog.cli.recovery import await_recovery
 from raylog.cluster import Cluster
 from raylog.disks.disk import format_disk
 from raylog.errors import ClientTimeoutError, ClusterError, RaylogError
-from raylog.launcher import Launcher
+from raylog.launcher import LauncherProcess
 from raylog.placement import local_ray
 from raylog.readiness import await_brokers
-from raylog.starting import Patience, Standing, Start
+from raylog.starting import ClusterStanding, Patience, Start
 from raylog.types import Endpoint
 
 pytestmark = pytest.mark.core
@@ -154,7 +154,7 @@ def test_only_what_a_process_of_that_ray_uses_to_come_up_counts(monkeypatch: pyt
 
 
 def test_a_standing_without_logs_says_nothing_of_them() -> None:
-    assert Standing.of(status(0), {0}).words == "0 of 1 brokers serve, 0 of 9 processes are up"
+    assert ClusterStanding.of(status(0), {0}).words == "0 of 1 brokers serve, 0 of 9 processes are up"
 
 
 PROGRAM = """
@@ -171,7 +171,7 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, said: list[str], *lines: dict[s
     monkeypatch.setattr(
         raylog.launcher.subprocess, "Popen", lambda command, **rest: popen([command[0], "-c", PROGRAM], **rest)
     )
-    with Launcher(is_loopback=True) as launcher:
+    with LauncherProcess(is_loopback=True) as launcher:
         order = {"ray_address": "127.0.0.1:1", "lines": lines, "breaks": breaks}
         return launcher.carry_out(json.loads(json.dumps(order)), Start(STILL_S, said.append))
 

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client.config import ClientConfig
 from raylog.client.links.address import ClusterAddress
-from raylog.client.links.connections import ControllerLink
+from raylog.client.links.connections import ControllerConnection
 from raylog.errors import DisconnectedError, kafka_error
 from raylog.types import Endpoint
 from raylog.wire.private import ControllerFound, FindController
@@ -58,12 +58,12 @@ class Door:
         return entity
 
 
-def link(name: str, *states: str) -> tuple[ControllerLink, Doors, list[Endpoint]]:
+def link(name: str, *states: str) -> tuple[ControllerConnection, Doors, list[Endpoint]]:
     """A link that asks controllers in these states in this order. What a process learns of a cluster is kept by its id: each
     test has a cluster of its own."""
     bootstrap = tuple(Endpoint("10.0.0.1", port) for port in range(1, 1 + len(states)))
     doors = Doors({})
-    made = ControllerLink(ClusterAddress(name, "raylog", name, bootstrap, b"secret"), ClientConfig(), doors)  # type: ignore[arg-type]
+    made = ControllerConnection(ClusterAddress(name, "raylog", name, bootstrap, b"secret"), ClientConfig(), doors)  # type: ignore[arg-type]
     order = [made.endpoint, *(each for each in bootstrap if each != made.endpoint)]
     assert made._endpoints == order, "the test's idea of the order"
     doors.states = dict(zip(order, states, strict=True))

@@ -17,11 +17,11 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client.clock import ClientClock
 from raylog.client.config import ProducerConfig
-from raylog.client.links.metadata import Leader
+from raylog.client.links.metadata import PartitionLeader
 from raylog.client.producer import sender as sender_module
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.due_queues import DueQueues, Times
-from raylog.client.producer.memory import BufferMemory, Waiter
+from raylog.client.producer.memory import BufferMemory, MemoryWaiter
 from raylog.client.producer.partition_queue import PartitionQueue
 from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.client.producer.sender import Sender
@@ -164,11 +164,12 @@ class World:
         self.identities: list[asyncio.Future[Any]] = []
         self.searches: dict[TopicPartition, Callable[..., None]] = {}
         self.leaders = {
-            TopicPartition("t", index): Leader(index % 2, 0, ENDPOINTS[index % 2]) for index in range(PARTITIONS)
+            TopicPartition("t", index): PartitionLeader(index % 2, 0, ENDPOINTS[index % 2])
+            for index in range(PARTITIONS)
         }
         self.on_leader_change: Callable[[TopicPartition], None] | None = None
         self.encoding: list[ProducerBatch] = []
-        self.waiters: list[Waiter] = []
+        self.waiters: list[MemoryWaiter] = []
         self.flushes: set[asyncio.Task[int]] = set()
         self.producer_ids = 0
         self.numbers = 0
@@ -182,7 +183,7 @@ class World:
 
     # as Metadata
 
-    def leader(self, key: TopicPartition) -> Leader | None:
+    def leader(self, key: TopicPartition) -> PartitionLeader | None:
         return self.leaders.get(key)
 
     def successors(self, key: TopicPartition) -> list[Endpoint]:
@@ -222,7 +223,7 @@ class World:
     # what may happen
 
     def lead(self, key: TopicPartition, node: int) -> None:
-        self.leaders[key] = Leader(node, self.leaders[key].epoch + 1, ENDPOINTS[node])
+        self.leaders[key] = PartitionLeader(node, self.leaders[key].epoch + 1, ENDPOINTS[node])
         assert self.on_leader_change is not None
         self.on_leader_change(key)
 
@@ -307,7 +308,7 @@ class World:
 
     def lost(self, partition: int) -> None:
         key = TopicPartition("t", partition)
-        self.leaders[key] = Leader(-1, self.leaders[key].epoch + 1, None)
+        self.leaders[key] = PartitionLeader(-1, self.leaders[key].epoch + 1, None)
         assert self.on_leader_change is not None
         self.on_leader_change(key)
 

@@ -9,24 +9,24 @@ from group_bench import GROUP, Bench
 from kio.schema.errors import ErrorCode
 
 from raylog.client.groups.member import (
-    Answer,
-    Assigned,
+    CoordinatorAnswer,
     Fail,
     GroupMember,
     MakePlan,
     MemberConfig,
+    MembershipState,
     Order,
+    PartitionsAssigned,
     Prepare,
     SendHeartbeat,
     SendJoin,
     SendLeave,
     SendSync,
-    State,
 )
 from raylog.client.groups.subscriptions import Remembered, plan, protocols, subscriptions_of
 from raylog.groups.assignors import ASSIGNORS
 from raylog.groups.consumer_protocol import decode_assignment
-from raylog.groups.requests import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, SyncGroup
+from raylog.groups.requests import GroupHeartbeat, JoinGroup, LeaveGroup, LeavingMember, SyncGroup
 from raylog.types import TopicPartition
 
 NETWORK = int(ErrorCode.network_exception)
@@ -84,11 +84,11 @@ class Mate:
                     self.send(order, request)
                 case SendHeartbeat():
                     self.beats += 1
-                    self.send(order, Heartbeat(GROUP, order.member_id, order.generation, self.instance))
+                    self.send(order, GroupHeartbeat(GROUP, order.member_id, order.generation, self.instance))
                 case SendLeave():
                     self.left.append(order.reason)
                     self.bench.call(LeaveGroup(GROUP, (LeavingMember(order.member_id),)))
-                case Assigned():
+                case PartitionsAssigned():
                     self.owned = list(decode_assignment(order.assignment).partitions)
                 case Fail():
                     self.error = order
@@ -112,7 +112,7 @@ class Mate:
         self.waiting = [each for each in self.waiting if each not in ready]
         for order, token in ready:
             reply = None if token < 0 else self.bench.answer(token)
-            answer = Answer(NETWORK if reply is None else reply.error, reply)
+            answer = CoordinatorAnswer(NETWORK if reply is None else reply.error, reply)
             now_ms = self.bench.now_ms
             match order:
                 case SendJoin():
@@ -157,7 +157,7 @@ def stable(bench: Bench, count: int, **options: Any) -> list[Mate]:
         mates.append(Mate(bench, **options).join())
         settle(*mates)
         pass_time(bench, 4_000, *mates)
-    assert all(mate.machine.state is State.STABLE for mate in mates), [mate.machine.state for mate in mates]
+    assert all(mate.machine.state is MembershipState.STABLE for mate in mates), [mate.machine.state for mate in mates]
     return mates
 
 
@@ -184,9 +184,9 @@ def test_a_member_hears_of_a_newcomer_by_its_heartbeat(bench: Bench) -> None:
     (first,) = stable(bench, 1)
     second = Mate(bench).join()
     settle(first, second)
-    assert second.machine.state is State.JOINING, "the newcomer waits for the other one"
+    assert second.machine.state is MembershipState.JOINING, "the newcomer waits for the other one"
     pass_time(bench, 3_100, first, second)
-    assert first.machine.state is second.machine.state is State.STABLE
+    assert first.machine.state is second.machine.state is MembershipState.STABLE
     assert first.lost == 0 and first.machine.generation == 2
 
 
@@ -195,7 +195,7 @@ def test_heartbeats_go_on_while_the_user_is_asked_to_give_up(bench: Bench) -> No
     first.user_is_there = False
     second = Mate(bench).join()
     pass_time(bench, 25_000, first, second)
-    assert first.machine.state is State.PREPARING
+    assert first.machine.state is MembershipState.PREPARING
     assert first.machine.member_id in bench.coordinator.machine.groups[GROUP].members, "its session is alive"
     first.prepare()
     settle(first, second)
@@ -207,7 +207,7 @@ def test_a_member_that_is_not_polled_leaves_and_comes_back_with_a_poll(bench: Be
     first.user_is_there = False
     pass_time(bench, 70_000, first, second)
     assert first.left and "max.poll.interval.ms=60000" in first.left[0]
-    assert first.machine.state is State.PREPARING and first.prepares[-1] is True
+    assert first.machine.state is MembershipState.PREPARING and first.prepares[-1] is True
     assert len(second.owned) == 4
     first.user_is_there = True
     first.prepare()
@@ -244,7 +244,7 @@ def test_a_join_is_tried_again_after_a_pause_that_grows(bench: Bench, error: str
     for _ in range(6):
         order, _ = mate.waiting.pop()
         assert isinstance(order, SendJoin)
-        mate.carry_out(mate.machine.joined(order.attempt, Answer(ErrorCode[error]), last))
+        mate.carry_out(mate.machine.joined(order.attempt, CoordinatorAnswer(ErrorCode[error]), last))
         due_ms = mate.machine.next_deadline_ms(0)
         assert due_ms is not None
         pauses.append(due_ms - last)
@@ -260,7 +260,7 @@ def test_a_member_whose_id_is_unknown_loses_everything_and_joins_as_a_new_one(be
     bench.leave(was)
     pass_time(bench, 4_000, mate)
     assert mate.lost == 1 and mate.machine.member_id not in ("", was)
-    assert mate.machine.state is State.STABLE and len(mate.owned) == 4
+    assert mate.machine.state is MembershipState.STABLE and len(mate.owned) == 4
 
 
 def test_an_illegal_generation_loses_the_partitions_but_not_the_id(bench: Bench) -> None:
@@ -268,7 +268,7 @@ def test_an_illegal_generation_loses_the_partitions_but_not_the_id(bench: Bench)
     was = mate.machine.member_id
     mate.carry_out(mate.machine.refused(ErrorCode.illegal_generation))
     settle(mate)
-    assert mate.lost == 1 and mate.machine.member_id == was and mate.machine.state is State.STABLE
+    assert mate.lost == 1 and mate.machine.member_id == was and mate.machine.state is MembershipState.STABLE
 
 
 def test_a_static_member_that_restarts_is_given_what_it_had_without_a_rebalance(bench: Bench) -> None:
@@ -301,7 +301,7 @@ def test_a_fenced_instance_fails_for_good(bench: Bench) -> None:
     settle(second)
     pass_time(bench, 4_000, first, second)
     assert first.error is not None and first.error.error == ErrorCode.fenced_instance_id
-    assert first.machine.state is State.FAILED and second.machine.state is State.STABLE
+    assert first.machine.state is MembershipState.FAILED and second.machine.state is MembershipState.STABLE
     assert first.machine.next_deadline_ms(0) is None
     assert first.machine.join() == [Prepare(is_lost=True)], "unless it is wanted anew"
 
@@ -311,35 +311,35 @@ def test_members_without_a_common_strategy_fail(bench: Bench) -> None:
     second = Mate(bench, strategy="sticky").join()
     settle(first, second)
     assert second.error is not None and second.error.error == ErrorCode.inconsistent_group_protocol
-    assert first.machine.state is State.STABLE
+    assert first.machine.state is MembershipState.STABLE
 
 
 def test_a_member_that_leaves_says_so_and_the_others_take_over(bench: Bench) -> None:
     first, second = stable(bench, 2)
     second.carry_out(second.machine.leave("closed"))
     pass_time(bench, 4_000, first)
-    assert len(first.owned) == 4 and second.machine.state is State.OUT
+    assert len(first.owned) == 4 and second.machine.state is MembershipState.OUT
 
 
 def test_a_subscription_that_changes_while_joining_is_joined_with_again(bench: Bench) -> None:
     (first,) = stable(bench, 1)
     second = Mate(bench).join()
     settle(second)
-    assert second.machine.state is State.JOINING
+    assert second.machine.state is MembershipState.JOINING
     assert second.machine.join() == []
     assert len(second.prepares) == 1
     pass_time(bench, 8_000, first, second)
-    assert len(second.prepares) == 2 and second.machine.state is State.STABLE
+    assert len(second.prepares) == 2 and second.machine.state is MembershipState.STABLE
 
 
 def test_an_answer_to_an_older_attempt_changes_nothing(bench: Bench) -> None:
     mate = Mate(bench)
     mate.is_away = True
     mate.join()
-    assert mate.machine.joined(0, Answer(ErrorCode.fenced_instance_id), 0) == []
-    assert mate.machine.state is State.JOINING
+    assert mate.machine.joined(0, CoordinatorAnswer(ErrorCode.fenced_instance_id), 0) == []
+    assert mate.machine.state is MembershipState.JOINING
     stale = SendHeartbeat("gone", 7)
-    assert mate.machine.heartbeat_answered(stale, Answer(ErrorCode.unknown_member_id), 0) == []
+    assert mate.machine.heartbeat_answered(stale, CoordinatorAnswer(ErrorCode.unknown_member_id), 0) == []
 
 
 def test_a_sync_that_is_overtaken_joins_again_without_losing_anything(bench: Bench) -> None:
@@ -347,12 +347,12 @@ def test_a_sync_that_is_overtaken_joins_again_without_losing_anything(bench: Ben
     mate.join()
     mate.receive()
     mate.receive()
-    assert mate.machine.state is State.SYNCING
+    assert mate.machine.state is MembershipState.SYNCING
     (order, _), mate.waiting = mate.waiting[0], []
     assert isinstance(order, SendSync)
-    mate.carry_out(mate.machine.synced(order.attempt, Answer(ErrorCode.rebalance_in_progress), bench.now_ms))
+    mate.carry_out(mate.machine.synced(order.attempt, CoordinatorAnswer(ErrorCode.rebalance_in_progress), bench.now_ms))
     settle(mate)
-    assert mate.machine.state is State.STABLE and mate.lost == 0
+    assert mate.machine.state is MembershipState.STABLE and mate.lost == 0
 
 
 def test_who_leaves_while_a_join_is_to_be_tried_again_tries_no_more() -> None:
@@ -360,7 +360,7 @@ def test_who_leaves_while_a_join_is_to_be_tried_again_tries_no_more() -> None:
     machine.join()
     (join,) = machine.prepared()
     assert isinstance(join, SendJoin)
-    assert machine.joined(join.attempt, Answer(int(ErrorCode.not_coordinator)), 0) == []
+    assert machine.joined(join.attempt, CoordinatorAnswer(int(ErrorCode.not_coordinator)), 0) == []
     assert machine.next_deadline_ms(0) is not None
     assert machine.leave("enough") == []
     machine.check()

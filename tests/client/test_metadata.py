@@ -20,10 +20,10 @@ from raylog.client.config import AdminConfig
 from raylog.client.links import connections, metadata
 from raylog.client.links.address import ClusterAddress
 from raylog.client.links.link import ClusterLink
-from raylog.client.links.metadata import Leader
+from raylog.client.links.metadata import PartitionLeader
 from raylog.errors import ClusterError, RaylogError, kafka_error
 from raylog.types import ActorIdentity, Endpoint, TopicPartition
-from raylog.wire.private import AWAIT_LEADER, FIND_CONTROLLER, AwaitLeader, ControllerFound
+from raylog.wire.private import AWAIT_LEADER, FIND_CONTROLLER, AwaitLeaderRequest, ControllerFound
 from raylog.wire.server import Server
 
 pytestmark = pytest.mark.core
@@ -50,7 +50,9 @@ def wait_for_leaders(patch: pytest.MonkeyPatch, await_leader_ms: int) -> None:
     patch.setattr(metadata, "AWAIT_LEADER_MS", await_leader_ms)
 
 
-async def search(link: ClusterLink, failed: Leader | None, peer: Any = None) -> tuple[Leader | None, Any, float]:
+async def search(
+    link: ClusterLink, failed: PartitionLeader | None, peer: Any = None
+) -> tuple[PartitionLeader | None, Any, float]:
     started = time.perf_counter()
     ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     link.metadata.search_leader(
@@ -74,7 +76,7 @@ def test_a_newer_leader_ends_the_search_as_soon_as_there_is_one(scripted: Any, m
         moving = asyncio.create_task(asyncio.to_thread(move_once_it_is_awaited))
         leader, _, seconds = await search(link, failed)
         await moving
-        assert leader == Leader(1, 1, cluster.endpoints[1]) == link.metadata.leader(KEY)
+        assert leader == PartitionLeader(1, 1, cluster.endpoints[1]) == link.metadata.leader(KEY)
         assert seconds < PROMPT_S
         asked = len(cluster.requests)
         known, _, _ = await search(link, failed)
@@ -179,7 +181,7 @@ def test_many_partitions_that_one_process_led_cost_a_few_questions(scripted: Any
     async def work(link: ClusterLink) -> None:
         await asyncio.gather(link.metadata.topic("packed"), link.metadata.topic("other"))
         cluster.requests.clear()
-        found: dict[TopicPartition, Leader | None] = {}
+        found: dict[TopicPartition, PartitionLeader | None] = {}
         for key in keys:
             failed = link.metadata.leader(key)
             link.metadata.search_leader(
@@ -188,11 +190,11 @@ def test_many_partitions_that_one_process_led_cost_a_few_questions(scripted: Any
         await asyncio.to_thread(cluster.move_leaders, moves)
         while len(found) < len(keys):
             await asyncio.sleep(0.01)
-        assert found == {key: Leader(node, 1, cluster.endpoints[node]) for key, node in moves.items()}
+        assert found == {key: PartitionLeader(node, 1, cluster.endpoints[node]) for key, node in moves.items()}
 
     with_link(cluster, work)
     asked = [type(body).__name__ for body in cluster.requests]
-    assert sorted(asked) == ["AwaitLeader", "AwaitLeader", "MetadataRequest"], asked
+    assert sorted(asked) == ["AwaitLeaderRequest", "AwaitLeaderRequest", "MetadataRequest"], asked
 
 
 def test_what_one_process_led_is_found_although_nobody_leads_some_of_it(scripted: Any) -> None:
@@ -201,7 +203,7 @@ def test_what_one_process_led_is_found_although_nobody_leads_some_of_it(scripted
 
     async def work(link: ClusterLink) -> None:
         await link.metadata.topic("led")
-        found: dict[TopicPartition, Leader | None] = {}
+        found: dict[TopicPartition, PartitionLeader | None] = {}
         for key in keys:
             failed = link.metadata.leader(key)
             link.metadata.search_leader(
@@ -210,11 +212,11 @@ def test_what_one_process_led_is_found_although_nobody_leads_some_of_it(scripted
         await asyncio.to_thread(cluster.move_leaders, dict.fromkeys(keys[10:], 1))
         while len(found) < 10:
             await asyncio.sleep(0.01)
-        assert found == dict.fromkeys(keys[10:], Leader(1, 1, cluster.endpoints[1]))
+        assert found == dict.fromkeys(keys[10:], PartitionLeader(1, 1, cluster.endpoints[1]))
         await asyncio.to_thread(cluster.move_leaders, dict.fromkeys(keys[:10], 2))
         while len(found) < 20:
             await asyncio.sleep(0.01)
-        assert all(found[key] == Leader(2, 1, cluster.endpoints[2]) for key in keys[:10])
+        assert all(found[key] == PartitionLeader(2, 1, cluster.endpoints[2]) for key in keys[:10])
 
     with_link(cluster, work)
 
@@ -233,7 +235,7 @@ def test_a_process_of_many_partitions_that_was_only_cut_off_leads_on(
         connection = await link.connections.get(failed.endpoint)
         connection.abort()
         started = time.perf_counter()
-        found: dict[TopicPartition, Leader | None] = {}
+        found: dict[TopicPartition, PartitionLeader | None] = {}
         for key in keys:
             link.metadata.search_leader(
                 key, failed, peer=connection.peer, on_end=lambda leader, _, key=key: found.setdefault(key, leader)
@@ -250,9 +252,9 @@ def test_older_news_of_a_leader_do_not_replace_newer(scripted: Any) -> None:
 
     async def work(link: ClusterLink) -> None:
         await link.metadata.topic("t")
-        newer = Leader(1, 7, cluster.endpoints[1])
+        newer = PartitionLeader(1, 7, cluster.endpoints[1])
         link.metadata.learn_leader(KEY, newer)
-        link.metadata.learn_leader(KEY, Leader(0, 6, cluster.endpoints[0]))
+        link.metadata.learn_leader(KEY, PartitionLeader(0, 6, cluster.endpoints[0]))
         await link.metadata.refresh(["t"])  # the controller's answer still says epoch 0
         assert link.metadata.leader(KEY) == newer
 
@@ -273,7 +275,7 @@ def test_whoever_sends_to_leaders_is_told_of_each_that_changed(scripted: Any) ->
         await asyncio.get_running_loop().run_in_executor(None, cluster.move_leader, KEY, 1)
         await link.metadata.refresh(["t"])
         assert told == [KEY]
-        link.metadata.learn_leader(KEY, Leader(0, 7, cluster.endpoints[0]))
+        link.metadata.learn_leader(KEY, PartitionLeader(0, 7, cluster.endpoints[0]))
         assert told == [KEY, KEY]
 
     with_link(cluster, work)
@@ -340,7 +342,7 @@ def test_a_standby_says_where_the_active_controller_is_though_nobody_else_knows(
 
     async def work() -> None:
         link = ClusterLink(address, AdminConfig.parse())
-        reply = await link.controller.request(AwaitLeader("t", 0, -1, 1_000), timeout_ms=60_000)
+        reply = await link.controller.request(AwaitLeaderRequest("t", 0, -1, 1_000), timeout_ms=60_000)
         assert Endpoint(reply.host, reply.port) == cluster.endpoints[0]
         assert link.controller.endpoint == cluster.endpoints[-1]
         await link.close()
@@ -369,7 +371,7 @@ def test_a_standby_that_still_names_a_dead_controller_is_not_asked_in_a_circle(s
     async def work() -> None:
         link = ClusterLink(address, AdminConfig.parse({"retry.backoff.ms": 50}))
         with pytest.raises(RaylogError):
-            await link.controller.request(AwaitLeader("t", 0, -1, 1_000), timeout_ms=3_000)
+            await link.controller.request(AwaitLeaderRequest("t", 0, -1, 1_000), timeout_ms=3_000)
         await link.close()
 
     asyncio.run(work())

@@ -12,11 +12,11 @@ from raylog.client.consumer.nearest_replicas import (
     AVOID_S,
     RETRY_S,
     REVIEW_S,
-    Follower,
     NearestReplicas,
+    NearReplica,
     is_this_machine,
 )
-from raylog.client.links.metadata import Leader, PartitionView
+from raylog.client.links.metadata import PartitionLeader, PartitionView
 from raylog.types import Endpoint, TopicPartition
 
 KEY = TopicPartition("t", 0)
@@ -30,7 +30,7 @@ class World:
         self.now = 100.0
         self.nodes = {node: Endpoint(f"10.0.0.{node}", 7000) for node in range(3)}
         self.racks: dict[int, str | None] = {0: "a", 1: "b", 2: "b"}
-        self.leader = Leader(0, 5, self.nodes[0])
+        self.leader = PartitionLeader(0, 5, self.nodes[0])
         self.part = PartitionView(self.leader, (0, 1, 2), (0, 1, 2), (), 5)
         self.topic = SimpleNamespace(partitions=[self.part], fetched_at=self.now)
         metadata: Any = SimpleNamespace(nodes=self.nodes, racks=self.racks, cached=lambda topic: self.topic)
@@ -40,7 +40,7 @@ class World:
     def read(self) -> int:
         """The node that is read."""
         found = self.nearest.follower(KEY, self.leader)
-        assert found is None or found == Follower(found.node, self.nodes[found.node])
+        assert found is None or found == NearReplica(found.node, self.nodes[found.node])
         return self.leader.node if found is None else found.node
 
     def described(self) -> None:
@@ -85,7 +85,7 @@ def test_only_live_members_of_the_isr_are_read() -> None:
 def test_an_isr_of_another_leader_epoch_counts_for_nothing_until_the_topic_is_described_anew() -> None:
     world = World(1)
     assert world.read() == 1 and world.nearest.to_review() == []
-    world.leader = Leader(2, 6, world.nodes[2])
+    world.leader = PartitionLeader(2, 6, world.nodes[2])
     assert world.read() == 2
     assert world.nearest.to_review() == ["t"]
     assert world.nearest.to_review() == [], "once a second"
@@ -121,7 +121,7 @@ def test_topics_whose_leaders_are_read_are_not_asked_about() -> None:
     world = World(None)
     world.read()
     world.now += 10 * REVIEW_S
-    world.leader = Leader(0, 6, world.nodes[0])
+    world.leader = PartitionLeader(0, 6, world.nodes[0])
     world.read()
     assert world.nearest.to_review() == []
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from raylog.coordination.context import CoordinatorContext
-from raylog.metadata.requests import CreateTopics, ElectionType, NewTopic
+from raylog.metadata.requests import CreateTopics, ElectionType, RequestedTopic
 from raylog.simulator.administration import Administration
 from raylog.simulator.checkers import Violation
 from raylog.simulator.coordinator_processes import CoordinatorCall, CoordinatorProcess
@@ -74,7 +74,7 @@ class CounterAdministration(Administration):
     def _registered(self, reply: object) -> None:
         self._to_register -= 1
         if not self._to_register:
-            topic = NewTopic(Counters.topic, 1, -1)
+            topic = RequestedTopic(Counters.topic, 1, -1)
             self.administrator.request(CreateTopics((topic,)), lambda reply: self._describe())
             self._later()
             self._move_later()

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from raylog.data import loss_reports
-from raylog.data.loss_reports import Listener, listener
+from raylog.data.loss_reports import LossListener, listener
 
 pytestmark = pytest.mark.spark
 
@@ -61,5 +61,5 @@ def test_a_program_that_is_gone_does_not_hold_up_who_tells_it(caplog: pytest.Log
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with caplog.at_level(logging.WARNING, "raylog.data"):
-        Listener("127.0.0.1", port, "token").tell("nobody hears this")
+        LossListener("127.0.0.1", port, "token").tell("nobody hears this")
     assert "which planned this read, did not take the report of a loss" in caplog.text

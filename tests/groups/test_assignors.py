@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.groups.assignors import ASSIGNORS, GroupMember, Plan
+from raylog.groups.assignors import ASSIGNORS, Plan, SubscribedMember
 from raylog.groups.assignors.sticky import cooperative_user_data, sticky_user_data
 from raylog.groups.consumer_protocol import Subscription
 from raylog.types import TopicPartition
@@ -36,13 +36,13 @@ def plan_of(text: str) -> Plan:
     return plan
 
 
-def fresh(topics: Mapping[str, Sequence[str]]) -> list[GroupMember]:
-    return [GroupMember(member, Subscription(tuple(each))) for member, each in topics.items()]
+def fresh(topics: Mapping[str, Sequence[str]]) -> list[SubscribedMember]:
+    return [SubscribedMember(member, Subscription(tuple(each))) for member, each in topics.items()]
 
 
 def with_memory(
     name: str, topics: Mapping[str, Sequence[str]], owned: Plan, generation: int | Mapping[str, int] = 1
-) -> list[GroupMember]:
+) -> list[SubscribedMember]:
     """Members that own what ``owned`` says, as those of that assignor say it."""
     members = []
     for member, each in topics.items():
@@ -52,11 +52,11 @@ def with_memory(
             subscription = Subscription(tuple(each), sticky_user_data(has, since), (), since)
         else:
             subscription = Subscription(tuple(each), cooperative_user_data(has, since), has, since)
-        members.append(GroupMember(member, subscription))
+        members.append(SubscribedMember(member, subscription))
     return members
 
 
-def assign(name: str, members: Sequence[GroupMember], counts: Mapping[str, int]) -> Plan:
+def assign(name: str, members: Sequence[SubscribedMember], counts: Mapping[str, int]) -> Plan:
     return ASSIGNORS[name].assign(members, counts)
 
 
@@ -126,7 +126,7 @@ def test_plans_are_apache_kafkas(name: str) -> None:
             since = each["generation"]
             data = sticky_user_data(owned, since) if name == STICKY and since >= 0 else None
             subscription = Subscription(tuple(each["topics"]), data, owned if name == COOPERATIVE else (), since)
-            members.append(GroupMember(each["id"], subscription, each["instance"]))
+            members.append(SubscribedMember(each["id"], subscription, each["instance"]))
         mine, kafkas = sets(assign(name, members, round["counts"])), sets(round[name])
         if name in (STICKY, COOPERATIVE) and mine != kafkas:
             # Where several members are as entitled, Kafka goes by the order of a hash map: as even and as sticky will do.
@@ -152,9 +152,9 @@ def test_user_data_is_kafkas_bytes() -> None:
 
 def test_static_members_come_first_by_their_instance() -> None:
     members = [
-        GroupMember("a", Subscription(("t",))),
-        GroupMember("z", Subscription(("t",)), "i1"),
-        GroupMember("y", Subscription(("t",)), "i2"),
+        SubscribedMember("a", Subscription(("t",))),
+        SubscribedMember("z", Subscription(("t",)), "i1"),
+        SubscribedMember("y", Subscription(("t",)), "i2"),
     ]
     for name in ("range", "roundrobin"):
         assert assign(name, members, {"t": 3}) == plan_of("a=tp2 · z=tp0 · y=tp1")
@@ -172,7 +172,7 @@ def test_the_claim_of_the_newest_generation_counts_and_two_of_the_same_cancel_ou
 
 def test_claims_that_cannot_be_read_are_none() -> None:
     for data in (b"\x00", b"\x7f\xff\xff\xff", b"garbage"):
-        members = [GroupMember("C0", Subscription(("t",), data)), GroupMember("C1", Subscription(("t",)))]
+        members = [SubscribedMember("C0", Subscription(("t",), data)), SubscribedMember("C1", Subscription(("t",)))]
         assert sets(assign(STICKY, members, {"t": 2})) == sets(plan_of("C0=tp0 · C1=tp1"))
         assert sets(assign(COOPERATIVE, members, {"t": 2})) == sets(plan_of("C0=tp0 · C1=tp1"))
 

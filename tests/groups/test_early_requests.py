@@ -15,7 +15,7 @@ from raylog.coordination import early_requests
 from raylog.coordination.runtime import CoordinatorRuntime
 from raylog.groups.machine import GroupKind, GroupMachine
 from raylog.groups.requests import (
-    Heartbeat,
+    GroupHeartbeat,
     JoinGroup,
     ListGroups,
     OffsetCommit,
@@ -133,7 +133,7 @@ def errors(hosts: Coordinators) -> list[int]:
 
 
 def test_requests_of_all_kinds_wait_for_the_leadership_in_their_order(new: Coordinators) -> None:
-    for request in (NEW_MEMBER, SyncGroup("g", "m", 1), Heartbeat("g", "m", 1), OffsetFetch("g", None)):
+    for request in (NEW_MEMBER, SyncGroup("g", "m", 1), GroupHeartbeat("g", "m", 1), OffsetFetch("g", None)):
         new.ask(request)
     assert not new.answers and len(new.early) == 4
     new.assign_it(1, 0)

@@ -12,10 +12,10 @@ from raylog.coordination.coordinator import CoordinatorRole, PartitionCoordinato
 from raylog.coordination.events import (
     Append,
     Appended,
+    CoordinatorRequestReceived,
     Elected,
     HighWatermarkRose,
     Replayed,
-    RequestReceived,
     Resigned,
     TopicsKnown,
 )
@@ -27,7 +27,7 @@ from raylog.groups.requests import (
     CommittedPartition,
     DeleteGroup,
     DescribeGroup,
-    Heartbeat,
+    GroupHeartbeat,
     LeaveGroup,
     LeavingMember,
     ListGroups,
@@ -56,7 +56,7 @@ def test_who_does_not_lead_yet_says_so_in_the_words_that_each_client_knows(is_lo
     assert bench.call(LeaveGroup(GROUP, (LeavingMember("m"),))).error == told
     assert bench.call(DescribeGroup(GROUP)).error == told
     assert bench.call(DeleteGroup(GROUP)).error == told
-    sync, beat = bench.call(SyncGroup(GROUP, "m", 1)).error, bench.call(Heartbeat(GROUP, "m", 1)).error
+    sync, beat = bench.call(SyncGroup(GROUP, "m", 1)).error, bench.call(GroupHeartbeat(GROUP, "m", 1)).error
     assert sync == (ErrorCode.rebalance_in_progress.value if is_loading else told)
     assert beat == (0 if is_loading else told)
     assert bench.call(ListGroups()).error == (LOADING if is_loading else 0)
@@ -109,7 +109,7 @@ def test_members_that_died_with_the_coordinator_are_out_after_their_session_time
 def test_everyone_who_waits_is_sent_away_when_the_leadership_is_lost() -> None:
     bench = Bench()
     leader, other = bench.members(2)
-    parked = bench.ask(Heartbeat(GROUP, other.member_id, other.generation, park_ms=3_000, connection=1))
+    parked = bench.ask(GroupHeartbeat(GROUP, other.member_id, other.generation, park_ms=3_000, connection=1))
     bench.replicates = False
     commit = bench.commit(5, leader)
     other_group = bench.ask(DeleteGroup("nobody"))
@@ -231,7 +231,7 @@ def test_a_new_coordinator_drops_the_offsets_of_a_topic_that_was_deleted_unheard
     assert coordinator.handle(Replayed((stored(OLD), stored(None, topic="u")), 2), 0, 0) == [
         Append(1, 1, (tombstone(),))
     ]
-    fetched = coordinator.handle(RequestReceived(1, OffsetFetch("g")), 0, 0)
+    fetched = coordinator.handle(CoordinatorRequestReceived(1, OffsetFetch("g")), 0, 0)
     assert [each.topic for each in fetched[0].reply.partitions] == ["u"], "without an id there is nothing to go by"
 
 

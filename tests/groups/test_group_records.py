@@ -13,7 +13,7 @@ from kio.serial import entity_writer
 
 from raylog.errors import ProtocolError
 from raylog.groups.consumer_protocol import (
-    Assignment,
+    ConsumerProtocolAssignment,
     Subscription,
     decode_assignment,
     decode_subscription,
@@ -186,9 +186,11 @@ def test_a_subscription_without_anything_and_one_of_a_newer_version_are_read() -
 
 @pytest.mark.parametrize("version", range(4))
 def test_assignments_are_kafkas_bytes(version: int) -> None:
-    assert encode_assignment(Assignment(OWNED, b"\x07"), version) == raw(f"000{version} {_OWNED} 00000001 07")
-    assert decode_assignment(raw(f"000{version} {_OWNED} 00000001 07")) == Assignment(OWNED, b"\x07")
-    assert decode_assignment(b"") == Assignment(())
+    assert encode_assignment(ConsumerProtocolAssignment(OWNED, b"\x07"), version) == raw(
+        f"000{version} {_OWNED} 00000001 07"
+    )
+    assert decode_assignment(raw(f"000{version} {_OWNED} 00000001 07")) == ConsumerProtocolAssignment(OWNED, b"\x07")
+    assert decode_assignment(b"") == ConsumerProtocolAssignment(())
 
 
 names = st.text(max_size=6)

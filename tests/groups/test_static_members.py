@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from raylog.coordination.events import ConnectionClosed
 from raylog.groups.group import State
 from raylog.groups.records import GroupValue
-from raylog.groups.requests import Heartbeat, JoinedGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
+from raylog.groups.requests import GroupHeartbeat, JoinedGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
 
 FENCED = ErrorCode.fenced_instance_id.value
 UNKNOWN_MEMBER_ID = ErrorCode.unknown_member_id.value
@@ -97,7 +97,7 @@ def test_the_old_member_id_is_fenced_everywhere() -> None:
 def test_requests_of_the_old_one_that_wait_are_fenced_at_once() -> None:
     bench = Bench()
     leader, follower = static_pair(bench)
-    parked = bench.ask(Heartbeat(GROUP, follower.member_id, follower.generation, "j", park_ms=3_000, connection=4))
+    parked = bench.ask(GroupHeartbeat(GROUP, follower.member_id, follower.generation, "j", park_ms=3_000, connection=4))
     bench.join(group_instance_id="j")
     assert bench.answer(parked).error == FENCED
     waiting = bench.join(leader.member_id, group_instance_id="i")

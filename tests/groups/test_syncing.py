@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from raylog.coordination.events import ConnectionClosed
 from raylog.groups.group import State
 from raylog.groups.records import GroupKey, GroupValue
-from raylog.groups.requests import Heartbeat, LeaveGroup, LeavingMember, SyncGroup
+from raylog.groups.requests import GroupHeartbeat, LeaveGroup, LeavingMember, SyncGroup
 
 UNKNOWN_MEMBER_ID = ErrorCode.unknown_member_id.value
 REBALANCE_IN_PROGRESS = ErrorCode.rebalance_in_progress.value
@@ -168,9 +168,9 @@ def test_a_newcomer_that_waits_too_long_for_its_first_join_is_told_to_begin_agai
 def test_heartbeats_are_refused_by_generation_and_member() -> None:
     bench = Bench()
     (leader,) = bench.members(1)
-    assert bench.call(Heartbeat("other", leader.member_id, 1)).error == UNKNOWN_MEMBER_ID
-    assert bench.call(Heartbeat(GROUP, "x", leader.generation)).error == UNKNOWN_MEMBER_ID
-    assert bench.call(Heartbeat(GROUP, leader.member_id, leader.generation + 1)).error == ILLEGAL_GENERATION
+    assert bench.call(GroupHeartbeat("other", leader.member_id, 1)).error == UNKNOWN_MEMBER_ID
+    assert bench.call(GroupHeartbeat(GROUP, "x", leader.generation)).error == UNKNOWN_MEMBER_ID
+    assert bench.call(GroupHeartbeat(GROUP, leader.member_id, leader.generation + 1)).error == ILLEGAL_GENERATION
 
 
 def test_several_members_leave_at_once_each_with_an_answer_of_its_own() -> None:
@@ -246,7 +246,7 @@ def test_a_native_member_that_dies_while_it_waits_does_not_hold_the_join_phase()
 def test_a_parked_heartbeat_hears_of_a_rebalance_at_once() -> None:
     bench = Bench()
     leader, other = bench.members(2)
-    parked = bench.ask(Heartbeat(GROUP, other.member_id, other.generation, park_ms=3_000, connection=1))
+    parked = bench.ask(GroupHeartbeat(GROUP, other.member_id, other.generation, park_ms=3_000, connection=1))
     assert bench.waits(parked)
     bench.join(leader.member_id)
     assert bench.answer(parked).error == REBALANCE_IN_PROGRESS
@@ -255,15 +255,15 @@ def test_a_parked_heartbeat_hears_of_a_rebalance_at_once() -> None:
 def test_a_parked_heartbeat_is_answered_at_its_time_and_counts_as_a_sign_of_life() -> None:
     bench = Bench()
     (other,) = bench.members(1)
-    parked = bench.ask(Heartbeat(GROUP, other.member_id, other.generation, park_ms=3_000, connection=1))
+    parked = bench.ask(GroupHeartbeat(GROUP, other.member_id, other.generation, park_ms=3_000, connection=1))
     bench.pass_time(2_999)
     assert bench.waits(parked)
     bench.pass_time(1)
     assert bench.answer(parked).error == 0
     bench.pass_time(9_999)
     assert bench.beat(other) == 0
-    overtaken = bench.ask(Heartbeat(GROUP, other.member_id, other.generation, park_ms=3_000, connection=1))
-    late = bench.ask(Heartbeat(GROUP, other.member_id, other.generation, park_ms=3_000, connection=1))
+    overtaken = bench.ask(GroupHeartbeat(GROUP, other.member_id, other.generation, park_ms=3_000, connection=1))
+    late = bench.ask(GroupHeartbeat(GROUP, other.member_id, other.generation, park_ms=3_000, connection=1))
     assert bench.answer(overtaken).error == 0 and bench.waits(late)
     bench.leave(other.member_id)
     assert bench.answer(late).error == UNKNOWN_MEMBER_ID

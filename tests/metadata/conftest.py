@@ -42,23 +42,23 @@ from raylog.metadata.controller import Controller
 from raylog.metadata.events import (
     ActorStarted,
     CloseSession,
+    ControllerTicked,
     Dial,
     Dialed,
     DialOutcome,
     Notice,
     Persist,
     Persisted,
-    Reply,
     RequestReceived,
+    SendControllerReply,
     SendFrame,
     SendQuorum,
     SessionClosed,
     SessionFrame,
     SessionHello,
     StartActor,
-    Ticked,
 )
-from raylog.metadata.requests import CreateTopics, NewTopic, RegisterDisk
+from raylog.metadata.requests import CreateTopics, RegisterDisk, RequestedTopic
 from raylog.placement.planner import plan_replicas
 from raylog.raft.messages import HardState, bootstrap_snapshot
 from raylog.raft.quorum import Quorum, QuorumConfig
@@ -283,7 +283,7 @@ class World:
                     self.dials.append(effect)
                     if self.answers_dials:
                         self.later(lambda dial=effect: self.answer(dial))
-                case Reply():
+                case SendControllerReply():
                     assert effect.token not in self.replies, "answered twice"
                     self.replies[effect.token] = effect.reply
                 case StartActor():
@@ -367,7 +367,7 @@ class World:
     def tick(self) -> None:
         deadline = self.controller.next_deadline_ms()
         if deadline is not None and deadline <= self.now:
-            self.feed(Ticked())
+            self.feed(ControllerTicked())
 
     # ---------------------------------------------------------- what people ask
 
@@ -391,7 +391,7 @@ class World:
         """
         if configs.setdefault("replicas_per_actor", 1) is None:
             del configs["replicas_per_actor"]
-        topic = NewTopic(
+        topic = RequestedTopic(
             name,
             assignment=tuple(enumerate(assignment)),
             configs=tuple((key.replace("_", "."), str(value)) for key, value in configs.items()),

@@ -12,16 +12,16 @@ import pytest
 from raylog.metadata.configuration.controller_config import ControllerConfig
 from raylog.metadata.controller import Controller
 from raylog.metadata.events import (
+    ControllerTicked,
     Event,
     PeerJoined,
     PeerLeft,
     Persist,
     Persisted,
     QuorumMessage,
-    Reply,
     RequestReceived,
+    SendControllerReply,
     SendQuorum,
-    Ticked,
 )
 from raylog.metadata.requests import RegisterDisk
 from raylog.raft.messages import BLANK, HardState, QuorumConfig, bootstrap_snapshot
@@ -79,7 +79,7 @@ class Controllers:
                     self.handle(member, Persisted(write.number))
                 case SendQuorum(to, message):
                     self.queue.append((member, to, message))
-                case Reply(_, reply):
+                case SendControllerReply(_, reply):
                     self.replies.append(reply)
         self.members[member].check()
 
@@ -95,7 +95,7 @@ class Controllers:
                 self.now_ms = end_ms
                 return
             self.now_ms = max(self.now_ms, min(due)[0])
-            self.handle(min(due)[1], Ticked())
+            self.handle(min(due)[1], ControllerTicked())
 
     def lose(self, member: uuid.UUID) -> None:
         del self.members[member]

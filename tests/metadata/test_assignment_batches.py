@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from raylog.control.session import AssignedReplica, Assignment, Assignments
 from raylog.control.session_frames import from_controller, to_frame
-from raylog.metadata.events import Effect, Reply, SendFrame
+from raylog.metadata.events import Effect, SendControllerReply, SendFrame
 from raylog.metadata.partitions.assignment_batches import TOGETHER_MAX, apart, gathered, together
 from raylog.metadata.requests import ProducerIdAssigned
 from raylog.types import Endpoint
@@ -23,7 +23,7 @@ OTHERS = [
     replace(FIRST, topic_id=uuid.UUID(int=98), topic="u", config=CONFIG[:3], elr=()),
     replace(FIRST, partition=2, leader=-1, adding=(2,), removing=(0,), replicas=(replace(REPLICAS[0], incarnation=0),)),
 ]
-ASK = Reply(1, ProducerIdAssigned(0, 1, 0))
+ASK = SendControllerReply(1, ProducerIdAssigned(0, 1, 0))
 
 
 def test_what_was_put_together_comes_apart_as_it_was():

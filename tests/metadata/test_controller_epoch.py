@@ -14,19 +14,19 @@ from raylog.metadata.configuration.controller_config import ControllerConfig
 from raylog.metadata.controller import Controller, image_of
 from raylog.metadata.events import (
     CloseSession,
+    ControllerTicked,
     PeerJoined,
     Persist,
     Persisted,
     QuorumMessage,
-    Reply,
     RequestReceived,
+    SendControllerReply,
     SendFrame,
     SendQuorum,
     SessionHello,
     StartActor,
-    Ticked,
 )
-from raylog.metadata.requests import CreateTopics, InitProducerId, NewTopic, Refused, RegisterDisk
+from raylog.metadata.requests import CreateTopics, InitProducerId, Refused, RegisterDisk, RequestedTopic
 from raylog.placement.planner import plan_replicas
 from raylog.raft.messages import HardState, bootstrap_snapshot
 from raylog.raft.quorum import Quorum, QuorumConfig
@@ -103,7 +103,7 @@ class Trio:
             for voter in VOTERS:
                 deadline = self.controllers[voter].next_deadline_ms()
                 if deadline is not None and deadline <= self.now:
-                    self.feed(voter, Ticked())
+                    self.feed(voter, ControllerTicked())
             self.deliver()
 
     def active(self):
@@ -119,7 +119,7 @@ def trio():
     trio = Trio()
     trio.pass_time(2_000)
     trio.feed(trio.active(), RequestReceived(1, RegisterDisk("c", 0, DISK, "/d")))
-    trio.feed(trio.active(), RequestReceived(2, CreateTopics((NewTopic("t", 1, 1),))))
+    trio.feed(trio.active(), RequestReceived(2, CreateTopics((RequestedTopic("t", 1, 1),))))
     trio.deliver()
     return trio
 
@@ -144,7 +144,7 @@ def test_one_controller_is_active_and_its_epoch_is_the_term(trio):
     voter = trio.active()
     controller = trio.controllers[voter]
     assert controller.controller_epoch == controller.quorum.term >= 1
-    assert {each.token for each in trio.taken(voter, Reply)} == {1, 2}
+    assert {each.token for each in trio.taken(voter, SendControllerReply)} == {1, 2}
     trio.pass_time(500)
     images = [trio.controllers[each].image for each in VOTERS]
     assert images[0] == images[1] == images[2] and "t" in images[0].topic_ids
@@ -170,12 +170,12 @@ def test_a_controller_without_a_majority_closes_all_sessions_and_steps_down(trio
     old = trio.active()
     hello(trio, old, 10)
     trio.cut.add(old)
-    trio.feed(old, RequestReceived(7, CreateTopics((NewTopic("lost", 1, 1),))))
+    trio.feed(old, RequestReceived(7, CreateTopics((RequestedTopic("lost", 1, 1),))))
     trio.feed(old, RequestReceived(8, InitProducerId()))
     trio.pass_time(3_000)
     assert trio.controllers[old].active is None
     assert CloseSession(10) in trio.effects[old]
-    replies = {effect.token: effect.reply for effect in trio.taken(old, Reply)}
+    replies = {effect.token: effect.reply for effect in trio.taken(old, SendControllerReply)}
     assert all(isinstance(replies[token], Refused) for token in (7, 8))
     assert replies[7].error == ErrorCode.not_controller
     assert "lost" not in trio.controllers[old].image.topic_ids, "it was never committed"
@@ -185,10 +185,10 @@ def test_a_controller_without_a_majority_closes_all_sessions_and_steps_down(trio
 def test_a_deposed_controller_rebuilds_from_the_committed_log(trio):
     old = trio.active()
     trio.cut.add(old)
-    trio.feed(old, RequestReceived(7, CreateTopics((NewTopic("lost", 1, 1),))))
+    trio.feed(old, RequestReceived(7, CreateTopics((RequestedTopic("lost", 1, 1),))))
     trio.pass_time(5_000)
     new = trio.active()
-    trio.feed(new, RequestReceived(9, CreateTopics((NewTopic("kept", 1, 1),))))
+    trio.feed(new, RequestReceived(9, CreateTopics((RequestedTopic("kept", 1, 1),))))
     trio.deliver()
     trio.cut.clear()
     trio.pass_time(5_000)
@@ -200,14 +200,14 @@ def test_a_deposed_controller_rebuilds_from_the_committed_log(trio):
 def test_a_deposed_controller_says_of_what_is_committed_that_it_was_created(trio):
     """Its successor would say that the topic exists already."""
     old = trio.active()
-    trio.feed(old, RequestReceived(7, CreateTopics((NewTopic("made", 1, 1),), timeout_ms=60_000)))
+    trio.feed(old, RequestReceived(7, CreateTopics((RequestedTopic("made", 1, 1),), timeout_ms=60_000)))
     trio.deliver()
     assert "made" in trio.controllers[old].image.topic_ids
-    assert 7 not in {effect.token for effect in trio.taken(old, Reply)}, "nobody leads it yet"
+    assert 7 not in {effect.token for effect in trio.taken(old, SendControllerReply)}, "nobody leads it yet"
     trio.cut.add(old)
-    trio.feed(old, RequestReceived(8, CreateTopics((NewTopic("lost", 1, 1),), timeout_ms=60_000)))
+    trio.feed(old, RequestReceived(8, CreateTopics((RequestedTopic("lost", 1, 1),), timeout_ms=60_000)))
     trio.pass_time(3_000)
-    replies = {effect.token: effect.reply for effect in trio.taken(old, Reply)}
+    replies = {effect.token: effect.reply for effect in trio.taken(old, SendControllerReply)}
     assert replies[7].topics[0].error == 0
     assert replies[8].error == ErrorCode.not_controller
 
@@ -215,10 +215,10 @@ def test_a_deposed_controller_says_of_what_is_committed_that_it_was_created(trio
 def test_a_creation_that_timed_out_before_its_commit_is_not_answered_again_by_the_deposed(trio):
     old = trio.active()
     trio.cut.add(old)
-    trio.feed(old, RequestReceived(7, CreateTopics((NewTopic("lost", 1, 1),), timeout_ms=200)))
+    trio.feed(old, RequestReceived(7, CreateTopics((RequestedTopic("lost", 1, 1),), timeout_ms=200)))
     trio.pass_time(3_000)
     assert trio.controllers[old].active is None
-    (reply,) = [effect.reply for effect in trio.taken(old, Reply) if effect.token == 7]
+    (reply,) = [effect.reply for effect in trio.taken(old, SendControllerReply) if effect.token == 7]
     assert reply.topics[0].error == ErrorCode.request_timed_out
 
 
@@ -245,7 +245,7 @@ def test_producer_ids_of_two_terms_differ(trio):
     second = trio.active()
     trio.feed(second, RequestReceived(8, InitProducerId()))
     trio.deliver()
-    given = [effect.reply.producer_id for voter in (first, second) for effect in trio.taken(voter, Reply)
+    given = [effect.reply.producer_id for voter in (first, second) for effect in trio.taken(voter, SendControllerReply)
              if effect.token in (7, 8)]  # fmt: skip
     assert given == [0, 1_000]
 
@@ -256,7 +256,7 @@ def test_a_snapshot_replaces_the_log_and_folds_to_the_same_image():
     voter = trio.active()
     trio.feed(voter, RequestReceived(1, RegisterDisk("c", 0, DISK, "/d")))
     for number in range(20):
-        trio.feed(voter, RequestReceived(100 + number, CreateTopics((NewTopic(f"t{number}", 1, 1),))))
+        trio.feed(voter, RequestReceived(100 + number, CreateTopics((RequestedTopic(f"t{number}", 1, 1),))))
         trio.deliver()
     trio.pass_time(500)
     _, snapshot, entries = trio.disks[voter]
@@ -277,7 +277,7 @@ def test_a_member_that_was_away_for_long_catches_up_by_a_snapshot():
     trio.cut.add(away)
     trio.feed(voter, RequestReceived(1, RegisterDisk("c", 0, DISK, "/d")))
     for number in range(20):
-        trio.feed(voter, RequestReceived(100 + number, CreateTopics((NewTopic(f"t{number}", 1, 1),))))
+        trio.feed(voter, RequestReceived(100 + number, CreateTopics((RequestedTopic(f"t{number}", 1, 1),))))
         trio.deliver()
     assert not trio.controllers[away].image.topics
     trio.cut.clear()

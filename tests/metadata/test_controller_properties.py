@@ -35,10 +35,10 @@ from raylog.metadata.requests import (
     CreateTopics,
     DeleteTopics,
     DrainBroker,
-    NewTopic,
     PartitionGrowth,
     PartitionTarget,
     RegisterDisk,
+    RequestedTopic,
     UnregisterBroker,
 )
 from raylog.raft.messages import EntryKind
@@ -176,7 +176,7 @@ class Story:
     def create(self, choice):
         name = f"t{choice % 5}"
         configs = (("replicas.per.actor", str(1 + choice % 3)), ("min.insync.replicas", str(1 + choice % 2)))
-        self.world.ask(CreateTopics((NewTopic(name, 1 + choice % 3, 1 + choice % 3, configs=configs),)))
+        self.world.ask(CreateTopics((RequestedTopic(name, 1 + choice % 3, 1 + choice % 3, configs=configs),)))
 
     def observe(self):
         """What must hold over time: epochs never go back, and each leader epoch has one replica and one incarnation."""

@@ -14,7 +14,7 @@ from raylog.metadata.configuration.config_requests import (
     ResourceChanges,
     ResourceType,
 )
-from raylog.metadata.requests import CreateTopics, NewTopic
+from raylog.metadata.requests import CreateTopics, RequestedTopic
 
 
 def configure(world, name, value, *, broker="", operation=ConfigOperation.SET):
@@ -23,7 +23,7 @@ def configure(world, name, value, *, broker="", operation=ConfigOperation.SET):
 
 
 def create(world, name="t", partitions=-1, factor=-1, **options):
-    (created,) = world.ask(CreateTopics((NewTopic(name, partitions, factor, **options),))).topics
+    (created,) = world.ask(CreateTopics((RequestedTopic(name, partitions, factor, **options),))).topics
     return created
 
 

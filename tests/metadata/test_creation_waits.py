@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.events import Reply, RequestAbandoned
+from raylog.metadata.events import RequestAbandoned, SendControllerReply
 from raylog.metadata.partitions import new_partitions
 from raylog.metadata.partitions.creation_waits import CREATION, CreationWaits
 from raylog.metadata.requests import (
@@ -17,8 +17,8 @@ from raylog.metadata.requests import (
     DeleteTopics,
     DescribeTopics,
     DrainBroker,
-    NewTopic,
     PartitionGrowth,
+    RequestedTopic,
     TopicCreation,
     TopicsCreated,
 )
@@ -36,7 +36,7 @@ def slow(world):
 
 
 def create(world, timeout_ms, *, validate_only=False):
-    request = CreateTopics((NewTopic("t", assignment=ASSIGNMENT),), validate_only, timeout_ms)
+    request = CreateTopics((RequestedTopic("t", assignment=ASSIGNMENT),), validate_only, timeout_ms)
     return world.ask(request, wait=False)
 
 
@@ -112,8 +112,8 @@ def test_a_timeout_of_zero_is_timed_out_at_the_commit(slow):
 
 
 def test_only_topics_that_lack_leaders_are_timed_out(slow):
-    quick, late = NewTopic("quick", assignment=((0, (0,)),)), NewTopic("late", assignment=((0, (1,)),))
-    bad = NewTopic("bad", assignment=((0, (77,)),))
+    quick, late = RequestedTopic("quick", assignment=((0, (0,)),)), RequestedTopic("late", assignment=((0, (1,)),))
+    bad = RequestedTopic("bad", assignment=((0, (77,)),))
     token = slow.ask(CreateTopics((quick, late, bad), timeout_ms=500), wait=False)
     start(slow, brokers=(0,))
     slow.pass_time(600)
@@ -239,7 +239,7 @@ def waits_for(leader, *, timeout_ms):
 @pytest.mark.parametrize("timeout_ms", [0, 1_000])
 def test_what_is_led_when_it_is_committed_is_waited_for_by_nobody(timeout_ms):
     waits, timers = waits_for(0, timeout_ms=timeout_ms)
-    assert waits.committed(5) == [Reply(5, CREATED)]
+    assert waits.committed(5) == [SendControllerReply(5, CREATED)]
     waits.check()
     assert not waits.partitions() and (CREATION, 5) not in timers
 
@@ -248,5 +248,5 @@ def test_a_deposed_controller_answers_only_what_is_committed():
     waits, timers = waits_for(NO_LEADER, timeout_ms=1_000)
     assert waits.deposed() == [], "another one may decide otherwise"
     assert waits.committed(5) == []
-    assert waits.deposed() == [Reply(5, CREATED)]
+    assert waits.deposed() == [SendControllerReply(5, CREATED)]
     assert (CREATION, 5) not in timers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylog.control.session import Assignment, Removal, TopicsNamed
-from raylog.metadata.requests import ClusterStatus, CreateTopics, DeleteTopics, NewTopic
+from raylog.metadata.requests import ClusterStatus, CreateTopics, DeleteTopics, RequestedTopic
 from raylog.types import TopicIdPartition
 
 
@@ -103,7 +103,7 @@ def test_removals_outlive_the_controller(full):
 
 def test_a_replica_that_no_process_ever_opened_leaves_nothing_to_delete(world):
     world.starts_at_once = False
-    world.ask(CreateTopics((NewTopic("t", 1, 3),)))
+    world.ask(CreateTopics((RequestedTopic("t", 1, 3),)))
     world.ask(DeleteTopics(("t",)))
     assert not world.image.removals
 
@@ -113,7 +113,7 @@ def test_a_topic_created_again_is_another_topic_on_other_actors(full):
         process.receive = process.heard.append  # it deletes for a long time
     full.ask(DeleteTopics(("t",)))
     busy = set(full.image.removals_of)
-    (created,) = full.ask(CreateTopics((NewTopic("t", 2, 2),))).topics
+    (created,) = full.ask(CreateTopics((RequestedTopic("t", 2, 2),))).topics
     assert created.error == 0 and created.topic_id != full.topic
     assert not busy & set(full.image.assigned)
 

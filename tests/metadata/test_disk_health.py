@@ -12,9 +12,9 @@ from raylog.metadata.requests import (
     AlterReassignments,
     ClusterStatus,
     CreateTopics,
-    NewTopic,
     PartitionTarget,
     RegisterDisk,
+    RequestedTopic,
 )
 from raylog.types import BROKER_SLOT, TopicIdPartition, node_id
 
@@ -85,7 +85,7 @@ def test_nothing_new_is_put_on_a_failed_disk(two_disks):
     failed = disk_of(two_disks, two_disks.ids[0], 0)
     fail(two_disks, 0, failed)
     topic_id = two_disks.create("by-hand", (0, 1), (0, 1), (0, 1))
-    two_disks.ask(CreateTopics((NewTopic("planned", 6, 3),)))
+    two_disks.ask(CreateTopics((RequestedTopic("planned", 6, 3),)))
     planned = two_disks.image.topic_named("planned").topic_id
     for id in [TopicIdPartition(topic_id, n) for n in range(3)] + [TopicIdPartition(planned, n) for n in range(6)]:
         assert disk_of(two_disks, id, 0) != failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from raylog.control.session import AlterPartitionAnswer
-from raylog.metadata.requests import CreateTopics, DrainBroker, ElectionType, ElectLeaders, NewTopic
+from raylog.metadata.requests import CreateTopics, DrainBroker, ElectionType, ElectLeaders, RequestedTopic
 from raylog.types import TopicIdPartition, broker_of
 
 
@@ -108,7 +108,7 @@ def test_draining_outlives_the_controller_and_the_broker(world):
 
 def test_new_topics_avoid_a_drained_broker_where_they_can(world):
     drain(world, 1)
-    world.ask(CreateTopics((NewTopic("two", 3, 2), NewTopic("three", 1, 3))))
+    world.ask(CreateTopics((RequestedTopic("two", 3, 2), RequestedTopic("three", 1, 3))))
     topics = {topic.name: topic for topic in world.image.topics.values()}
     used = {broker_of(slot.node_id) for state in topics["two"].partitions.values() for slot in state.replicas}
     assert used == {0, 2}

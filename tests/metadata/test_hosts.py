@@ -17,10 +17,10 @@ from raylog.metadata.requests import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    NewTopic,
     PartitionGrowth,
     PartitionTarget,
     RegisterDisk,
+    RequestedTopic,
     UnregisterBroker,
 )
 from raylog.offsets_topic import OFFSETS_TOPIC
@@ -73,7 +73,7 @@ def test_a_disk_that_an_older_version_registered_gets_its_hosts_when_it_is_regis
 
 def test_replicas_of_all_topics_go_to_the_warm_hosts(world):
     started = len(world.starts)
-    world.ask(CreateTopics((NewTopic("a", 6, 3), NewTopic("b", 6, 3))))
+    world.ask(CreateTopics((RequestedTopic("a", 6, 3), RequestedTopic("b", 6, 3))))
     assert nodes_of(world, "a") == nodes_of(world, "b") == {hosts(world, broker)[0] for broker in range(3)}
     assert len(world.starts) == started, "no process is started for a topic"
     world.ask(CreatePartitions((PartitionGrowth("a", 9),)))
@@ -81,13 +81,13 @@ def test_replicas_of_all_topics_go_to_the_warm_hosts(world):
 
 
 def test_internal_topics_go_to_the_coordinators(world):
-    world.ask(CreateTopics((NewTopic(OFFSETS_TOPIC),)))
+    world.ask(CreateTopics((RequestedTopic(OFFSETS_TOPIC),)))
     assert nodes_of(world, OFFSETS_TOPIC) == {hosts(world, broker, HostKind.COORDINATOR)[0] for broker in range(3)}
 
 
 def test_a_number_gives_a_topic_actors_of_its_own(world):
     own = (("replicas.per.actor", "2"),)
-    world.ask(CreateTopics((NewTopic("t", 4, 1, configs=own),)))
+    world.ask(CreateTopics((RequestedTopic("t", 4, 1, configs=own),)))
     assert not nodes_of(world, "t") & world.image.hosts.keys()
     assert all(len(ids) <= 2 for ids in world.image.assigned.values())
 

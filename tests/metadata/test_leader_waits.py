@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from raylog.metadata.events import RequestAbandoned
-from raylog.metadata.requests import AwaitLeader, CreateTopics, DeleteTopics, NewTopic
+from raylog.metadata.requests import AwaitLeader, CreateTopics, DeleteTopics, RequestedTopic
 from raylog.types import TopicIdPartition
 
 
@@ -90,7 +90,7 @@ def test_waiting_for_a_partition_ends_with_the_commit_that_deletes_its_topic(led
 
 def test_a_new_topics_first_leader_is_awaited(world):
     world.starts_at_once = False
-    world.ask(CreateTopics((NewTopic("t", 1, 1),)))
+    world.ask(CreateTopics((RequestedTopic("t", 1, 1),)))
     token = ask(world, -1)
     assert token not in world.replies
     world.start(world.starts[-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raylog.control.session import NodeLeaving
 from raylog.metadata.image import MetadataImage
-from raylog.metadata.requests import CreateTopics, DescribeCluster, DrainBroker, NewTopic
+from raylog.metadata.requests import CreateTopics, DescribeCluster, DrainBroker, RequestedTopic
 from raylog.types import TopicIdPartition, broker_of
 
 
@@ -65,7 +65,7 @@ def test_a_new_controller_knows_who_is_leaving(world, broker_node):
 def test_new_topics_avoid_a_broker_that_is_leaving_where_they_can(world, broker_node):
     launch_brokers(world, broker_node)
     world.processes[broker_node(1)].say(NodeLeaving())
-    world.ask(CreateTopics((NewTopic("two", 3, 2),)))
+    world.ask(CreateTopics((RequestedTopic("two", 3, 2),)))
     (topic,) = world.image.topics.values()
     used = {broker_of(slot.node_id) for state in topic.partitions.values() for slot in state.replicas}
     assert used == {0, 2}

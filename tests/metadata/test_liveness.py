@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.metadata.events import DialOutcome, Ticked
+from raylog.metadata.events import ControllerTicked, DialOutcome
 from raylog.types import TopicIdPartition
 
 
@@ -108,7 +108,7 @@ def test_a_session_without_heartbeats_is_dead_after_the_session_timeout_and_is_c
 
 def test_a_controller_that_was_paused_judges_nobody_and_restarts_all_timers(led):
     led.now += 60_000  # nobody was heard, because nobody listened
-    led.feed(Ticked())
+    led.feed(ControllerTicked())
     assert all(alive(led, process) for process in led.processes.values())
     led.pass_time(8_900, beating=False)
     assert all(alive(led, process) for process in led.processes.values()), "everybody has his time again"
@@ -120,7 +120,7 @@ def test_a_pause_gives_the_dialled_their_half_second_again(led):
     leader = led.leader(led.p)
     leader.lose_session()
     led.now += 3_000
-    led.feed(Ticked())
+    led.feed(ControllerTicked())
     assert alive(led, leader)
     leader.hello()
     led.run_later()

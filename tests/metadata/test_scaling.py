@@ -19,7 +19,7 @@ from raylog.metadata.configuration.config_requests import (
     ResourceType,
 )
 from raylog.metadata.records import HostKind, HostPlanned, decode_batch, encode_batch
-from raylog.metadata.requests import CreateTopics, DeleteTopics, NewTopic, PlanHost
+from raylog.metadata.requests import CreateTopics, DeleteTopics, PlanHost, RequestedTopic
 from raylog.types import Condition, TopicIdPartition
 
 BEAT_MS = 2_000
@@ -336,7 +336,7 @@ def test_a_topic_that_is_deleted_while_its_replicas_move_ends_the_step(loaded):
     assert ids and not loaded.world.ask(DeleteTopics(("a",))).topics[0].error
     loaded.run(400_000)
     assert loaded.hosts == [loaded.first]
-    assert not loaded.world.ask(CreateTopics((NewTopic("c", 1, 1),))).topics[0].error
+    assert not loaded.world.ask(CreateTopics((RequestedTopic("c", 1, 1),))).topics[0].error
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_the_last_replica_that_fails_leaves_the_partition_without_a_leader(world
 
 def test_a_standby_turns_everybody_away(led):
     from raylog.metadata.controller import Controller
-    from raylog.metadata.events import CloseSession, Reply, RequestReceived
+    from raylog.metadata.events import CloseSession, RequestReceived, SendControllerReply
     from raylog.metadata.requests import DescribeCluster
     from raylog.raft.messages import HardState, bootstrap_snapshot
     from raylog.raft.quorum import Quorum, QuorumConfig
@@ -176,7 +176,7 @@ def test_a_standby_turns_everybody_away(led):
     hello = Hello(ActorIdentity("c", 1, me, 5), Endpoint("h", 1), "boot")
     assert standby.handle(SessionHello(1, hello), 0) == [CloseSession(1)]
     (reply,) = standby.handle(RequestReceived(7, DescribeCluster()), 0)
-    assert isinstance(reply, Reply) and reply.reply.error == ErrorCode.not_controller
+    assert isinstance(reply, SendControllerReply) and reply.reply.error == ErrorCode.not_controller
 
 
 def test_a_process_that_listens_elsewhere_is_found_there_without_a_new_epoch(led):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylog.metadata.events import ActorKind, ActorStarted, ActorStartFailed
-from raylog.metadata.requests import ClusterStatus, CreateTopics, DeleteTopics, NewTopic
+from raylog.metadata.requests import ClusterStatus, CreateTopics, DeleteTopics, RequestedTopic
 from raylog.types import TopicIdPartition, node_id
 
 
@@ -14,7 +14,7 @@ def slow(new_world):
     """A world of one broker whose creations take as long as the test likes."""
     world = new_world(brokers=1)
     world.starts_at_once = False
-    world.ask(CreateTopics((NewTopic("t", 1, 1, configs=(("replicas.per.actor", "1"),)),)))
+    world.ask(CreateTopics((RequestedTopic("t", 1, 1, configs=(("replicas.per.actor", "1"),)),)))
     world.node = world.starts[0].node_id
     return world
 
@@ -70,7 +70,7 @@ def test_a_process_that_outlives_its_topic_does_not_keep_the_next_topic_waiting(
     else:
         slow.start(slow.starts[0])
     slow.pass_time(100)
-    slow.ask(CreateTopics((NewTopic("u", 1, 1, configs=(("replicas.per.actor", "1"),)),)))
+    slow.ask(CreateTopics((RequestedTopic("u", 1, 1, configs=(("replicas.per.actor", "1"),)),)))
     slow.pass_time(1_000)
     assert [start.node_id for start in slow.starts] == [slow.node, slow.node]
     slow.start(slow.starts[-1])
@@ -114,7 +114,7 @@ def test_a_killed_process_is_created_again_at_once_but_a_crash_loop_slows_down(s
 
 def test_a_replica_whose_process_cannot_be_created_does_not_hold_up_the_others(world):
     world.starts_at_once = False
-    world.ask(CreateTopics((NewTopic("t", assignment=((0, (0, 1, 2)),)),)))
+    world.ask(CreateTopics((RequestedTopic("t", assignment=((0, (0, 1, 2)),)),)))
     p = TopicIdPartition(world.image.topic_ids["t"], 0)
     for start in list(world.starts):
         if start.broker_id == 0:
@@ -127,7 +127,7 @@ def test_a_replica_whose_process_cannot_be_created_does_not_hold_up_the_others(w
 
 def test_a_new_topic_waits_a_moment_for_its_preferred_leader(world):
     world.starts_at_once = False
-    world.ask(CreateTopics((NewTopic("t", assignment=((0, (0, 1, 2)),)),)))
+    world.ask(CreateTopics((RequestedTopic("t", assignment=((0, (0, 1, 2)),)),)))
     p = TopicIdPartition(world.image.topic_ids["t"], 0)
     for start in list(world.starts):
         if start.broker_id != 0:
@@ -144,8 +144,8 @@ def test_topics_go_to_live_brokers_unless_too_few_are_left(world):
     world.create("t", (0,), (1,), (2,))
     world.starts_at_once = False
     world.process(TopicIdPartition(world.image.topic_ids["t"], 2), 2).kill()
-    (two,) = world.ask(CreateTopics((NewTopic("two", 4, 2),))).topics
-    (three,) = world.ask(CreateTopics((NewTopic("three", 1, 3),))).topics
+    (two,) = world.ask(CreateTopics((RequestedTopic("two", 4, 2),))).topics
+    (three,) = world.ask(CreateTopics((RequestedTopic("three", 1, 3),))).topics
     assert two.error == three.error == 0
     assert all(2 not in state.brokers for state in world.image.topic_named("two").partitions.values())
 

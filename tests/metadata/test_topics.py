@@ -22,9 +22,9 @@ from raylog.metadata.requests import (
     DeleteTopics,
     DescribeCluster,
     DescribeTopics,
-    NewTopic,
     PartitionGrowth,
     RegisterDisk,
+    RequestedTopic,
 )
 from raylog.types import TopicIdPartition, broker_of
 
@@ -34,7 +34,7 @@ def create(world, *topics, **options):
 
 
 def test_a_topic_gets_what_was_asked_for(world):
-    (created,) = create(world, NewTopic("t", 4, 3, configs=(("retention.ms", "1000"),)))
+    (created,) = create(world, RequestedTopic("t", 4, 3, configs=(("retention.ms", "1000"),)))
     assert (created.error, created.partitions, created.replication_factor) == (0, 4, 3)
     assert ("retention.ms", "1000", 1) in created.configs and ("segment.ms", "604800000", 5) in created.configs
     topic = world.image.topic_named("t")
@@ -46,61 +46,61 @@ def test_a_topic_gets_what_was_asked_for(world):
 
 def test_defaults_are_the_clusters(new_world):
     world = new_world(num_partitions=2, default_replication_factor=3)
-    (created,) = create(world, NewTopic("t"))
+    (created,) = create(world, RequestedTopic("t"))
     assert (created.partitions, created.replication_factor) == (2, 3)
 
 
 @pytest.mark.parametrize(
     ("topic", "error"),
     [
-        (NewTopic("bad name", 1, 1), ErrorCode.invalid_topic_exception),
-        (NewTopic("taken", 1, 1), ErrorCode.topic_already_exists),
-        (NewTopic("a.b", 1, 1), ErrorCode.invalid_topic_exception),
-        (NewTopic("t", 0, 1), ErrorCode.invalid_partitions),
-        (NewTopic("t", -2, 1), ErrorCode.invalid_partitions),
-        (NewTopic("t", 100_001, 1), ErrorCode.invalid_partitions),
-        (NewTopic("t", 1, 0), ErrorCode.invalid_replication_factor),
-        (NewTopic("t", 1, 4), ErrorCode.invalid_replication_factor),
-        (NewTopic("t", 1, 1, configs=(("retention.mss", "1"),)), ErrorCode.invalid_config),
-        (NewTopic("t", 1, 1, configs=(("cleanup.policy", "compress"),)), ErrorCode.invalid_config),
-        (NewTopic("t", 1, 1, configs=(("retention.ms", None),)), ErrorCode.invalid_config),
-        (NewTopic("t", 2, -1, assignment=((0, (0,)),)), ErrorCode.invalid_request),
-        (NewTopic("t", assignment=((1, (0,)),)), ErrorCode.invalid_replica_assignment),
-        (NewTopic("t", assignment=((0, (0, 0)),)), ErrorCode.invalid_replica_assignment),
-        (NewTopic("t", assignment=((0, (0,)), (1, (0, 1)))), ErrorCode.invalid_replica_assignment),
-        (NewTopic("t", assignment=((0, (9,)),)), ErrorCode.invalid_replica_assignment),
-        (NewTopic("t", assignment=((0, ()),)), ErrorCode.invalid_replica_assignment),
+        (RequestedTopic("bad name", 1, 1), ErrorCode.invalid_topic_exception),
+        (RequestedTopic("taken", 1, 1), ErrorCode.topic_already_exists),
+        (RequestedTopic("a.b", 1, 1), ErrorCode.invalid_topic_exception),
+        (RequestedTopic("t", 0, 1), ErrorCode.invalid_partitions),
+        (RequestedTopic("t", -2, 1), ErrorCode.invalid_partitions),
+        (RequestedTopic("t", 100_001, 1), ErrorCode.invalid_partitions),
+        (RequestedTopic("t", 1, 0), ErrorCode.invalid_replication_factor),
+        (RequestedTopic("t", 1, 4), ErrorCode.invalid_replication_factor),
+        (RequestedTopic("t", 1, 1, configs=(("retention.mss", "1"),)), ErrorCode.invalid_config),
+        (RequestedTopic("t", 1, 1, configs=(("cleanup.policy", "compress"),)), ErrorCode.invalid_config),
+        (RequestedTopic("t", 1, 1, configs=(("retention.ms", None),)), ErrorCode.invalid_config),
+        (RequestedTopic("t", 2, -1, assignment=((0, (0,)),)), ErrorCode.invalid_request),
+        (RequestedTopic("t", assignment=((1, (0,)),)), ErrorCode.invalid_replica_assignment),
+        (RequestedTopic("t", assignment=((0, (0, 0)),)), ErrorCode.invalid_replica_assignment),
+        (RequestedTopic("t", assignment=((0, (0,)), (1, (0, 1)))), ErrorCode.invalid_replica_assignment),
+        (RequestedTopic("t", assignment=((0, (9,)),)), ErrorCode.invalid_replica_assignment),
+        (RequestedTopic("t", assignment=((0, ()),)), ErrorCode.invalid_replica_assignment),
     ],
 )
 def test_a_topic_that_cannot_be_is_refused_and_the_others_are_created(world, topic, error):
-    create(world, NewTopic("taken", 1, 1), NewTopic("a_b", 1, 1))
-    bad, good = create(world, topic, NewTopic("good", 1, 1))
+    create(world, RequestedTopic("taken", 1, 1), RequestedTopic("a_b", 1, 1))
+    bad, good = create(world, topic, RequestedTopic("good", 1, 1))
     assert bad.error == error and bad.message and bad.topic_id is None
     assert good.error == 0
     assert sorted(world.image.topic_ids) == ["a_b", "good", "taken"]
 
 
 def test_a_topic_named_twice_in_one_request_is_created_not_once(world):
-    results = create(world, NewTopic("t", 1, 1), NewTopic("t", 1, 1))
+    results = create(world, RequestedTopic("t", 1, 1), RequestedTopic("t", 1, 1))
     assert [result.error for result in results] == [ErrorCode.invalid_request] * 2
     assert not world.image.topics
 
 
 def test_names_of_one_request_collide_too(world):
-    first, second = create(world, NewTopic("a.b", 1, 1), NewTopic("a_b", 1, 1))
+    first, second = create(world, RequestedTopic("a.b", 1, 1), RequestedTopic("a_b", 1, 1))
     assert (first.error, second.error) == (0, ErrorCode.invalid_topic_exception)
 
 
 def test_validate_only_decides_and_changes_nothing(world):
-    (result,) = create(world, NewTopic("t", 3, 2), validate_only=True)
+    (result,) = create(world, RequestedTopic("t", 3, 2), validate_only=True)
     assert (result.error, result.partitions) == (0, 3)
     assert not world.image.topics and not world.starts
 
 
 def test_requests_are_decided_in_order_against_uncommitted_decisions_and_answered_at_the_commit(world):
     world.persists = False
-    first = world.ask(CreateTopics((NewTopic("t", 1, 1),)), wait=False)
-    second = world.ask(CreateTopics((NewTopic("t", 1, 1),)), wait=False)
+    first = world.ask(CreateTopics((RequestedTopic("t", 1, 1),)), wait=False)
+    second = world.ask(CreateTopics((RequestedTopic("t", 1, 1),)), wait=False)
     assert first not in world.replies and second not in world.replies, "nothing is committed yet"
     assert not world.starts and not world.image.topics
     world.persists = True
@@ -110,7 +110,7 @@ def test_requests_are_decided_in_order_against_uncommitted_decisions_and_answere
 
 
 def test_a_wide_topic_shares_processes_by_replicas_per_actor(world):
-    create(world, NewTopic("wide", 10, 3, configs=(("replicas.per.actor", "4"),)))
+    create(world, RequestedTopic("wide", 10, 3, configs=(("replicas.per.actor", "4"),)))
     counts = sorted(len(ids) for ids in world.image.assigned.values())
     assert counts == [2, 2, 2, 4, 4, 4, 4, 4, 4]
     world.ask(CreatePartitions((PartitionGrowth("wide", 12),)))
@@ -118,14 +118,14 @@ def test_a_wide_topic_shares_processes_by_replicas_per_actor(world):
 
 
 def test_replicas_have_processes_of_their_own_where_they_are_asked_for(world):
-    create(world, NewTopic("t", 4, 3, configs=(("replicas.per.actor", "1"),)))
+    create(world, RequestedTopic("t", 4, 3, configs=(("replicas.per.actor", "1"),)))
     assert len(world.image.assigned) == 12
     assert all(broker_of(node) == world.image.partition(id).slot(broker_of(node)).broker_id
                for node, ids in world.image.assigned.items() for id in ids)  # fmt: skip
 
 
 def test_the_offsets_topic_is_made_as_the_cluster_wants_it(world):
-    (created,) = create(world, NewTopic("__consumer_offsets"))
+    (created,) = create(world, RequestedTopic("__consumer_offsets"))
     assert (created.error, created.partitions, created.replication_factor) == (0, 50, 3)
     topic = world.image.topic_named("__consumer_offsets")
     assert topic.configs["cleanup.policy"] == "compact" and topic.configs["min.insync.replicas"] == "2"
@@ -134,7 +134,7 @@ def test_the_offsets_topic_is_made_as_the_cluster_wants_it(world):
 
 
 def test_partitions_only_grow(world):
-    create(world, NewTopic("t", 3, 2), NewTopic("__consumer_offsets", 50, 1))
+    create(world, RequestedTopic("t", 3, 2), RequestedTopic("__consumer_offsets", 50, 1))
     grown, same, fewer, unknown, internal, zero = (
         world.ask(CreatePartitions((growth,))).topics[0]
         for growth in (
@@ -154,7 +154,7 @@ def test_partitions_only_grow(world):
 
 
 def test_new_partitions_may_be_placed_by_hand(world):
-    create(world, NewTopic("t", 1, 2))
+    create(world, RequestedTopic("t", 1, 2))
     for brokers in (((0, 1),), (), ((0, 1), (1,)), ((0, 1), (1, 1)), ((0, 1), (1, 9)), ((0, 1), ())):
         bad = world.ask(CreatePartitions((PartitionGrowth("t", 3, brokers),))).topics[0]
         assert bad.error == ErrorCode.invalid_replica_assignment, brokers
@@ -168,7 +168,7 @@ def test_new_partitions_may_be_placed_by_hand(world):
 
 
 def test_topics_are_deleted_by_name_and_by_id(world):
-    create(world, NewTopic("a", 1, 1), NewTopic("b", 1, 1))
+    create(world, RequestedTopic("a", 1, 1), RequestedTopic("b", 1, 1))
     b = world.image.topic_ids["b"]
     reply = world.ask(DeleteTopics(("a", "nope"), (b, uuid.UUID(int=5))))
     assert [each.error for each in reply.topics] == [
@@ -181,7 +181,7 @@ def test_topics_are_deleted_by_name_and_by_id(world):
 
 
 def test_a_topic_that_is_named_twice_is_not_deleted(world):
-    create(world, NewTopic("a", 1, 1), NewTopic("b", 1, 1), NewTopic("c", 1, 1))
+    create(world, RequestedTopic("a", 1, 1), RequestedTopic("b", 1, 1), RequestedTopic("c", 1, 1))
     b = world.image.topic_ids["b"]
     reply = world.ask(DeleteTopics(("a", "a", "b", "c"), (b,)))
     twice = ErrorCode.invalid_request
@@ -190,13 +190,13 @@ def test_a_topic_that_is_named_twice_is_not_deleted(world):
 
 
 def test_no_topic_takes_the_name_of_the_controllers_own_log(world):
-    (refused,) = create(world, NewTopic("__cluster_metadata", 1, 1))
+    (refused,) = create(world, RequestedTopic("__cluster_metadata", 1, 1))
     assert refused.error == ErrorCode.invalid_request and not world.image.topics
 
 
 def test_deletion_can_be_switched_off(new_world):
     world = new_world(delete_topic_enable=False)
-    create(world, NewTopic("a", 1, 1))
+    create(world, RequestedTopic("a", 1, 1))
     assert world.ask(DeleteTopics(("a",))).topics[0].error == ErrorCode.topic_deletion_disabled
 
 

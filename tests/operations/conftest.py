@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from raylog.client.sync import AdminClient, call
 from raylog.testing.in_process import InProcessCluster, cluster
-from raylog.wire.private import ClusterStatus
+from raylog.wire.private import ClusterStatusRequest
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def raylog(running: InProcessCluster, monkeypatch: pytest.MonkeyPatch) -> Callab
         address = running.address
 
         def status(self) -> dict[str, Any]:
-            status: dict[str, Any] = call(running.address, ClusterStatus()).status
+            status: dict[str, Any] = call(running.address, ClusterStatusRequest()).status
             return status
 
         def admin(self) -> AdminClient:

@@ -17,7 +17,7 @@ from raylog.ranges import near_files
 from raylog.ranges.reading import ReadOptions, read_range
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition, broker_of, node_id
-from raylog.wire.private import ClusterStatus
+from raylog.wire.private import ClusterStatusRequest
 
 Raylog = Callable[..., tuple[int, Any]]
 
@@ -37,7 +37,7 @@ def added(operator: Operator, raylog: Raylog, broker: int) -> int:
 
 
 def part_of(operator: Operator, topic: str) -> dict[str, Any]:
-    status = call(operator.running.address, ClusterStatus()).status
+    status = call(operator.running.address, ClusterStatusRequest()).status
     return next(dict(each["partitions"][0]) for each in status["topics"] if each["name"] == topic)
 
 

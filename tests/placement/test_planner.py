@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import kafka_error
-from raylog.placement.planner import BrokerDisks, growth_start, plan_replicas
+from raylog.placement.planner import CandidateBroker, growth_start, plan_replicas
 
 
 def disk(broker: int, index: int = 0) -> uuid.UUID:
     return uuid.UUID(int=broker << 8 | index)
 
 
-def brokers_of(racks: list[str | None], disks: int = 1) -> list[BrokerDisks]:
+def brokers_of(racks: list[str | None], disks: int = 1) -> list[CandidateBroker]:
     return [
-        BrokerDisks(broker, rack, tuple(disk(broker, index) for index in range(disks)))
+        CandidateBroker(broker, rack, tuple(disk(broker, index) for index in range(disks)))
         for broker, rack in enumerate(racks)
     ]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.ranges.cut import LogEnds
-from raylog.ranges.entries import Entry, first, following, shared
+from raylog.ranges.entries import StreamEntry, first, following, shared
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
 
@@ -23,7 +23,7 @@ def logs(**ends: tuple[int, int]) -> dict[TopicPartition, LogEnds]:
 
 def test_an_entry_reads_from_where_the_last_one_ended_to_the_ends_of_the_logs() -> None:
     entry = following(first(ID, {T0: 5, T1: 7}), ID, logs(p0=(0, 9), p1=(0, 7)))
-    assert entry == Entry(1, ID, {T0: 9, T1: 7}, (OffsetRange("t", 0, 5, 9),))
+    assert entry == StreamEntry(1, ID, {T0: 9, T1: 7}, (OffsetRange("t", 0, 5, 9),))
 
 
 def test_ranges_have_the_hosts_of_their_logs() -> None:
@@ -61,7 +61,9 @@ def test_a_topic_made_anew_is_a_loss_and_is_read_from_its_beginning() -> None:
 
 def test_a_topic_that_is_gone_is_a_loss_and_another_of_its_name_is_new() -> None:
     gone = following(first(ID, {T0: 5}), {}, {})
-    assert gone == Entry(1, {}, {}, (), ("topic t was deleted: the records that the stream had not read are lost",))
+    assert gone == StreamEntry(
+        1, {}, {}, (), ("topic t was deleted: the records that the stream had not read are lost",)
+    )
     assert following(gone, {}, {}) is None, "said once"
     again = following(gone, {"t": "other"}, logs(p0=(0, 2)))
     assert again is not None and again.ranges == (OffsetRange("t", 0, 0, 2),) and again.losses == ()

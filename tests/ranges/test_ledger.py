@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.errors import ConfigError
-from raylog.ranges.entries import Entry, first
-from raylog.ranges.ledger import STREAM_FILE, Ledger, entry_of, lines_of, local_path
+from raylog.ranges.entries import StreamEntry, first
+from raylog.ranges.ledger import STREAM_FILE, StreamLedger, entry_of, lines_of, local_path
 from raylog.ranges.splitting import OffsetRange
 from raylog.types import TopicPartition
 
@@ -23,22 +23,22 @@ pytestmark = pytest.mark.spark
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 STREAM = {"topics": ["t"], "starting_offsets": "earliest"}
 START = first({"t": "id"}, {T0: 5, T1: 0})
-NEXT = Entry(1, {"t": "id"}, {T0: 9, T1: 0}, (OffsetRange("t", 0, 5, 9),))
+NEXT = StreamEntry(1, {"t": "id"}, {T0: 9, T1: 0}, (OffsetRange("t", 0, 5, 9),))
 
 
 def test_a_stream_goes_on_after_its_newest_entry(tmp_path: Path) -> None:
-    ledger = Ledger(str(tmp_path / "new" / "ledger"), STREAM)
+    ledger = StreamLedger(str(tmp_path / "new" / "ledger"), STREAM)
     assert ledger.last is None
     ledger.append(START, [])
     ledger.append(NEXT, list(NEXT.ranges))
     ledger.close()
-    again = Ledger(str(tmp_path / "new" / "ledger"), STREAM)
+    again = StreamLedger(str(tmp_path / "new" / "ledger"), STREAM)
     assert again.last == NEXT and again.numbers() == [0, 1]
     again.close()
 
 
 def test_only_whole_entries_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger(str(tmp_path), STREAM)
+    ledger = StreamLedger(str(tmp_path), STREAM)
     ledger.append(START, [])
 
     def crash(*names: object) -> None:
@@ -49,16 +49,16 @@ def test_only_whole_entries_are_there(tmp_path: Path, monkeypatch: pytest.Monkey
         ledger.append(NEXT, [])
     monkeypatch.undo()
     ledger.close()
-    again = Ledger(str(tmp_path), STREAM)
+    again = StreamLedger(str(tmp_path), STREAM)
     assert again.last == START and again.numbers() == [0]
     again.append(NEXT, [])
     again.close()
 
 
 def test_entries_are_forgotten_but_for_the_newest(tmp_path: Path) -> None:
-    ledger = Ledger(str(tmp_path), STREAM)
+    ledger = StreamLedger(str(tmp_path), STREAM)
     for number in range(4):
-        ledger.append(Entry(number, {}, {T0: number}), [])
+        ledger.append(StreamEntry(number, {}, {T0: number}), [])
     ledger.forget_below(2)
     assert ledger.numbers() == [2, 3]
     ledger.forget_below(100)
@@ -67,33 +67,33 @@ def test_entries_are_forgotten_but_for_the_newest(tmp_path: Path) -> None:
 
 
 def test_the_ledger_of_another_stream_is_refused(tmp_path: Path) -> None:
-    Ledger(str(tmp_path), STREAM).close()
+    StreamLedger(str(tmp_path), STREAM).close()
     with pytest.raises(
         ConfigError, match=r"belongs to a stream with topics=\['t'\]: give this one a checkpoint of its own"
     ):
-        Ledger(str(tmp_path), STREAM | {"topics": ["u"]})
-    Ledger(str(tmp_path), STREAM).close()
+        StreamLedger(str(tmp_path), STREAM | {"topics": ["u"]})
+    StreamLedger(str(tmp_path), STREAM).close()
 
 
 def test_the_ledger_of_another_version_is_refused(tmp_path: Path) -> None:
-    Ledger(str(tmp_path), STREAM).close()
+    StreamLedger(str(tmp_path), STREAM).close()
     path = tmp_path / STREAM_FILE
     assert json.loads(path.read_text()) == {"version": 2, **STREAM}
     path.write_text(json.dumps(STREAM))
     with pytest.raises(
         ConfigError, match=r"has version 1, this raylog reads version 2\. Continue with that raylog, or give"
     ):
-        Ledger(str(tmp_path), STREAM)
+        StreamLedger(str(tmp_path), STREAM)
 
 
 def test_a_file_that_is_no_entry_is_named(tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}.jsonl").write_text('{"topic": "t"}\n')
     with pytest.raises(ConfigError, match=r"00000000000000000000\.jsonl is not an entry of a stream's ledger"):
-        Ledger(str(tmp_path), STREAM)
+        StreamLedger(str(tmp_path), STREAM)
 
 
 def test_one_process_at_a_time_writes_a_ledger(tmp_path: Path) -> None:
-    ledger = Ledger(str(tmp_path), STREAM)
+    ledger = StreamLedger(str(tmp_path), STREAM)
     script = f"from raylog.ranges.ledger import Ledger\nLedger({str(tmp_path)!r}, {STREAM!r}).close()"
     refused = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert refused.returncode != 0 and "is being written by another process" in refused.stderr
@@ -102,12 +102,12 @@ def test_one_process_at_a_time_writes_a_ledger(tmp_path: Path) -> None:
 
 
 def test_losses_reach_a_task_where_there_is_nothing_to_read() -> None:
-    lines = lines_of(Entry(3, {"t": "id"}, {T0: 4, T1: 6}, (), ("all is lost",)), []).splitlines()
+    lines = lines_of(StreamEntry(3, {"t": "id"}, {T0: 4, T1: 6}, (), ("all is lost",)), []).splitlines()
     assert [json.loads(line)["losses"] for line in lines] == [["all is lost"]] * 2
 
 
 def test_tasks_are_told_ranges_hosts_and_losses(tmp_path: Path) -> None:
-    ledger = Ledger(str(tmp_path), STREAM)
+    ledger = StreamLedger(str(tmp_path), STREAM)
     ledger.append(START, [])
     near = OffsetRange("t", 0, 5, 9, ("a", "b"))
     ledger.append(NEXT, [near])
@@ -133,14 +133,14 @@ ranges = st.builds(
 
 @given(
     st.builds(
-        Entry,
+        StreamEntry,
         st.integers(0),
         st.dictionaries(names, names),
         st.dictionaries(keys, offsets),
         st.lists(ranges).map(tuple),
     )
 )
-def test_an_entry_comes_back_as_it_was_written(entry: Entry) -> None:
+def test_an_entry_comes_back_as_it_was_written(entry: StreamEntry) -> None:
     assert entry_of(lines_of(entry, list(entry.ranges))) == entry
 
 

@@ -21,7 +21,7 @@ from raylog.disks.embedded import prepare_disks
 from raylog.disks.quorum_disks import quorum_disks
 from raylog.embedded_controllers import launch
 from raylog.errors import ClusterError, ConfigError
-from raylog.launcher import Launcher
+from raylog.launcher import LauncherProcess
 from raylog.server.spec import ServerSpec, new_incarnation
 from raylog.starting import Start
 from raylog.types import Endpoint, node_id
@@ -293,7 +293,7 @@ def test_a_controller_that_has_not_started_in_time_is_named_with_what_ray_has_do
     where = str(ray.get_runtime_context().gcs_address)
 
     def launched(disks: list[Disk], still_s: float) -> list[Endpoint]:
-        with Launcher(is_loopback=where.startswith("127.")) as launcher:
+        with LauncherProcess(is_loopback=where.startswith("127.")) as launcher:
             return launch(launcher, where, disks, disks, "127.0.0.1", Start(still_s))
 
     with pytest.raises(

@@ -12,13 +12,13 @@ from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
     ConfigDescription,
-    ConfigEntry,
     ConfigOperation,
     ConfigQuery,
     ConfigsAltered,
     ConfigsDescribed,
-    ConfigSynonym,
     DescribeConfigs,
+    DescribedConfig,
+    DescribedSynonym,
     ResourceChanges,
     ResourceOutcome,
     ResourceType,
@@ -27,9 +27,9 @@ from raylog.server.apis import configs
 from raylog.server.apis.entities import module_of, request_class
 
 BY_SPEC = {api.spec: api for api in configs.APIS}
-ENTRY = ConfigEntry(
+ENTRY = DescribedConfig(
     "retention.ms",
-    (ConfigSynonym("retention.ms", "7", 1), ConfigSynonym("log.retention.ms", "604800000", 5)),
+    (DescribedSynonym("retention.ms", "7", 1), DescribedSynonym("log.retention.ms", "604800000", 5)),
     5,
     "how long",
     read_only=True,

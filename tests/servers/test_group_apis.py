@@ -98,7 +98,7 @@ def reply_to(request: requests.Request, error: int) -> GroupReply:
             return requests.JoinedGroup(error, "m", 5, "consumer", None if error else "range", "m", False, (member,))
         case requests.SyncGroup():
             return requests.SyncedGroup(error, "consumer", "range", b"y")
-        case requests.Heartbeat():
+        case requests.GroupHeartbeat():
             return requests.HeartbeatAnswer(error)
         case requests.LeaveGroup():
             return requests.LeftGroup(0, (requests.LeftMember("m", "i", error),))
@@ -114,7 +114,7 @@ def reply_to(request: requests.Request, error: int) -> GroupReply:
             return requests.OffsetsDeleted(0, (requests.PartitionError("t", 1, error),))
         case requests.DescribeGroup():
             member = requests.MemberDescription("m", "i", "me", "/10.0.0.1", b"x", b"y")
-            return requests.GroupDescription(error, request.group_id, "Stable", "consumer", "range", (member,))
+            return requests.DescribedGroupState(error, request.group_id, "Stable", "consumer", "range", (member,))
         case requests.ListGroups():
             return requests.GroupsListed(error, (requests.ListedGroup("g", "consumer", "Stable"),))
         case requests.DeleteGroup():
@@ -148,14 +148,14 @@ def test_requests_carry_what_their_version_says() -> None:
     both = (TopicPartition("t", 1), TopicPartition("t", 2))
     assert fetch == [requests.OffsetFetch("g", both), requests.OffsetFetch("h", both)]
     (beat,) = BY_SPEC[table.HEARTBEAT].to_requests(body_of(table.HEARTBEAT, 4), 4, CALLER)
-    assert isinstance(beat, requests.Heartbeat) and beat.park_ms > 0, "a native member may wait"
+    assert isinstance(beat, requests.GroupHeartbeat) and beat.park_ms > 0, "a native member may wait"
     (beat,) = BY_SPEC[table.HEARTBEAT].to_requests(body_of(table.HEARTBEAT, 4), 4, Caller("me", "/x", None))
-    assert isinstance(beat, requests.Heartbeat) and beat.park_ms == 0
+    assert isinstance(beat, requests.GroupHeartbeat) and beat.park_ms == 0
 
 
 def test_a_group_that_is_not_there_is_dead_or_not_found() -> None:
     api = BY_SPEC[table.DESCRIBE_GROUPS]
-    dead = [requests.GroupDescription(0, each, "Dead") for each in ("g", "h")]
+    dead = [requests.DescribedGroupState(0, each, "Dead") for each in ("g", "h")]
     assert api.to_entity(body_of(api.spec, 5), dead, 5).groups[0].error_code == ErrorCode.none
     assert api.to_entity(body_of(api.spec, 6), dead, 6).groups[0].error_code == ErrorCode.group_id_not_found
 

@@ -18,7 +18,7 @@ from raylog.control.session import SHUT_DOWN
 from raylog.errors import RaylogError
 from raylog.testing.in_process import InProcessCluster, cluster
 from raylog.wire.connection import Connection
-from raylog.wire.private import ClusterStatus, Shutdown
+from raylog.wire.private import ClusterStatusRequest, Shutdown
 
 pytestmark = pytest.mark.core
 
@@ -76,7 +76,7 @@ def test_a_standby_refuses_and_names_the_active_one(three: Any) -> None:
             standby._endpoint, secret=address.secret, cluster_id=address.cluster_id, timeout_ms=60_000
         )
         try:
-            await connection.request(ClusterStatus(), timeout_ms=60_000)
+            await connection.request(ClusterStatusRequest(), timeout_ms=60_000)
         finally:
             connection.close()
 

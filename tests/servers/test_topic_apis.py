@@ -92,7 +92,7 @@ def test_creating(version):
         configs=(module.CreatableTopicConfig(name="retention.ms", value="7"),),
     )
     body = cls(topics=(topic,), timeout=datetime.timedelta(seconds=7), validate_only=True)
-    wanted = requests.NewTopic("t", assignment=((0, (2, 1)),), configs=(("retention.ms", "7"),))
+    wanted = requests.RequestedTopic("t", assignment=((0, (2, 1)),), configs=(("retention.ms", "7"),))
     assert api.to_request(body, version) == requests.CreateTopics((wanted,), True, 7_000)
     configs = (("retention.ms", "7", 1), ("segment.ms", "9", 3))
     made = requests.TopicCreation("t", topic_id=ID, partitions=1, replication_factor=2, configs=configs)

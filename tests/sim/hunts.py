@@ -42,7 +42,7 @@ from scaling_mutations import SCALING_MUTATIONS
 from session_mutations import SESSION_MUTATIONS
 from unit_tests import UNIT_TESTS
 
-from raylog.simulator.replay import Outcome, pool, run_seed
+from raylog.simulator.replay import SeedOutcome, pool, run_seed
 from raylog.simulator.simulation import EVENTS
 
 FIRST_SEED = 10_001
@@ -78,7 +78,7 @@ class Catch:
     broke: str | None
 
 
-def _run(seed: int, kind: str) -> Outcome:
+def _run(seed: int, kind: str) -> SeedOutcome:
     return run_seed(seed, events=EVENTS, groups=kind == "groups", clients=kind == "clients")
 
 
@@ -94,14 +94,14 @@ def kind_of(name: str) -> str:
     return "clients" if name in CLIENT_MUTATIONS or name in BROKER_MUTATIONS else "replicas"
 
 
-def run_mutated(name: str, seed: int) -> Outcome:
+def run_mutated(name: str, seed: int) -> SeedOutcome:
     """One seed with the mutation patched in, and out again."""
     with pytest.MonkeyPatch.context() as patch:
         ALL[name](patch)
         return _run(seed, kind_of(name))
 
 
-def _outcomes(name: str, seeds: range, processes: Pool, *, at_a_time: int) -> Iterator[Outcome]:
+def _outcomes(name: str, seeds: range, processes: Pool, *, at_a_time: int) -> Iterator[SeedOutcome]:
     """In the order of the seeds. Few are begun before they are asked for: most hunts are over after a handful."""
     ahead = deque(processes.apply_async(run_mutated, (name, seed)) for seed in seeds[:at_a_time])
     for seed in seeds[at_a_time:]:

@@ -11,7 +11,7 @@ import pytest
 from raylog.metadata.partitions import elections, partition_decisions, reassignments
 from raylog.metadata.partitions.elections import Candidates, Standing
 from raylog.metadata.records import PartitionState
-from raylog.raft.messages import Role, VoteReply
+from raylog.raft.messages import QuorumRole, VoteReply
 from raylog.raft.outbox import Outbox
 from raylog.raft.quorum import Quorum
 from raylog.replication import host, isr
@@ -273,7 +273,7 @@ def vote_twice_in_a_term(patch: pytest.MonkeyPatch) -> None:
     answer = Quorum._on_vote_request
 
     def generous(self: Quorum, sender: Any, message: Any, now_ms: int) -> None:
-        if not message.pre_vote and self.role is Role.FOLLOWER:
+        if not message.pre_vote and self.role is QuorumRole.FOLLOWER:
             self.voted_for = None
         answer(self, sender, message, now_ms)
 

@@ -12,7 +12,7 @@ from multiprocessing.pool import Pool
 import pytest
 import summary
 
-from raylog.simulator.replay import Outcome, command, pool, run_seeds
+from raylog.simulator.replay import SeedOutcome, command, pool, run_seeds
 from raylog.simulator.simulation import EVENTS
 
 pytestmark = pytest.mark.sim
@@ -57,7 +57,7 @@ def processes() -> Iterator[Pool]:
 )
 def test_the_production_clients_keep_their_promises_under_faults(seeds: range, processes: Pool) -> None:
     start = time.perf_counter()
-    broken: list[Outcome] = []
+    broken: list[SeedOutcome] = []
     for outcome in run_seeds([(seed, EVENTS) for seed in seeds], processes, clients=True):
         if outcome.failure is None:
             summary.add(outcome.counts, summary.of_clients)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import summary
 
-from raylog.simulator.replay import Outcome, command, pool, run_seeds
+from raylog.simulator.replay import SeedOutcome, command, pool, run_seeds
 from raylog.simulator.simulation import EVENTS
 
 pytestmark = pytest.mark.sim
@@ -106,7 +106,7 @@ def once_failed(file: Path) -> list[tuple[int, int]]:
 
 
 def run(work: Iterable[tuple[int, int]], processes: Pool, *, groups: bool = False) -> None:
-    broken: list[Outcome] = []
+    broken: list[SeedOutcome] = []
     for outcome in run_seeds(work, processes, groups=groups):
         if outcome.failure is None:
             summary.add(outcome.counts, summary.of_groups if groups else summary.counts)

@@ -12,12 +12,12 @@ import pytest
 
 from raylog.errors import RaylogError
 from raylog.ranges.cut import LogEnds
-from raylog.ranges.entries import Entry, first
-from raylog.ranges.ledger import Ledger
+from raylog.ranges.entries import StreamEntry, first
+from raylog.ranges.ledger import StreamLedger
 from raylog.ranges.splitting import OffsetRange
 from raylog.spark import stream_planner
 from raylog.spark.checkpoint import CheckpointProgress, place
-from raylog.spark.stream_planner import Logs, Pace, StreamPlanner
+from raylog.spark.stream_planner import Logs, StreamPlanner, TriggerPace
 from raylog.types import TopicPartition
 
 pytestmark = pytest.mark.spark
@@ -35,7 +35,7 @@ class Query:
     def begin(self) -> None:
         newest = max(int(path.stem) for path in self.ledger.glob("0*"))
         self.batch += 1
-        ends = [*self.others, place("t", Entry(newest, {}, {T0: 5}))]
+        ends = [*self.others, place("t", StreamEntry(newest, {}, {T0: 5}))]
         self._write(f"offsets/{self.batch}", json.dumps({"batchWatermarkMs": 0}), *ends)
 
     def commit(self) -> None:
@@ -63,7 +63,7 @@ class World:
 
     def open(self) -> None:
         """The planner of a driver that starts."""
-        self.ledger = Ledger(str(self.folder), {"topics": ["t"]})
+        self.ledger = StreamLedger(str(self.folder), {"topics": ["t"]})
         if self.ledger.last is None:
             self.ledger.append(first({"t": "id"}, dict(self.ends)), [])
         self.planner = StreamPlanner(
@@ -88,7 +88,7 @@ class World:
         self.planner.round()
         return [number for number in self.ledger.numbers() if number]
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> StreamEntry:
         return self.ledger.entry(number)
 
 
@@ -175,7 +175,7 @@ def test_a_group_that_can_not_be_committed_to_holds_nothing_up(world: World, cap
 
 def test_a_stream_is_found_among_several_sources(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.query = Query(world.checkpoint, world.folder, "-", place("u", Entry(7, {}, {})), '{"logOffset":3}')
+    world.query = Query(world.checkpoint, world.folder, "-", place("u", StreamEntry(7, {}, {})), '{"logOffset":3}')
     world.round(grown=1)
     world.query.begin()
     world.query.commit()
@@ -222,7 +222,7 @@ def test_all_that_is_there_now_is_written_in_entries_of_the_limit(tmp_path: Path
 
 
 def test_pace() -> None:
-    pace = Pace(poll_s=0.1)
+    pace = TriggerPace(poll_s=0.1)
     assert pace.is_due(10, 9.5, None) and not pace.is_due(10, 9.95, None)
     assert pace.is_due(10, 9, 9) and not pace.is_due(10, 9.1, 9)
     assert pace.is_due(110, 100, 10) and not pace.is_due(110, 100.1, 10)
@@ -234,7 +234,7 @@ def test_a_planner_that_ends_gives_away_the_ledger_and_its_connections(tmp_path:
     world.planner.start()
     world.planner.stop()
     assert ended == ["closed"]
-    Ledger(str(world.folder), {"topics": ["t"]}).close()
+    StreamLedger(str(world.folder), {"topics": ["t"]}).close()
 
 
 def test_any_other_error_ends_the_planning_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -245,7 +245,7 @@ def test_any_other_error_ends_the_planning_and_is_told(tmp_path: Path, caplog: p
     with pytest.raises(RaylogError, match=r"is no longer planned, because of ZeroDivisionError") as raised:
         world.planner.check()
     assert isinstance(raised.value.__cause__, ZeroDivisionError) and "is no longer planned" in caplog.text
-    Ledger(str(world.folder), {"topics": ["t"]}).close()
+    StreamLedger(str(world.folder), {"topics": ["t"]}).close()
 
 
 def test_a_cluster_that_does_not_answer_for_a_while_ends_nothing(

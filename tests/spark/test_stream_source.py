@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.errors import ConfigError, RaylogError
-from raylog.ranges.entries import Entry, first
-from raylog.ranges.ledger import Ledger
+from raylog.ranges.entries import StreamEntry, first
+from raylog.ranges.ledger import StreamLedger
 from raylog.ranges.splitting import OffsetRange
 from raylog.spark import stream_source
 from raylog.spark.checkpoint import entry_number, place
@@ -46,9 +46,9 @@ NONE = Offset(None)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
+def ledger(tmp_path: Path) -> Iterator[StreamLedger]:
     """Entries 1 to 3 of two offsets each."""
-    made = Ledger(str(tmp_path / "t"), {})
+    made = StreamLedger(str(tmp_path / "t"), {})
     made.append(first({"t": "id"}, {T0: 0}), [])
     for number in range(1, 4):
         made.append(entry := entry_of_two(number), list(entry.ranges))
@@ -70,7 +70,7 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 class Planner:
     """As far as a source knows it."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: StreamLedger) -> None:
         self.ledger = ledger
         self.error: RaylogError | None = None
 
@@ -82,19 +82,19 @@ class Planner:
         self.ledger.append(entry_of_two(self.ledger.numbers()[-1] + 1), [])
 
 
-def source(ledger: Ledger, *, query: str | None = None, planner: Any = None, **options: Any) -> LedgerSource:
+def source(ledger: StreamLedger, *, query: str | None = None, planner: Any = None, **options: Any) -> LedgerSource:
     spark = SimpleNamespace(query=query)
     options = {"records": lambda frame: frame, "tasks": 2, **options}
     return LedgerSource(spark, ledger, ledger.directory.parent, planner or Planner(ledger), **options)
 
 
-def entry_of_two(number: int) -> Entry:
+def entry_of_two(number: int) -> StreamEntry:
     part = OffsetRange("t", 0, 2 * number - 2, 2 * number, (f"host-{number % 2}",))
-    return Entry(number, {"t": "id"}, {T0: part.end}, (part,))
+    return StreamEntry(number, {"t": "id"}, {T0: part.end}, (part,))
 
 
 def at(number: int) -> Offset:
-    return Offset(place("t", Entry(number, {}, {T0: 2 * number})))
+    return Offset(place("t", StreamEntry(number, {}, {T0: 2 * number})))
 
 
 def commit(checkpoint: Path, batch: int, number: int) -> None:
@@ -104,7 +104,7 @@ def commit(checkpoint: Path, batch: int, number: int) -> None:
         (checkpoint / folder / str(batch)).write_text(text)
 
 
-def test_a_batch_is_what_lies_between_two_places(ledger: Ledger, handed: list[Any]) -> None:
+def test_a_batch_is_what_lies_between_two_places(ledger: StreamLedger, handed: list[Any]) -> None:
     asked = source(ledger)
     end = asked.latestOffset(None, None)
     assert end.json() == '{"stream": "t", "entry": 3, "ends": {"t": {"0": 6}}}'
@@ -130,24 +130,26 @@ def entries_of_batches(asked: LedgerSource, count: int) -> list[int | None]:
     return seen
 
 
-def test_no_batch_has_more_than_the_limit_whatever_waits(ledger: Ledger, handed: list[Any]) -> None:
+def test_no_batch_has_more_than_the_limit_whatever_waits(ledger: StreamLedger, handed: list[Any]) -> None:
     assert entries_of_batches(source(ledger, offsets_max=4), 3) == [2, 3, 3]
     assert entries_of_batches(source(ledger, offsets_max=3), 3) == [1, 2, 3]
     assert entries_of_batches(source(ledger, offsets_max=1), 3) == [1, 2, 3], "an entry is a batch at least"
 
 
 def test_a_trigger_for_what_is_there_takes_what_the_topics_hold_then_and_no_more(
-    ledger: Ledger, handed: list[Any]
+    ledger: StreamLedger, handed: list[Any]
 ) -> None:
     asked = source(ledger)
     asked.prepareForTriggerAvailableNow()
-    ledger.append(Entry(5, {}, {T0: 12}), [])
+    ledger.append(StreamEntry(5, {}, {T0: 12}), [])
     assert entries_of_batches(asked, 2) == [4, 4], "entry 4 is written by then"
     asked.stop()
     assert entries_of_batches(asked, 1) == [5], "another query of the same frame"
 
 
-def test_entries_that_are_gone_are_passed_by_only_where_they_are_committed(ledger: Ledger, handed: list[Any]) -> None:
+def test_entries_that_are_gone_are_passed_by_only_where_they_are_committed(
+    ledger: StreamLedger, handed: list[Any]
+) -> None:
     ledger.forget_below(3)
     commit(ledger.directory.parent, 0, 1)
     with pytest.raises(ConfigError, match=r"entry 2 of .* is gone, and the query has not read it"):
@@ -157,7 +159,7 @@ def test_entries_that_are_gone_are_passed_by_only_where_they_are_committed(ledge
     assert len(handed[0][0]) == 1
 
 
-def test_a_query_with_another_checkpoint_is_refused(ledger: Ledger, handed: list[Any]) -> None:
+def test_a_query_with_another_checkpoint_is_refused(ledger: StreamLedger, handed: list[Any]) -> None:
     (ledger.directory.parent / "metadata").write_text('{"id": "one"}')
     assert source(ledger, query="one").latestOffset(None, None) is not None
     other = source(ledger, query="another")
@@ -167,7 +169,7 @@ def test_a_query_with_another_checkpoint_is_refused(ledger: Ledger, handed: list
         other.getBatch(NONE, at(1))
 
 
-def test_an_error_of_the_planner_ends_the_query(ledger: Ledger, handed: list[Any]) -> None:
+def test_an_error_of_the_planner_ends_the_query(ledger: StreamLedger, handed: list[Any]) -> None:
     planner = Planner(ledger)
     asked = source(ledger, planner=planner)
     assert asked.latestOffset(None, None) is not None
@@ -177,7 +179,7 @@ def test_an_error_of_the_planner_ends_the_query(ledger: Ledger, handed: list[Any
 
 
 @pytest.mark.parametrize("text", ['{"logOffset":3}', '{"stream": "u", "entry": 3, "ends": {}}', "-", "5"])
-def test_a_place_of_something_else_is_refused(ledger: Ledger, handed: list[Any], text: str) -> None:
+def test_a_place_of_something_else_is_refused(ledger: StreamLedger, handed: list[Any], text: str) -> None:
     with pytest.raises(ConfigError, match="in the place of stream t: it belongs to another query"):
         source(ledger).latestOffset(Offset(text), None)
 

@@ -9,7 +9,7 @@ import pytest
 
 from raylog.client.links.address import ClusterAddress
 from raylog.errors import OffsetOutOfRangeError
-from raylog.ranges.entries import Entry
+from raylog.ranges.entries import StreamEntry
 from raylog.ranges.ledger import lines_of
 from raylog.ranges.reading import ReadOptions
 from raylog.spark.stream_tasks import StreamTasks
@@ -23,7 +23,7 @@ LOST = "the offsets 3 to 4 of t-0 were deleted before they were read"
 
 def task() -> pa.RecordBatch:
     """Of an entry that lost something and has nothing to read, so that no cluster is asked."""
-    _, line = lines_of(Entry(3, {"t": "id"}, {TopicPartition("t", 0): 5}, (), (LOST,)), []).splitlines()
+    _, line = lines_of(StreamEntry(3, {"t": "id"}, {TopicPartition("t", 0): 5}, (), (LOST,)), []).splitlines()
     return pa.RecordBatch.from_pydict({"task": [line]})
 
 

@@ -12,7 +12,7 @@ import pytest
 from ray_clusters import eventually
 
 from raylog.errors import ClusterError, ConfigError
-from raylog.spark.write_fence import Turn, WriteFence
+from raylog.spark.write_fence import WriteFence, WriteTurn
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +33,7 @@ print("left", flush=True)
 class Task:
     """A process that writes in a turn: a line to it is a table of rows."""
 
-    def __init__(self, turn: Turn, number: int) -> None:
+    def __init__(self, turn: WriteTurn, number: int) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", TASK, turn.path, turn.run, str(turn.batch), str(number)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -50,10 +50,10 @@ class Task:
 
 
 @pytest.fixture
-def task() -> Iterator[Callable[[Turn, int], Task]]:
+def task() -> Iterator[Callable[[WriteTurn, int], Task]]:
     tasks: list[Task] = []
 
-    def started(turn: Turn, number: int) -> Task:
+    def started(turn: WriteTurn, number: int) -> Task:
         tasks.append(Task(turn, number))
         return tasks[-1]
 
@@ -95,7 +95,9 @@ def test_a_batch_that_was_begun_before_is_known_to_the_same_run_and_to_the_next(
     assert [second.begin(number)[1] for number in (2, 3)] == [True, False]
 
 
-def test_a_batch_begins_when_no_task_of_an_earlier_one_writes(path: Path, task: Callable[[Turn, int], Task]) -> None:
+def test_a_batch_begins_when_no_task_of_an_earlier_one_writes(
+    path: Path, task: Callable[[WriteTurn, int], Task]
+) -> None:
     turn, _ = WriteFence(path, A, patience_s=PATIENCE_S).begin(6)
     writing = task(turn, 3)
     assert writing.says() == "taken"
@@ -107,7 +109,7 @@ def test_a_batch_begins_when_no_task_of_an_earlier_one_writes(path: Path, task: 
     assert "batch 6 is no longer written: batch 7 has begun" in writing.process.communicate()[1]
 
 
-def test_a_task_that_is_killed_holds_nobody_up(path: Path, task: Callable[[Turn, int], Task]) -> None:
+def test_a_task_that_is_killed_holds_nobody_up(path: Path, task: Callable[[WriteTurn, int], Task]) -> None:
     fence = WriteFence(path, A, patience_s=PATIENCE_S)
     writing = task(fence.begin(6)[0], 0)
     assert writing.says() == "taken"
@@ -126,7 +128,7 @@ def test_a_task_that_comes_after_its_batch_is_shut_out(path: Path) -> None:
         check()
 
 
-def test_two_attempts_at_a_task_write_after_each_other(path: Path, task: Callable[[Turn, int], Task]) -> None:
+def test_two_attempts_at_a_task_write_after_each_other(path: Path, task: Callable[[WriteTurn, int], Task]) -> None:
     turn, _ = WriteFence(path, A, patience_s=PATIENCE_S).begin(6)
     lost = task(turn, 1)
     assert lost.says() == "taken"
@@ -154,7 +156,7 @@ def test_a_run_ends_when_another_has_taken_over(path: Path) -> None:
         older.begin(7)
 
 
-def test_a_task_that_does_not_end_is_an_error(path: Path, task: Callable[[Turn, int], Task]) -> None:
+def test_a_task_that_does_not_end_is_an_error(path: Path, task: Callable[[WriteTurn, int], Task]) -> None:
     fence = WriteFence(path, A, patience_s=0.2)
     assert task(fence.begin(6)[0], 0).says() == "taken"
     with pytest.raises(ClusterError, match=r"still write after 0\.2 s, and batch 7 must come after them"):

@@ -13,24 +13,29 @@ from raylog.coordination.coordinator import CoordinatorRole, PartitionCoordinato
 from raylog.coordination.events import (
     Append,
     Appended,
+    CoordinatorRequestReceived,
+    CoordinatorTicked,
     Effect,
     Elected,
     Event,
     HighWatermarkRose,
     Replayed,
-    RequestReceived,
     Resigned,
-    Ticked,
 )
-from raylog.groups.consumer_protocol import Assignment, Subscription, encode_assignment, encode_subscription
+from raylog.groups.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    Subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from raylog.groups.context import GroupConfig
 from raylog.groups.machine import GroupCoordinator, GroupKind
 from raylog.groups.records import GroupRecord, decode, encode
 from raylog.groups.requests import (
     CommittedPartition,
     FetchedOffset,
+    GroupHeartbeat,
     GroupReply,
-    Heartbeat,
     JoinedGroup,
     JoinGroup,
     LeaveGroup,
@@ -145,7 +150,7 @@ class Bench:
         until_ms = self.now_ms + ms
         while (due_ms := self.coordinator.next_deadline_ms()) is not None and due_ms <= until_ms:
             self._go_to(max(due_ms, self.now_ms))
-            self.handle(Ticked())
+            self.handle(CoordinatorTicked())
         self._go_to(until_ms)
 
     def _go_to(self, now_ms: int) -> None:
@@ -158,7 +163,7 @@ class Bench:
         """Send a request; its token."""
         self._tokens += 1
         self.asked.append(self._tokens)
-        self.handle(RequestReceived(self._tokens, request))
+        self.handle(CoordinatorRequestReceived(self._tokens, request))
         return self._tokens
 
     def call(self, request: Request) -> Any:
@@ -211,7 +216,7 @@ class Bench:
 
     def beat(self, joined: JoinedGroup, **fields: Any) -> int:
         """The error of a heartbeat."""
-        error: int = self.call(Heartbeat(GROUP, joined.member_id, joined.generation, **fields)).error
+        error: int = self.call(GroupHeartbeat(GROUP, joined.member_id, joined.generation, **fields)).error
         return error
 
     def leave(self, *member_ids: str) -> LeftGroup:
@@ -236,6 +241,6 @@ class Bench:
 def plan_of(**partitions: list[int]) -> dict[str, bytes]:
     """Assignments of topic t by member, as a leading consumer encodes them."""
     return {
-        member: encode_assignment(Assignment(tuple(TopicPartition("t", each) for each in numbers)))
+        member: encode_assignment(ConsumerProtocolAssignment(tuple(TopicPartition("t", each) for each in numbers)))
         for member, numbers in partitions.items()
     }

@@ -23,17 +23,17 @@ from raylog.coordination.events import (
     Append,
     Appended,
     ConnectionClosed,
+    CoordinatorRequestReceived,
+    CoordinatorTicked,
     Elected,
     Event,
     HighWatermarkRose,
     Replayed,
-    RequestReceived,
     Resigned,
-    Ticked,
 )
-from raylog.groups.assignors import ASSIGNORS, GroupMember
+from raylog.groups.assignors import ASSIGNORS, SubscribedMember
 from raylog.groups.consumer_protocol import (
-    Assignment,
+    ConsumerProtocolAssignment,
     Subscription,
     decode_assignment,
     decode_subscription,
@@ -45,7 +45,7 @@ from raylog.groups.machine import GroupCoordinator, GroupKind
 from raylog.groups.records import GroupRecord, OffsetKey, OffsetValue
 from raylog.groups.requests import (
     CommittedPartition,
-    Heartbeat,
+    GroupHeartbeat,
     HeartbeatAnswer,
     JoinedGroup,
     JoinGroup,
@@ -110,7 +110,7 @@ class Client:
             world.commit(self, world.random.choice(self.owned))
         elif self.is_stable:
             self._ask(
-                Heartbeat(GROUP, self.member_id, self.generation, self.instance, self._park_ms(), self.connection)
+                GroupHeartbeat(GROUP, self.member_id, self.generation, self.instance, self._park_ms(), self.connection)
             )
         elif self.plan is not None:
             given = tuple(self.plan.items())
@@ -173,11 +173,13 @@ class Client:
         if joined.leader != joined.member_id or joined.skip_assignment or joined.protocol is None:
             return {}
         members = [
-            GroupMember(each.member_id, decode_subscription(each.metadata), each.group_instance_id)
+            SubscribedMember(each.member_id, decode_subscription(each.metadata), each.group_instance_id)
             for each in joined.members
         ]
         plan = ASSIGNORS[joined.protocol].assign(members, {TOPIC: self.world.partitions})
-        return {member_id: encode_assignment(Assignment(tuple(part))) for member_id, part in plan.items()}
+        return {
+            member_id: encode_assignment(ConsumerProtocolAssignment(tuple(part))) for member_id, part in plan.items()
+        }
 
     def _refused(self, error: int) -> None:
         if not error:
@@ -295,7 +297,7 @@ class World:
             self.now_ms = max(self.now_ms, due_ms)
             for process, due in zip(self.processes, dues, strict=True):
                 if due is not None and due <= self.now_ms:
-                    self.tell(process, Ticked())
+                    self.tell(process, CoordinatorTicked())
             if due_ms == until_ms:
                 break
         self.now_ms = until_ms
@@ -308,7 +310,7 @@ class World:
         self.asked[token] = (request, client)
         if not self._bad_luck(0.05):
             process = self.random.choice(self.processes) if self._bad_luck(0.1) else self.leader
-            self.tell(process, RequestReceived(token, request))
+            self.tell(process, CoordinatorRequestReceived(token, request))
         return token
 
     def _replied(self, process: Process, token: int, reply: Any) -> None:

@@ -13,7 +13,7 @@ from raylog.records.codec import encode_values
 from raylog.testing.in_process import InProcessCluster
 from raylog.types import Endpoint, TopicPartition
 from raylog.wire.connection import Connection
-from raylog.wire.private import ClusterStatus
+from raylog.wire.private import ClusterStatusRequest
 
 NOW_MS = 1_700_000_000_000
 
@@ -28,7 +28,7 @@ def batch(*values: bytes, producer_id: int = -1, sequence: int = -1) -> bytes:
 
 def status(running: InProcessCluster) -> dict[str, Any]:
     """What the controller knows."""
-    found: dict[str, Any] = call(running.address, ClusterStatus(), timeout_s=60).status
+    found: dict[str, Any] = call(running.address, ClusterStatusRequest(), timeout_s=60).status
     return found
 
 

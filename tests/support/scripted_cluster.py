@@ -24,7 +24,7 @@ from raylog.records.codec import decode, encode
 from raylog.records.control import Marker, control_batch
 from raylog.records.record import Record
 from raylog.types import ActorIdentity, Endpoint, TopicPartition
-from raylog.wire.private import AWAIT_LEADER, FIND_CONTROLLER, ControllerFound, LeaderFound
+from raylog.wire.private import AWAIT_LEADER, FIND_CONTROLLER, AwaitLeaderResponse, ControllerFound
 from raylog.wire.server import Server
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, INIT_PRODUCER_ID, OFFSET_FOR_LEADER_EPOCH = 0, 1, 2, 3, 22, 23
@@ -428,12 +428,12 @@ class ScriptedCluster:
         body = request.body
         log = self.logs.get(TopicPartition(body.topic, body.partition))
         if log is None:
-            request.reply(LeaderFound(-1, -1))
+            request.reply(AwaitLeaderResponse(-1, -1))
             return
         if log.epoch > body.newer_than_epoch:
             self.waiting_for_leader = [other for other in self.waiting_for_leader if other is not request]
             endpoint = self.endpoints[log.leader]
-            request.reply(LeaderFound(log.leader, log.epoch, endpoint.host, endpoint.port))
+            request.reply(AwaitLeaderResponse(log.leader, log.epoch, endpoint.host, endpoint.port))
         elif request not in self.waiting_for_leader:
             self.waiting_for_leader.append(request)
             self.loop.call_later(body.timeout_ms / 1000, self._leader_not_found, request)
@@ -443,10 +443,10 @@ class ScriptedCluster:
             self.waiting_for_leader.remove(request)
             log = self.logs[TopicPartition(request.body.topic, request.body.partition)]
             if request.is_open and log.leader in self.stopped:
-                request.reply(LeaderFound(-1, log.epoch))
+                request.reply(AwaitLeaderResponse(-1, log.epoch))
             elif request.is_open:  # as the controller answers: whoever leads and is not known to be dead
                 endpoint = self.endpoints[log.leader]
-                request.reply(LeaderFound(log.leader, log.epoch, endpoint.host, endpoint.port))
+                request.reply(AwaitLeaderResponse(log.leader, log.epoch, endpoint.host, endpoint.port))
 
 
 def transactions(cluster: ScriptedCluster) -> None:

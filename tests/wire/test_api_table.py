@@ -11,7 +11,7 @@ import pytest
 from kio.schema.index import api_key_map, schema_name_map
 
 from raylog.kafka import table
-from raylog.kafka.spec import ApiSpec, Owner, ServerKind
+from raylog.kafka.spec import ApiOwner, ApiSpec, ServerKind
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = [
@@ -38,7 +38,7 @@ def test_an_api_is_what_kafkas_schema_calls_it(spec: ApiSpec) -> None:
 @each_api
 def test_somebody_serves_it_inside_unless_only_brokers_answer_it(spec: ApiSpec) -> None:
     inside = spec.spoken_by(ServerKind.REPLICAS) or spec.spoken_by(ServerKind.CONTROLLER)
-    assert inside or spec.owner is Owner.BROKER
+    assert inside or spec.owner is ApiOwner.BROKER
 
 
 @each_api
@@ -49,8 +49,8 @@ def test_what_is_asked_of_an_authorizer_is_stated(spec: ApiSpec) -> None:
 
 @each_api
 def test_how_it_is_split_is_stated_for_leaders_alone(spec: ApiSpec) -> None:
-    assert (spec.partitions is not None) == (spec.owner is Owner.LEADER)
-    assert spec.groups is None or spec.owner is Owner.GROUP_COORDINATOR
+    assert (spec.partitions is not None) == (spec.owner is ApiOwner.LEADER)
+    assert spec.groups is None or spec.owner is ApiOwner.GROUP_COORDINATOR
 
 
 def test_produce_alone_is_claimed_in_versions_that_nobody_speaks() -> None:
@@ -61,7 +61,7 @@ def test_produce_alone_is_claimed_in_versions_that_nobody_speaks() -> None:
 
 
 def handlers_of(server: ServerKind) -> dict[ApiSpec, Callable[[object], None]]:
-    return {spec: lambda _: None for spec in table.served_by(server) if spec.owner is not Owner.SERVER}
+    return {spec: lambda _: None for spec in table.served_by(server) if spec.owner is not ApiOwner.SERVER}
 
 
 @pytest.mark.parametrize("server", ServerKind)

@@ -293,10 +293,10 @@ def test_an_entity_whose_text_is_not_utf_8_is_refused() -> None:
 
 
 def test_private_requests_and_replies_round_trip() -> None:
-    request = private.AwaitLeader("flights", 3, 7, 1000)
+    request = private.AwaitLeaderRequest("flights", 3, 7, 1000)
     frame = b"".join(encode_request(request, 9, client_id_field("c")))[4:]
     assert decode_request(frame) == ((private.AWAIT_LEADER, 0, 9, "c"), request)
-    reply = private.LeaderFound(leader_node=65538, leader_epoch=8, host="127.0.0.1", port=9)
+    reply = private.AwaitLeaderResponse(leader_node=65538, leader_epoch=8, host="127.0.0.1", port=9)
     assert decode_response(private.AWAIT_LEADER, 0, b"".join(encode_response(reply, 9))[4:]) == reply
 
 

@@ -6,14 +6,14 @@ import pytest
 from scramp import ScramClient
 
 from raylog.wire.handshake import ClientHandshake, HandshakeError, Peer, ServerHandshake, WrongPeerError
-from raylog.wire.private import Handshake, HandshakeReply
+from raylog.wire.private import HandshakeMessage, HandshakeReply
 
 SERVER = Peer(65538, 4711)
 CLIENT = Peer(131074, 99)
 
 
 def shake(client: ClientHandshake, server: ServerHandshake) -> None:
-    message: Handshake | None = client.start()
+    message: HandshakeMessage | None = client.start()
     while message is not None:
         message = client.receive(server.receive(message))
 
@@ -66,7 +66,7 @@ def test_the_secret_does_not_travel() -> None:
     seen: list[str] = []
     client = ClientHandshake("open sesame", "cluster")
     server = ServerHandshake("open sesame", "cluster")
-    message: Handshake | None = client.start()
+    message: HandshakeMessage | None = client.start()
     while message is not None:
         reply = server.receive(message)
         seen += [message.scram, reply.scram]
@@ -90,9 +90,9 @@ def test_plain_scramp_is_understood() -> None:
     """Our client computes its proof itself, to keep the stretched secret; the server must take anybody's."""
     server = ServerHandshake("secret", "cluster", identity=SERVER)
     plain = ScramClient(["SCRAM-SHA-256"], "raylog", b"secret".hex())
-    reply = server.receive(Handshake(cluster_id="cluster", scram=plain.get_client_first()))
+    reply = server.receive(HandshakeMessage(cluster_id="cluster", scram=plain.get_client_first()))
     plain.set_server_first(reply.scram)
-    reply = server.receive(Handshake(scram=plain.get_client_final()))
+    reply = server.receive(HandshakeMessage(scram=plain.get_client_final()))
     plain.set_server_final(reply.scram)
     assert server.peer == Peer()
 
@@ -100,7 +100,7 @@ def test_plain_scramp_is_understood() -> None:
 @pytest.mark.parametrize("scram", ["", "n,,", "n,,n=x,r=", "y,,n=raylog,r=abc,m=1", "\0" * 50, "n,,n=raylog,r=ä"])
 def test_malformed_scram_is_refused(scram: str) -> None:
     with pytest.raises(HandshakeError):
-        ServerHandshake("secret", "cluster").receive(Handshake(cluster_id="cluster", scram=scram))
+        ServerHandshake("secret", "cluster").receive(HandshakeMessage(cluster_id="cluster", scram=scram))
 
 
 def test_a_server_that_asks_for_millions_of_iterations_is_refused() -> None:

@@ -14,9 +14,9 @@ from kio.schema.index import api_key_map, schema_name_map
 
 from raylog.kafka import table
 from raylog.kafka.refusal import is_not_controller, refusal, refused_with
-from raylog.kafka.spec import ApiSpec, Owner, ServerKind
+from raylog.kafka.spec import ApiOwner, ApiSpec, ServerKind
 from raylog.wire.frames import decode_response, encode_response
-from raylog.wire.private import Cancelled
+from raylog.wire.private import CancelResponse
 from raylog.wire.schema import fields_of
 
 CODE = ErrorCode.not_controller
@@ -49,7 +49,7 @@ def sample(kind: Any) -> Any:
 
 def spec_of(key: int) -> ApiSpec:
     """The table's, or that of an API which nobody serves yet."""
-    return table.BY_KEY.get(key) or ApiSpec(key, api_key_map[key], Owner.BROKER, range(100), ())
+    return table.BY_KEY.get(key) or ApiSpec(key, api_key_map[key], ApiOwner.BROKER, range(100), ())
 
 
 def answered(key: int, version: int, body: Any) -> Any:
@@ -157,4 +157,4 @@ def test_an_error_of_one_item_refuses_no_request() -> None:
 
 
 def test_a_private_reply_is_no_refusal_of_a_standby() -> None:
-    assert not is_not_controller(Cancelled())
+    assert not is_not_controller(CancelResponse())

@@ -36,9 +36,9 @@ def metadata() -> MetadataRequest:
 def test_a_handler_may_answer_at_once_later_or_as_a_coroutine(run: Run) -> None:
     parked: list[Request] = []
 
-    async def slowly(request: Request) -> private.LeaderFound:
+    async def slowly(request: Request) -> private.AwaitLeaderResponse:
         await asyncio.sleep(0)
-        return private.LeaderFound(leader_node=1, leader_epoch=request.body.newer_than_epoch + 1)
+        return private.AwaitLeaderResponse(leader_node=1, leader_epoch=request.body.newer_than_epoch + 1)
 
     async def work() -> None:
         server = server_of(
@@ -47,7 +47,7 @@ def test_a_handler_may_answer_at_once_later_or_as_a_coroutine(run: Run) -> None:
         connection = await client_of(await server.start())
         late = connection.send(metadata())
         assert await connection.request(produce()) == EMPTY_REPLY
-        assert (await connection.request(private.AwaitLeader("t", 0, 4, 100))).leader_epoch == 5
+        assert (await connection.request(private.AwaitLeaderRequest("t", 0, 4, 100))).leader_epoch == 5
         assert not late.done() and len(parked) == 1
         assert parked[0].header == (3, 12, parked[0].correlation_id, "raylog")
         late.cancel()
@@ -63,10 +63,10 @@ def test_a_written_answer_leaves_with_others_at_the_end_of_the_turn_or_at_once(r
     async def work() -> None:
         server = server_of({private.AWAIT_LEADER: parked.append})
         connection = await client_of(await server.start())
-        futures = [connection.send(private.AwaitLeader("t", number, 0, 100)) for number in range(2)]
+        futures = [connection.send(private.AwaitLeaderRequest("t", number, 0, 100)) for number in range(2)]
         await until(lambda: len(parked) == 2)
         for request, now in zip(reversed(parked), (True, False), strict=True):
-            found = private.LeaderFound(leader_node=request.body.partition, leader_epoch=1)
+            found = private.AwaitLeaderResponse(leader_node=request.body.partition, leader_epoch=1)
             request.send(encode_response(found, request.correlation_id), now=now)
             assert (request.connection.unsent_bytes == 0) is now
         assert [reply.leader_node for reply in await asyncio.gather(*futures)] == [0, 1]
@@ -82,10 +82,10 @@ def test_replies_are_matched_by_correlation_id_whatever_their_order(run: Run) ->
     async def work() -> None:
         server = server_of({private.AWAIT_LEADER: parked.append})
         connection = await client_of(await server.start())
-        futures = [connection.send(private.AwaitLeader("t", number, 0, 100)) for number in range(20)]
+        futures = [connection.send(private.AwaitLeaderRequest("t", number, 0, 100)) for number in range(20)]
         await until(lambda: len(parked) == 20)
         for request in reversed(parked):
-            request.reply(private.LeaderFound(leader_node=request.body.partition, leader_epoch=1))
+            request.reply(private.AwaitLeaderResponse(leader_node=request.body.partition, leader_epoch=1))
         assert [reply.leader_node for reply in await asyncio.gather(*futures)] == list(range(20))
         connection.close()
         await server.stop()
@@ -192,7 +192,7 @@ def test_a_refusal_of_a_private_api_is_raised_at_the_client(run: Run) -> None:
         server = server_of({private.AWAIT_LEADER: refuse})
         connection = await client_of(await server.start())
         with pytest.raises(type(error_for(3)), match="no topic t"):
-            await connection.request(private.AwaitLeader("t", 0, 0, 1))
+            await connection.request(private.AwaitLeaderRequest("t", 0, 0, 1))
         assert connection.is_open
         connection.close()
         await server.stop()
@@ -352,14 +352,14 @@ def test_a_full_server_still_reads_those_who_hold_little(run: Run) -> None:
     async def work() -> None:
         limits = Limits(server_bytes_max=2_500_000, connection_bytes_max=10_000_000)
         server = server_of({0: parked.append}, limits=limits)
-        server.handlers[private.AWAIT_LEADER] = lambda request: request.reply(private.LeaderFound(1, 1))
+        server.handlers[private.AWAIT_LEADER] = lambda request: request.reply(private.AwaitLeaderResponse(1, 1))
         server.versions[private.AWAIT_LEADER] = range(1)
         endpoint = await server.start()
         producer, follower = await client_of(endpoint), await client_of(endpoint)
         futures = [producer.send(produce(bytes(1_000_000))) for _ in range(6)]
         await until(lambda: len(parked) == 3)
         for _ in range(3):
-            assert (await follower.request(private.AwaitLeader("t", 0, 0, 1))).leader_node == 1
+            assert (await follower.request(private.AwaitLeaderRequest("t", 0, 0, 1))).leader_node == 1
         assert len(parked) == 3
         for index in range(6):
             await until(lambda: len(parked) > index)  # noqa: B023
@@ -385,7 +385,7 @@ def test_a_client_that_does_not_read_is_not_read_either(run: Run) -> None:
         reader, writer = await raw(await server.start())
         long_name = client_id_field("c" * 1_000)  # so that one read, of 64 KiB, takes no more than a few dozen requests
         for correlation_id in range(200):
-            writer.write(b"".join(encode_request(private.ClusterStatus(), correlation_id, long_name)))
+            writer.write(b"".join(encode_request(private.ClusterStatusRequest(), correlation_id, long_name)))
         await writer.drain()
         await until(lambda: any(connection.write_paused for connection in server.connections))
         for _ in range(20):  # turns of the loop in which it could read on
@@ -480,10 +480,10 @@ def test_stop_waits_for_replies_to_leave_but_not_for_a_client_that_reads_nothing
         endpoint = await server.start()
         if reads:
             connection = await client_of(endpoint, secret=None)
-            future = connection.send(private.ClusterStatus())
+            future = connection.send(private.ClusterStatusRequest())
         else:
             _, writer = await raw(endpoint)
-            writer.write(b"".join(encode_request(private.ClusterStatus(), 1, client_id_field("c"))))
+            writer.write(b"".join(encode_request(private.ClusterStatusRequest(), 1, client_id_field("c"))))
             writer.transport.pause_reading()  # type: ignore[attr-defined]
         await until(lambda: len(server.connections) == 1 and all(each.bytes_received for each in server.connections))
         await server.stop(grace_s=300 if reads else 0.2)
@@ -503,7 +503,7 @@ def test_a_request_times_out_alone(run: Run) -> None:
 
     async def work() -> None:
         server = server_of(
-            {0: parked.append, private.AWAIT_LEADER: lambda request: request.reply(private.LeaderFound(1, 1))}
+            {0: parked.append, private.AWAIT_LEADER: lambda request: request.reply(private.AwaitLeaderResponse(1, 1))}
         )
         connection = await client_of(await server.start())
         patient = connection.send(produce(), timeout_ms=None)
@@ -511,7 +511,7 @@ def test_a_request_times_out_alone(run: Run) -> None:
             await connection.request(produce(), timeout_ms=20)
         await until(lambda: len(parked) == 2)
         parked[1].reply(EMPTY_REPLY)  # its reply comes too late and is dropped
-        assert (await connection.request(private.AwaitLeader("t", 0, 0, 1))).leader_node == 1
+        assert (await connection.request(private.AwaitLeaderRequest("t", 0, 0, 1))).leader_node == 1
         parked[0].reply(EMPTY_REPLY)
         assert await patient == EMPTY_REPLY
         connection.close()

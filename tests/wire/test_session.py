@@ -10,7 +10,7 @@ import pytest
 from raylog.control import session_stream as session_module
 from raylog.control.session import Exit, Heartbeat, Hello, Welcome
 from raylog.control.session_frames import to_frame
-from raylog.control.session_stream import Session, accept_session, open_session
+from raylog.control.session_stream import SessionStream, accept_session, open_session
 from raylog.errors import RaylogError, error_for
 from raylog.types import ActorIdentity, Endpoint
 from raylog.wire import private
@@ -31,14 +31,14 @@ class End:
     """What one end of a session heard."""
 
     def __init__(self) -> None:
-        self.session: Session | None = None
+        self.session: SessionStream | None = None
         self.frames: list[Any] = []
         self.endings: list[Exception | None] = []
 
-    def on_frame(self, session: Session, frame: Any) -> None:
+    def on_frame(self, session: SessionStream, frame: Any) -> None:
         self.frames.append(frame)
 
-    def on_close(self, session: Session, reason: Exception | None) -> None:
+    def on_close(self, session: SessionStream, reason: Exception | None) -> None:
         self.endings.append(reason)
 
     def accept(self, request: Request) -> None:
@@ -46,7 +46,7 @@ class End:
         self.session.send(WELCOME)  # in the same write as the reply
 
 
-async def pair(controller: End, actor: End) -> tuple[Server, Session]:
+async def pair(controller: End, actor: End) -> tuple[Server, SessionStream]:
     server = Server({private.SESSION: controller.accept}, identity=IDENTITY, secret="s")
     session = await open_session(
         await server.start(),
@@ -172,7 +172,7 @@ def test_garbage_in_a_session_closes_it_and_says_so(run: Run, caplog: pytest.Log
 
 def test_an_order_that_cannot_be_handled_closes_the_session(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(End):
-        def on_frame(self, session: Session, frame: Any) -> None:
+        def on_frame(self, session: SessionStream, frame: Any) -> None:
             raise ZeroDivisionError
 
     async def work() -> None:

@@ -109,7 +109,7 @@ def test_a_refusal_is_an_answer_in_the_apis_own_words(run: Run, ordered: bool, u
         assert (shown.name, shown.error_code) == ("t", DENIED)
         with pytest.raises(kafka_error(DENIED), match="not yours"):
             server.stages = (Saying(Refuse(DENIED, "not yours")), later)
-            await client.request(private.AwaitLeader("t", 0, 4, 100))
+            await client.request(private.AwaitLeaderRequest("t", 0, 4, 100))
         assert not carried.records and not later.judged and server.in_flight_bytes == 0
         client.close()
         await server.stop()

@@ -57,7 +57,7 @@ class AsyncActorCalls:
 
     async def list_actors(self) -> list[ActorInfo]:
         """The server actors that hold replicas or are planned to, in order of node id."""
-        reply = await self._ask(private.ClusterStatus())
+        reply = await self._ask(private.ClusterStatusRequest())
         return [actor_info(each) for each in reply.status["actors"] if each["kind"] != "broker"]
 
     async def move_replicas(self, moves: Iterable[Sequence[Any]]) -> dict[ReplicaMove, RaylogError | None]:
@@ -67,7 +67,7 @@ class AsyncActorCalls:
         sync where there is one, and returns.
         """
         wanted = [ReplicaMove(*each) for each in moves]
-        reply = await self._ask(private.MoveReplicas(tuple(tuple(each) for each in wanted)))
+        reply = await self._ask(private.MoveReplicasRequest(tuple(tuple(each) for each in wanted)))
         return {
             each: error_for(error, message) if error else None
             for each, (error, message) in zip(wanted, reply.outcomes, strict=True)
@@ -78,7 +78,7 @@ class AsyncActorCalls:
 
         It starts empty; new replicas go to it from now on, and ``move_replicas`` gives it others.
         """
-        reply = await self._ask(private.PlanHost(broker, disk, kind))
+        reply = await self._ask(private.PlanHostRequest(broker, disk, kind))
         return reply.node_id, reply.notice
 
     async def retire_actor(self, actor: int) -> Retirement:
@@ -86,7 +86,7 @@ class AsyncActorCalls:
 
         What cannot move yet moves later by itself. Idempotent: asked again it says what remains.
         """
-        reply = await self._ask(private.RetireHost(actor))
+        reply = await self._ask(private.RetireHostRequest(actor))
         return Retirement(
             tuple(TopicPartition(*each) for each in reply.moved),
             {TopicPartition(topic, partition): reason for topic, partition, reason in reply.remaining},

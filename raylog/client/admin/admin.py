@@ -428,7 +428,7 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
 
     async def _registered_brokers(self) -> list[int]:
         """Dead ones, too."""
-        reply = await self._ask(private.ClusterStatus())
+        reply = await self._ask(private.ClusterStatusRequest())
         return sorted(each["id"] for each in reply.status["brokers"])
 
     async def list_reassignments(
@@ -452,7 +452,7 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
 
         New topics avoid it, and its replicas join no ISR (those that are in sync stay). Done when ``remaining`` is empty.
         """
-        reply = await self._ask(private.DrainBroker(broker))
+        reply = await self._ask(private.DrainBrokerRequest(broker))
         return DrainProgress(
             tuple(TopicPartition(*each) for each in reply.moved),
             tuple(TopicPartition(*each) for each in reply.remaining),
@@ -460,7 +460,7 @@ class AsyncAdminClient(AsyncGroupCalls, AsyncActorCalls):
 
     async def undrain_broker(self, broker: int) -> None:
         """Let a broker lead again. Leaders go back to it with the next preferred election, by hand or by itself."""
-        await self._ask(private.DrainBroker(broker, is_draining=False))
+        await self._ask(private.DrainBrokerRequest(broker, is_draining=False))
 
     async def unregister_broker(self, broker: int) -> None:
         """Forget a broker that holds no replica any more; its processes end. Its folder may then be deleted.

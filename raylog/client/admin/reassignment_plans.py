@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from kio.schema.errors import ErrorCode
 
 from raylog.errors import kafka_error
-from raylog.placement.planner import BrokerDisks, plan_replicas
+from raylog.placement.planner import CandidateBroker, plan_replicas
 from raylog.types import TopicPartition
 
 Replicas = Mapping[TopicPartition, Sequence[int]]
@@ -27,7 +27,7 @@ InvalidReplicationFactor = kafka_error(ErrorCode.invalid_replication_factor)
 
 def spread(current: Replicas, racks: Mapping[int, str | None]) -> dict[TopicPartition, tuple[int, ...]]:
     """Every partition of ``current`` anew on the brokers of ``racks``. InvalidReplicationFactor if they are too few."""
-    brokers = [BrokerDisks(broker, rack, (uuid.UUID(int=broker + 1),)) for broker, rack in sorted(racks.items())]
+    brokers = [CandidateBroker(broker, rack, (uuid.UUID(int=broker + 1),)) for broker, rack in sorted(racks.items())]
     plan: dict[TopicPartition, tuple[int, ...]] = {}
     first = 0
     for topic in sorted({each.topic for each in current}):

@@ -33,7 +33,7 @@ from raylog.client.consumer.nearest_replicas import AVOID_S, RETRY_S, NearestRep
 from raylog.client.consumer.positions import Positions, pause_s
 from raylog.client.links import requests
 from raylog.client.links.link import ClusterLink
-from raylog.client.links.metadata import LEADER_ERRORS, Leader
+from raylog.client.links.metadata import LEADER_ERRORS, PartitionLeader
 from raylog.client.links.silent_leaders import SilentLeaders
 from raylog.errors import ClientTimeoutError, RaylogError, error_for, kafka_error
 from raylog.records.batch import batches
@@ -43,7 +43,7 @@ from raylog.wire.handshake import Peer
 
 logger = logging.getLogger("raylog.client")
 
-Fetching = list[tuple[ConsumedPartition, int, Leader]]
+Fetching = list[tuple[ConsumedPartition, int, PartitionLeader]]
 """The partitions of one Fetch, each with its generation and its leader, as it was known then."""
 
 _EPOCH_CODES = (ErrorCode.fenced_leader_epoch, ErrorCode.unknown_leader_epoch)
@@ -227,7 +227,7 @@ class Fetcher(ConsumedPartitions):
                 self.notify()
         self._run()
 
-    def _take(self, partition: ConsumedPartition, generation: int, leader: Leader, answer: Any) -> bool:
+    def _take(self, partition: ConsumedPartition, generation: int, leader: PartitionLeader, answer: Any) -> bool:
         """Put what a fetch brought into the buffer."""
         records = answer.records
         with self.lock:
@@ -280,7 +280,7 @@ class Fetcher(ConsumedPartitions):
             partition.fetching = False
 
     def _failed(
-        self, partition: ConsumedPartition, generation: int, leader: Leader, code: ErrorCode, peer: Peer | None
+        self, partition: ConsumedPartition, generation: int, leader: PartitionLeader, code: ErrorCode, peer: Peer | None
     ) -> None:
         if partition.generation != generation:
             return
@@ -302,13 +302,13 @@ class Fetcher(ConsumedPartitions):
             partition.error = error_for(code, f"fetching {key.topic}-{key.partition}: {ErrorCode(code).name.upper()}")
             self.notify()
 
-    def _search(self, partition: ConsumedPartition, failed: Leader | None, peer: Peer | None) -> None:
+    def _search(self, partition: ConsumedPartition, failed: PartitionLeader | None, peer: Peer | None) -> None:
         key, generation = partition.key, partition.generation
         if key in self._searching:
             return
         self._searching.add(key)
 
-        def on_end(found: Leader | None, refusal: RaylogError | None) -> None:
+        def on_end(found: PartitionLeader | None, refusal: RaylogError | None) -> None:
             self._searching.discard(key)
             self.wake()
             if self._stopped or partition.generation != generation:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raylog.client.config import ConsumerConfig
-from raylog.client.links.metadata import Leader, Metadata
+from raylog.client.links.metadata import Metadata, PartitionLeader
 from raylog.types import Endpoint, TopicPartition
 
 REVIEW_S = 30.0
@@ -36,7 +36,7 @@ _HERE, _IN_RACK, _AWAY = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class NearReplica:
     """A replica that is nearer than the leader."""
 
     node: int
@@ -63,7 +63,7 @@ class NearestReplicas:
         self._watched: dict[str, bool] = {}  # topics of which followers are nearer; whether their description is void
         self._reviewed_at: dict[str, float] = {}
 
-    def follower(self, key: TopicPartition, leader: Leader) -> Follower | None:
+    def follower(self, key: TopicPartition, leader: PartitionLeader) -> NearReplica | None:
         """The follower to read a partition from; None: the leader is as near."""
         if self._leaders_only or (distance := self._distance(leader.node, leader.endpoint)) == _HERE:
             return None
@@ -71,7 +71,7 @@ class NearestReplicas:
         if view is None or key.partition >= len(view.partitions):
             return None
         part = view.partitions[key.partition]
-        found: Follower | None = None
+        found: NearReplica | None = None
         is_watched = False
         for node in part.replicas:
             endpoint = self._metadata.nodes.get(node)
@@ -79,7 +79,7 @@ class NearestReplicas:
                 continue
             is_watched = True  # one that cannot be read now may be later
             if node in part.isr and node not in part.offline and not self._is_avoided(key, node):
-                found, distance = Follower(node, endpoint), theirs
+                found, distance = NearReplica(node, endpoint), theirs
         if not is_watched:
             return None
         is_void = part.isr_epoch != leader.epoch

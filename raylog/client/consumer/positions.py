@@ -21,7 +21,7 @@ from raylog.client.consumer.consumed_partition import LATEST, ConsumedPartition
 from raylog.client.consumer.consumed_partitions import ConsumedPartitions
 from raylog.client.links.leader_requests import LeaderRequests
 from raylog.client.links.link import ClusterLink
-from raylog.client.links.metadata import Leader
+from raylog.client.links.metadata import PartitionLeader
 from raylog.errors import RaylogError, error_for
 from raylog.types import TopicPartition
 
@@ -139,7 +139,7 @@ class Positions:
             if not partition.buffered_bytes:
                 partition.position = offset
 
-    async def validate(self, partition: ConsumedPartition, generation: int, leader: Leader) -> None:
+    async def validate(self, partition: ConsumedPartition, generation: int, leader: PartitionLeader) -> None:
         """Ask a new leader whether the log still reaches the fetch offset under the epoch that was read last."""
         key, epoch = partition.key, partition.last_epoch
         try:

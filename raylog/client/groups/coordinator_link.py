@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client.links import requests
 from raylog.client.links.link import ClusterLink
-from raylog.client.links.metadata import Leader
+from raylog.client.links.metadata import PartitionLeader
 from raylog.client.links.silent_leaders import SilentLeaders
 from raylog.errors import ClientTimeoutError, RaylogError, error_for, kafka_error
 from raylog.groups.requests import HEARTBEAT_HELD_BACK_MS
@@ -65,7 +65,7 @@ class CoordinatorLink:
         self, request: Any, *, timeout_ms: float, error_of: Callable[[Any], int] = whole_error
     ) -> tuple[int, Any]:
         """One attempt: the error code and the reply. Where no answer came NETWORK_EXCEPTION or COORDINATOR_NOT_AVAILABLE, and None."""
-        leader: Leader | None = None
+        leader: PartitionLeader | None = None
         peer: Peer | None = None
         try:
             leader = await self._leader()
@@ -115,7 +115,7 @@ class CoordinatorLink:
                 raise ClientTimeoutError(f"no answer within {timeout_ms:g} ms: {error}") from error
             await asyncio.sleep(pause_s)
 
-    async def _watched(self, connection: Connection, leader: Leader, request: Any, timeout_ms: float) -> Any:
+    async def _watched(self, connection: Connection, leader: PartitionLeader, request: Any, timeout_ms: float) -> Any:
         assert self._key is not None, "a leader of no partition"
         number = self._silent.sent(connection, [(self._key, leader)], held_back_ms=HEARTBEAT_HELD_BACK_MS)
         try:
@@ -128,7 +128,7 @@ class CoordinatorLink:
 
     # -------------------------------------------------------------- where it is
 
-    async def _leader(self) -> Leader | None:
+    async def _leader(self) -> PartitionLeader | None:
         if self._search_ended is not None and self._denials != 1:
             try:
                 async with asyncio.timeout(_SEARCH_S):
@@ -147,12 +147,12 @@ class CoordinatorLink:
             self._search(leader, None)
         return leader
 
-    def _search(self, failed: Leader, peer: Peer | None) -> None:
+    def _search(self, failed: PartitionLeader, peer: Peer | None) -> None:
         if self._search_ended is not None or self._key is None:
             return
         ended = self._search_ended = asyncio.Event()
 
-        def on_end(found: Leader | None, refusal: RaylogError | None) -> None:
+        def on_end(found: PartitionLeader | None, refusal: RaylogError | None) -> None:
             self._search_ended = None
             ended.set()
 

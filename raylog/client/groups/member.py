@@ -1,6 +1,7 @@
 """One member of a consumer group, from its own side: a machine that is told what happened and says what to do.
 
-It knows no socket, clock, topic or user: time comes in as ``now_ms``, answers as ``Answer``s, and what is to be done goes out as orders.
+It knows no socket, clock, topic or user: time comes in as ``now_ms``, answers come as ``CoordinatorAnswer``s, and what is to be
+done goes out as orders.
 It follows the Java client's coordinator (3.6–3.9). States, and where each goes::
 
     OUT         no part of the group: not wanted, or it left                                → PREPARING (wanted)
@@ -38,7 +39,7 @@ from raylog.groups.requests import NO_GENERATION, NO_MEMBER_ID, JoinedGroup, Joi
 FIRST_RETRY_MS = 20
 
 
-class State(Enum):
+class MembershipState(Enum):
     OUT = "out"
     PREPARING = "preparing"
     JOINING = "joining"
@@ -57,7 +58,7 @@ class MemberConfig:
     is_static: bool
 
 
-class Answer(NamedTuple):
+class CoordinatorAnswer(NamedTuple):
     """An error code (0: none; NETWORK_EXCEPTION: no answer came) and the reply that had it."""
 
     error: int
@@ -103,7 +104,7 @@ class SendSync:
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class PartitionsAssigned:
     generation: int
     protocol: str
     assignment: bytes
@@ -129,7 +130,7 @@ class Fail:
     doing: str
 
 
-Order = Prepare | SendJoin | MakePlan | SendSync | Assigned | SendHeartbeat | SendLeave | Fail
+Order = Prepare | SendJoin | MakePlan | SendSync | PartitionsAssigned | SendHeartbeat | SendLeave | Fail
 
 _AGAIN = frozenset(
     {
@@ -140,7 +141,7 @@ _AGAIN = frozenset(
         ErrorCode.request_timed_out,
     }
 )
-_CAN_HEARTBEAT = (State.PREPARING, State.STABLE)
+_CAN_HEARTBEAT = (MembershipState.PREPARING, MembershipState.STABLE)
 
 
 class GroupMember:
@@ -162,7 +163,7 @@ class GroupMember:
 
     def __init__(self, config: MemberConfig) -> None:
         self._config = config
-        self.state = State.OUT
+        self.state = MembershipState.OUT
         self.member_id = NO_MEMBER_ID
         self.generation = NO_GENERATION
         self.protocol = ""
@@ -178,19 +179,19 @@ class GroupMember:
     def join(self) -> list[Order]:
         """Be in the group; where it is already, join again, since what it wants has changed."""
         match self.state:
-            case State.OUT | State.STABLE:
+            case MembershipState.OUT | MembershipState.STABLE:
                 return self._prepare(is_lost=False)
-            case State.FAILED:
+            case MembershipState.FAILED:
                 return self._prepare(is_lost=True)
-            case State.JOINING | State.SYNCING:
+            case MembershipState.JOINING | MembershipState.SYNCING:
                 self._rejoins = True
         return []
 
     def prepared(self) -> list[Order]:
         """The user has given up what the join takes away."""
-        if self.state is not State.PREPARING:
+        if self.state is not MembershipState.PREPARING:
             return []
-        self.state = State.JOINING
+        self.state = MembershipState.JOINING
         self._failures = 0
         return self._send_join()
 
@@ -199,16 +200,16 @@ class GroupMember:
         was = self.state
         member_id = self.member_id
         self._forget(and_id=True)
-        self.state = State.OUT
+        self.state = MembershipState.OUT
         self._rejoins = False
-        if was is State.OUT or not member_id or self._config.is_static:
+        if was is MembershipState.OUT or not member_id or self._config.is_static:
             return []
         return [SendLeave(member_id, reason)]
 
     # -------------------------------------------------------------- answers
 
-    def joined(self, attempt: int, answer: Answer, now_ms: float) -> list[Order]:
-        if self.state is not State.JOINING or attempt != self._attempt:
+    def joined(self, attempt: int, answer: CoordinatorAnswer, now_ms: float) -> list[Order]:
+        if self.state is not MembershipState.JOINING or attempt != self._attempt:
             return []
         if answer.error == ErrorCode.member_id_required:
             self.member_id = answer.reply.member_id
@@ -218,7 +219,7 @@ class GroupMember:
         reply: JoinedGroup = answer.reply
         self.member_id, self.generation = reply.member_id, reply.generation
         self.protocol = reply.protocol or ""
-        self.state = State.SYNCING
+        self.state = MembershipState.SYNCING
         self._failures = 0
         self._heartbeat_sent_ms = None
         self._attempt += 1
@@ -241,24 +242,24 @@ class GroupMember:
 
     def planned(self, attempt: int, assignments: tuple[tuple[str, bytes], ...]) -> list[Order]:
         """The plan of a leader, by member id."""
-        if self.state is not State.SYNCING or attempt != self._attempt:
+        if self.state is not MembershipState.SYNCING or attempt != self._attempt:
             return []
         return [SendSync(attempt, self.member_id, self.generation, self.protocol, assignments)]
 
     def plan_failed(self, attempt: int, error: int) -> list[Order]:
-        if self.state is not State.SYNCING or attempt != self._attempt:
+        if self.state is not MembershipState.SYNCING or attempt != self._attempt:
             return []
         return self._fail(error, "sharing out the partitions")
 
-    def synced(self, attempt: int, answer: Answer, now_ms: float) -> list[Order]:
-        if self.state is not State.SYNCING or attempt != self._attempt:
+    def synced(self, attempt: int, answer: CoordinatorAnswer, now_ms: float) -> list[Order]:
+        if self.state is not MembershipState.SYNCING or attempt != self._attempt:
             return []
         error = answer.error
         if not error:
             reply: SyncedGroup = answer.reply
-            self.state = State.STABLE
+            self.state = MembershipState.STABLE
             self._heartbeat_due_ms = now_ms
-            orders: list[Order] = [Assigned(self.generation, self.protocol, reply.assignment)]
+            orders: list[Order] = [PartitionsAssigned(self.generation, self.protocol, reply.assignment)]
             if self._rejoins:
                 orders += self._prepare(is_lost=False)
             return orders
@@ -271,14 +272,14 @@ class GroupMember:
             return self._prepare(is_lost=True)
         return self._fail(error, "taking over its part")
 
-    def heartbeat_answered(self, sent: SendHeartbeat, answer: Answer, now_ms: float) -> list[Order]:
+    def heartbeat_answered(self, sent: SendHeartbeat, answer: CoordinatorAnswer, now_ms: float) -> list[Order]:
         if (sent.member_id, sent.generation) != (self.member_id, self.generation) or self._heartbeat_sent_ms is None:
             return []
         sent_ms, self._heartbeat_sent_ms = self._heartbeat_sent_ms, None
         error = answer.error
         if not error or error == ErrorCode.rebalance_in_progress:
             self._heartbeat_due_ms = max(now_ms, sent_ms + self._config.heartbeat_interval_ms)
-            return self._prepare(is_lost=False) if error and self.state is State.STABLE else []
+            return self._prepare(is_lost=False) if error and self.state is MembershipState.STABLE else []
         if error in _AGAIN:
             self._heartbeat_due_ms = now_ms + min(self._config.retry_backoff_ms, self._config.heartbeat_interval_ms)
             return []
@@ -292,7 +293,7 @@ class GroupMember:
             self._forget(and_id=error == ErrorCode.unknown_member_id)
             return self._prepare(is_lost=True)
         if error == ErrorCode.rebalance_in_progress:
-            return self._prepare(is_lost=False) if self.state is State.STABLE else []
+            return self._prepare(is_lost=False) if self.state is MembershipState.STABLE else []
         return self._fail(error, "staying in the group")
 
     # -------------------------------------------------------------- time
@@ -308,7 +309,7 @@ class GroupMember:
                 "handle fewer records per poll (max.poll.records) or give it more time"
             )
             return [*orders, *self._prepare(is_lost=True)]
-        if self.state is State.JOINING and self._retry_at_ms is not None and now_ms >= self._retry_at_ms:
+        if self.state is MembershipState.JOINING and self._retry_at_ms is not None and now_ms >= self._retry_at_ms:
             return self._send_join()
         if self._may_heartbeat and now_ms >= self._heartbeat_due_ms:
             self._heartbeat_sent_ms = now_ms
@@ -318,7 +319,7 @@ class GroupMember:
     def next_deadline_ms(self, polled_ms: float) -> float | None:
         """When ``tick`` is wanted. None: only after something else."""
         deadlines: list[float] = []
-        if self.state is State.JOINING and self._retry_at_ms is not None:
+        if self.state is MembershipState.JOINING and self._retry_at_ms is not None:
             deadlines.append(self._retry_at_ms)
         if self._may_heartbeat:
             deadlines.append(self._heartbeat_due_ms)
@@ -333,7 +334,7 @@ class GroupMember:
     # -------------------------------------------------------------- inside
 
     def _prepare(self, *, is_lost: bool) -> list[Order]:
-        self.state = State.PREPARING
+        self.state = MembershipState.PREPARING
         self._rejoins = False
         self._retry_at_ms = None
         return [Prepare(is_lost)]
@@ -345,7 +346,7 @@ class GroupMember:
 
     def _fail(self, error: int, doing: str) -> list[Order]:
         self._forget(and_id=True)
-        self.state = State.FAILED
+        self.state = MembershipState.FAILED
         return [Fail(error, doing)]
 
     def _forget(self, *, and_id: bool) -> None:
@@ -366,8 +367,13 @@ class GroupMember:
         """Raise AssertionError where an invariant is broken."""
         assert self.generation < 0 or self.member_id, f"generation {self.generation} of nobody"
         if self.generation >= 0:
-            assert self.state in (State.PREPARING, State.JOINING, State.SYNCING, State.STABLE), self.state
-        if self.state is State.STABLE:
+            assert self.state in (
+                MembershipState.PREPARING,
+                MembershipState.JOINING,
+                MembershipState.SYNCING,
+                MembershipState.STABLE,
+            ), self.state
+        if self.state is MembershipState.STABLE:
             assert self.generation >= 0, "stable without a generation"
         if self._retry_at_ms is not None:
-            assert self.state is State.JOINING, f"a join is due while {self.state.value}"
+            assert self.state is MembershipState.JOINING, f"a join is due while {self.state.value}"

@@ -37,19 +37,19 @@ from raylog.client.groups import requests as group_requests
 from raylog.client.groups import subscriptions
 from raylog.client.groups.coordinator_link import CoordinatorLink
 from raylog.client.groups.member import (
-    Answer,
-    Assigned,
+    CoordinatorAnswer,
     Fail,
     GroupMember,
     MakePlan,
     MemberConfig,
+    MembershipState,
     Order,
+    PartitionsAssigned,
     Prepare,
     SendHeartbeat,
     SendJoin,
     SendLeave,
     SendSync,
-    State,
 )
 from raylog.client.groups.offset_commits import GroupMetadata, Identity, OffsetAndMetadata, OffsetCommits
 from raylog.client.groups.subscribed_topics import SubscribedTopics
@@ -301,7 +301,7 @@ class GroupMembership:
                     self._spawn(self._make_plan(order))
                 case SendSync():
                     self._spawn(self._send_sync(order))
-                case Assigned():
+                case PartitionsAssigned():
                     self._take_over(order)
                 case SendHeartbeat():
                     self._spawn(self._send_heartbeat(order))
@@ -331,7 +331,7 @@ class GroupMembership:
         )
         wait_ms = max(config.request_timeout_ms, config.max_poll_interval_ms + _JOIN_SLACK_MS)
         code, reply = await self._coordinator.ask(request, timeout_ms=wait_ms)
-        answer = Answer(code, None if reply is None else group_requests.joined(reply))
+        answer = CoordinatorAnswer(code, None if reply is None else group_requests.joined(reply))
         orders = self._member.joined(order.attempt, answer, self._now_ms())
         if any(isinstance(each, SendSync) for each in orders):
             self._topics.follow()
@@ -358,7 +358,7 @@ class GroupMembership:
             RaylogError
         ) as error:  # nobody to ask: the others wait for a plan, so join again rather than give an empty one
             logger.warning("the plan of group %r is late: %s", self._config.group_id, error)
-            answer = Answer(ErrorCode.coordinator_not_available)
+            answer = CoordinatorAnswer(ErrorCode.coordinator_not_available)
             self._carry_out(self._member.synced(order.attempt, answer, self._now_ms()))
             return
         self._carry_out(self._member.planned(order.attempt, assignments))
@@ -376,7 +376,7 @@ class GroupMembership:
         )
         wait_ms = max(config.request_timeout_ms, config.max_poll_interval_ms + _JOIN_SLACK_MS)
         code, reply = await self._coordinator.ask(request, timeout_ms=wait_ms)
-        answer = Answer(code, None if reply is None else group_requests.synced(reply))
+        answer = CoordinatorAnswer(code, None if reply is None else group_requests.synced(reply))
         self._carry_out(self._member.synced(order.attempt, answer, self._now_ms()))
 
     async def _send_heartbeat(self, order: SendHeartbeat) -> None:
@@ -384,7 +384,7 @@ class GroupMembership:
         assert config.group_id is not None
         request = group_requests.heartbeat(config.group_id, order.member_id, config.group_instance_id, order.generation)
         code, reply = await self._coordinator.ask(request, timeout_ms=config.session_timeout_ms)
-        self._carry_out(self._member.heartbeat_answered(order, Answer(code, reply), self._now_ms()))
+        self._carry_out(self._member.heartbeat_answered(order, CoordinatorAnswer(code, reply), self._now_ms()))
 
     async def _send_leave(self, order: SendLeave) -> None:
         assert self._config.group_id is not None
@@ -396,7 +396,7 @@ class GroupMembership:
         except RaylogError as error:
             logger.debug("%s", error)  # the coordinator finds out by itself
 
-    def _take_over(self, order: Assigned) -> None:
+    def _take_over(self, order: PartitionsAssigned) -> None:
         try:
             assigned = decode_assignment(order.assignment).partitions
         except ProtocolError as error:
@@ -520,7 +520,7 @@ class GroupMembership:
         """Commit what automatic commits owe, and leave."""
         if self._is_closed:
             return
-        if self._config.auto_commits and self._fetcher.partitions and self._member.state is not State.FAILED:
+        if self._config.auto_commits and self._fetcher.partitions and self._member.state is not MembershipState.FAILED:
             await self._commit_now()
         await self.leave("the consumer was closed")
         self._is_closed = True

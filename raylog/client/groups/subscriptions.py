@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from raylog.errors import ConfigError
-from raylog.groups.assignors import ASSIGNORS, Assignor, GroupMember
+from raylog.groups.assignors import ASSIGNORS, Assignor, SubscribedMember
 from raylog.groups.consumer_protocol import (
-    Assignment,
+    ConsumerProtocolAssignment,
     Subscription,
     decode_subscription,
     encode_assignment,
@@ -121,19 +121,20 @@ def protocols(
     return tuple(said)
 
 
-def subscriptions_of(members: Iterable[JoinedMember]) -> list[GroupMember]:
+def subscriptions_of(members: Iterable[JoinedMember]) -> list[SubscribedMember]:
     """The members of a group as its leader is told of them. Raises ProtocolError."""
     return [
-        GroupMember(member.member_id, decode_subscription(member.metadata), member.group_instance_id)
+        SubscribedMember(member.member_id, decode_subscription(member.metadata), member.group_instance_id)
         for member in members
     ]
 
 
 def plan(
-    assignor: Assignor, members: Sequence[GroupMember], partition_counts: Mapping[str, int]
+    assignor: Assignor, members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]
 ) -> tuple[tuple[str, bytes], ...]:
     """The leader's plan, as SyncGroup carries it."""
     shares = assignor.assign(members, partition_counts)
     return tuple(
-        (member.member_id, encode_assignment(Assignment(tuple(shares.get(member.member_id, ()))))) for member in members
+        (member.member_id, encode_assignment(ConsumerProtocolAssignment(tuple(shares.get(member.member_id, ())))))
+        for member in members
     )

@@ -3,7 +3,7 @@ controller.
 
 ``Connections`` opens each endpoint once however many ask for it, waits between failed attempts
 (``reconnect.backoff.ms`` and its maximum) and closes what nobody has used for ``connections.max.idle.ms``.
-``ControllerLink`` sends a request to whichever controller is active: it tries the known endpoints in turn until one
+``ControllerConnection`` sends a request to whichever controller is active: it tries the known endpoints in turn until one
 answers that is not a standby; a standby says where the active one is. When none answers, it asks servers that it has heard of
 where the controller is: a controller whose port was taken while it was away listens elsewhere, and every server has a session with
 it. What one handle has learned, all later handles of the process with the same address know.
@@ -244,7 +244,7 @@ class _Elsewhere(Exception):
         self.endpoint = endpoint
 
 
-class ControllerLink:
+class ControllerConnection:
     """Requests to the active controller, wherever it is."""
 
     def __init__(self, address: ClusterAddress, config: ClientConfig, connections: Connections) -> None:

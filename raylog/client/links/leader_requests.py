@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from raylog.client.admin.inspection import ProducerInfo, producers_of
 from raylog.client.links import requests
 from raylog.client.links.link import ClusterLink
-from raylog.client.links.metadata import LEADER_ERRORS, Leader
+from raylog.client.links.metadata import LEADER_ERRORS, PartitionLeader
 from raylog.errors import ClientTimeoutError, RaylogError, error_for
 from raylog.types import Endpoint, TopicPartition
 from raylog.wire.handshake import Peer
@@ -96,7 +96,7 @@ class LeaderRequests:
         failure: RaylogError = ClientTimeoutError("no attempt was made")
         while len(done) < len(asked):
             open_ones = {key: value for key, value in asked.items() if key not in done}
-            searches: list[tuple[TopicPartition, Leader | None, Peer | None]] = []
+            searches: list[tuple[TopicPartition, PartitionLeader | None, Peer | None]] = []
             for key, answer, leader, peer in await self._round(open_ones, build, read):
                 if isinstance(answer, RaylogError):
                     if not answer.retriable:
@@ -126,11 +126,11 @@ class LeaderRequests:
 
     async def _round(
         self, asked: Asked, build: Build, read: Callable[[Any], dict[TopicPartition, Any]]
-    ) -> list[tuple[TopicPartition, Any, Leader | None, Peer | None]]:
+    ) -> list[tuple[TopicPartition, Any, PartitionLeader | None, Peer | None]]:
         """One attempt for each partition: its answer, or the error."""
         by_endpoint: dict[Endpoint, dict[TopicPartition, tuple[Any, int]]] = {}
-        leaders: dict[TopicPartition, Leader] = {}
-        results: list[tuple[TopicPartition, Any, Leader | None, Peer | None]] = []
+        leaders: dict[TopicPartition, PartitionLeader] = {}
+        results: list[tuple[TopicPartition, Any, PartitionLeader | None, Peer | None]] = []
         for key, value in asked.items():
             await self._link.metadata.partition(key)
             leader = self._link.metadata.leader(key)
@@ -173,7 +173,7 @@ class LeaderRequests:
             return dict.fromkeys(part, failure), peer
         return {key: _answer(key, answer) for key, answer in read(reply).items()}, None
 
-    async def _searched(self, key: TopicPartition, failed: Leader | None, peer: Peer | None) -> None:
+    async def _searched(self, key: TopicPartition, failed: PartitionLeader | None, peer: Peer | None) -> None:
         ended = asyncio.Event()
         self._link.metadata.search_leader(key, failed, peer=peer, on_end=lambda *_: ended.set())
         await ended.wait()

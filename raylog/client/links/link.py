@@ -6,7 +6,7 @@ import asyncio
 
 from raylog.client.config import ClientConfig
 from raylog.client.links.address import ClusterAddress
-from raylog.client.links.connections import Connections, ControllerLink
+from raylog.client.links.connections import Connections, ControllerConnection
 from raylog.client.links.metadata import Metadata
 
 
@@ -15,7 +15,7 @@ class ClusterLink:
         self.loop = asyncio.get_running_loop()
         self.config = config
         self.connections = Connections(address, config, borrows_records=borrows_records)
-        self.controller = ControllerLink(address, config, self.connections)
+        self.controller = ControllerConnection(address, config, self.connections)
         self.metadata = Metadata(config, self.connections, self.controller)
 
     async def close(self) -> None:

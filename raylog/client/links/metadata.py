@@ -31,12 +31,12 @@ from kio.schema.errors import ErrorCode
 
 from raylog.client.config import ClientConfig
 from raylog.client.links import leader_changes, requests
-from raylog.client.links.connections import Connections, ControllerLink
+from raylog.client.links.connections import Connections, ControllerConnection
 from raylog.client.partitioners import TopicPartitions
 from raylog.errors import RaylogError, error_for, kafka_error
 from raylog.types import NO_LEADER, Endpoint, TopicPartition
 from raylog.wire.handshake import Peer
-from raylog.wire.private import AwaitLeader
+from raylog.wire.private import AwaitLeaderRequest
 
 LEADER_ERRORS = frozenset(
     {
@@ -59,7 +59,7 @@ _TOLD_TOGETHER_S = 1.0  # a line about some partitions of a lost leader waits so
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class PartitionLeader:
     """Who leads a partition. ``endpoint`` None: nobody, or nobody whose address is known."""
 
     node: int
@@ -74,7 +74,7 @@ class PartitionView:
     ``isr_epoch``: the leader epoch under which the rest was described.
     """
 
-    leader: Leader
+    leader: PartitionLeader
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline: tuple[int, ...]
@@ -98,19 +98,19 @@ class TopicView:
         self.choice = TopicPartitions(self.name, len(self.partitions), available)
 
 
-SearchEnded = Callable[[Leader | None, RaylogError | None], None]
+SearchEnded = Callable[[PartitionLeader | None, RaylogError | None], None]
 
 
 @dataclass(slots=True)
 class _LostProcess:
     """A process that failed as the leader of these partitions. ``peer`` is who answered there, if anybody did."""
 
-    led: dict[TopicPartition, Leader]
+    led: dict[TopicPartition, PartitionLeader]
     peer: Peer | None = None
 
 
 class Metadata:
-    def __init__(self, config: ClientConfig, connections: Connections, controller: ControllerLink) -> None:
+    def __init__(self, config: ClientConfig, connections: Connections, controller: ControllerConnection) -> None:
         self._config = config
         self._connections = connections
         self._controller = controller
@@ -118,7 +118,7 @@ class Metadata:
         self._fetches: dict[str, asyncio.Task[TopicView]] = {}
         self._searches: dict[TopicPartition, list[SearchEnded]] = {}
         self._lost: dict[
-            TopicPartition, tuple[Leader, float]
+            TopicPartition, tuple[PartitionLeader, float]
         ] = {}  # leaders that failed, and since when one is searched
         self._changes: dict[tuple[int, Endpoint | None], list[leader_changes.Change]] = {}  # to be told, by who led
         self._lost_processes: dict[tuple[int, Endpoint], _LostProcess] = {}  # nobody has been asked about them yet
@@ -209,7 +209,7 @@ class Metadata:
         partitions: list[PartitionView] = []
         for partition in sorted(topic.partitions, key=lambda partition: int(partition.partition_index)):
             node = int(partition.leader_id)
-            leader = Leader(node, int(partition.leader_epoch), self.nodes.get(node))
+            leader = PartitionLeader(node, int(partition.leader_epoch), self.nodes.get(node))
             index = len(partitions)
             if (
                 known is not None
@@ -246,7 +246,7 @@ class Metadata:
 
     # -------------------------------------------------------------- leaders
 
-    def leader(self, key: TopicPartition) -> Leader | None:
+    def leader(self, key: TopicPartition) -> PartitionLeader | None:
         """The leader as far as is known; None if the partition is unknown."""
         view = self._topics.get(key.topic)
         if view is None or key.partition >= len(view.partitions):
@@ -261,7 +261,7 @@ class Metadata:
         part = view.partitions[key.partition]
         return [self.nodes[node] for node in part.isr if node != part.leader.node and node in self.nodes]
 
-    def learn_leader(self, key: TopicPartition, leader: Leader) -> None:
+    def learn_leader(self, key: TopicPartition, leader: PartitionLeader) -> None:
         """Take over news of a leader, unless something newer is known."""
         view = self._topics.get(key.topic)
         if view is None or key.partition >= len(view.partitions):
@@ -286,10 +286,10 @@ class Metadata:
         hint = answer.current_leader
         endpoint = self.nodes.get(int(hint.leader_id))
         if endpoint is not None:
-            self.learn_leader(key, Leader(int(hint.leader_id), int(hint.leader_epoch), endpoint))
+            self.learn_leader(key, PartitionLeader(int(hint.leader_id), int(hint.leader_epoch), endpoint))
 
     def search_leader(
-        self, key: TopicPartition, failed: Leader | None, *, peer: Peer | None, on_end: SearchEnded
+        self, key: TopicPartition, failed: PartitionLeader | None, *, peer: Peer | None, on_end: SearchEnded
     ) -> None:
         """Look for a leader after ``failed``; ``peer`` is who answered on the connection that broke, None if none did.
 
@@ -320,7 +320,7 @@ class Metadata:
     async def _search_together(self, who: tuple[int, Endpoint]) -> None:
         await asyncio.sleep(0)  # what one connection carried fails in one turn of the loop
         process = self._lost_processes.pop(who)
-        ended: Mapping[TopicPartition, Leader | None] = {}
+        ended: Mapping[TopicPartition, PartitionLeader | None] = {}
         if len(process.led) > 1:
             try:
                 ended = await self._find_together(process)
@@ -332,7 +332,7 @@ class Metadata:
             else:
                 self._spawn(self._search(key, failed, process.peer))
 
-    async def _find_together(self, process: _LostProcess) -> dict[TopicPartition, Leader | None]:
+    async def _find_together(self, process: _LostProcess) -> dict[TopicPartition, PartitionLeader | None]:
         """The leaders to try next, of those partitions for which that is known."""
         by_topic = {key.topic: key for key in process.led}
         asked = list(by_topic.values())[:_TOPICS_ASKED_MAX]
@@ -356,11 +356,11 @@ class Metadata:
             return found
         return {key: leader for key, leader in found.items() if _is_newer(leader, process.led[key])}
 
-    async def _is_replaced(self, key: TopicPartition, failed: Leader) -> bool:
+    async def _is_replaced(self, key: TopicPartition, failed: PartitionLeader) -> bool:
         return _is_newer(await self.await_newer(key, failed.epoch), failed)
 
-    async def _search(self, key: TopicPartition, failed: Leader | None, peer: Peer | None) -> None:
-        leader: Leader | None = None
+    async def _search(self, key: TopicPartition, failed: PartitionLeader | None, peer: Peer | None) -> None:
+        leader: PartitionLeader | None = None
         refusal: RaylogError | None = None
         try:
             leader = await self._find(key, failed, peer)
@@ -372,12 +372,12 @@ class Metadata:
         finally:
             self._end(key, leader, refusal)
 
-    def _end(self, key: TopicPartition, leader: Leader | None, refusal: RaylogError | None) -> None:
+    def _end(self, key: TopicPartition, leader: PartitionLeader | None, refusal: RaylogError | None) -> None:
         self._report(key, leader, refusal)
         for on_end in self._searches.pop(key, []):
             on_end(leader, refusal)
 
-    def _report(self, key: TopicPartition, found: Leader | None, refusal: RaylogError | None) -> None:
+    def _report(self, key: TopicPartition, found: PartitionLeader | None, refusal: RaylogError | None) -> None:
         """Tell the user about a new leader; the search goes on where there is none yet."""
         if key not in self._lost or (refusal is None and (found is None or found.endpoint is None)):
             return
@@ -399,7 +399,9 @@ class Metadata:
             gone = who[1] is None or self._connections.peek(who[1]) is None
             leader_changes.report(self._connections.cluster_id, changes, gone=gone)
 
-    async def _find(self, key: TopicPartition, failed: Leader | None, peer: Peer | None) -> Leader | None:
+    async def _find(
+        self, key: TopicPartition, failed: PartitionLeader | None, peer: Peer | None
+    ) -> PartitionLeader | None:
         known = self.leader(key)
         if failed is None or known is None:
             return (await self.partition(key)).leader
@@ -420,23 +422,23 @@ class Metadata:
             found = self.leader(key)
         return found
 
-    async def await_newer(self, key: TopicPartition, epoch: int) -> Leader | None:
+    async def await_newer(self, key: TopicPartition, epoch: int) -> PartitionLeader | None:
         """Ask the controller, for ``AWAIT_LEADER_MS``, for a leader after that epoch.
 
         If there is none yet, whoever leads and is not known to be dead; None if nobody does.
         """
-        request = AwaitLeader(
+        request = AwaitLeaderRequest(
             topic=key.topic, partition=key.partition, newer_than_epoch=epoch, timeout_ms=AWAIT_LEADER_MS
         )
         reply = await self._controller.request(request, answer_within_ms=AWAIT_LEADER_MS + _ANSWER_SLACK_MS)
         if reply.leader_node == NO_LEADER:
             return None
-        found = Leader(reply.leader_node, reply.leader_epoch, Endpoint(reply.host, reply.port))
+        found = PartitionLeader(reply.leader_node, reply.leader_epoch, Endpoint(reply.host, reply.port))
         self.nodes[found.node] = Endpoint(reply.host, reply.port)
         self.learn_leader(key, found)
         return found
 
-    async def _reconnect(self, failed: Leader, peer: Peer | None) -> bool:
+    async def _reconnect(self, failed: PartitionLeader, peer: Peer | None) -> bool:
         """Whether the process that led answers at its old address."""
         if failed.endpoint is None or peer is None:
             return False
@@ -452,7 +454,7 @@ class Metadata:
             task.cancel()
 
 
-def _is_newer(leader: Leader | None, failed: Leader) -> bool:
+def _is_newer(leader: PartitionLeader | None, failed: PartitionLeader) -> bool:
     return leader is not None and leader.epoch > failed.epoch and leader.endpoint is not None
 
 

@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raylog.client.links.metadata import Leader, Metadata
+from raylog.client.links.metadata import Metadata, PartitionLeader
 from raylog.errors import DisconnectedError, RaylogError
 from raylog.types import TopicPartition
 from raylog.wire.connection import Connection
@@ -32,7 +32,7 @@ class _Asked:
     """A request without an answer. ``silent_at``: when its leader counts as silent, in the loop's time."""
 
     connection: Connection
-    leaders: Sequence[tuple[TopicPartition, Leader]]
+    leaders: Sequence[tuple[TopicPartition, PartitionLeader]]
     silent_at: float
 
 
@@ -48,7 +48,11 @@ class SilentLeaders:
         self._questions: dict[Connection, asyncio.Task[None]] = {}
 
     def sent(
-        self, connection: Connection, leaders: Sequence[tuple[TopicPartition, Leader]], *, held_back_ms: float = 0
+        self,
+        connection: Connection,
+        leaders: Sequence[tuple[TopicPartition, PartitionLeader]],
+        *,
+        held_back_ms: float = 0,
     ) -> int:
         """A request went to the leader of these partitions; ``held_back_ms``: how long it may wait there. Returns its number."""
         self._number += 1
@@ -100,7 +104,7 @@ class SilentLeaders:
                 connection.abort(DisconnectedError(reason))
                 return
 
-    def _silent_on(self, connection: Connection) -> tuple[TopicPartition, Leader] | None:
+    def _silent_on(self, connection: Connection) -> tuple[TopicPartition, PartitionLeader] | None:
         """A partition whose leader owes an answer there for too long."""
         now = self._loop.time()
         for asked in self._asked.values():

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True, eq=False)
-class Waiter:
+class MemoryWaiter:
     """Somebody who wants so many bytes. ``granted`` is set under the memory's lock, before ``wake`` is called."""
 
     size_bytes: int
@@ -29,7 +29,7 @@ class BufferMemory:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self._lock = threading.Lock()
-        self._waiters: deque[Waiter] = deque()
+        self._waiters: deque[MemoryWaiter] = deque()
 
     @property
     def has_waiters(self) -> bool:
@@ -43,9 +43,9 @@ class BufferMemory:
             self.used_bytes += size_bytes
             return True
 
-    def wait(self, size_bytes: int, wake: Callable[[], None]) -> Waiter:
+    def wait(self, size_bytes: int, wake: Callable[[], None]) -> MemoryWaiter:
         """Queue for bytes; ``wake`` is called once they are granted, possibly before this returns."""
-        waiter = Waiter(size_bytes, wake)
+        waiter = MemoryWaiter(size_bytes, wake)
         with self._lock:
             self._waiters.append(waiter)
             woken = self._grant()
@@ -53,7 +53,7 @@ class BufferMemory:
             granted.wake()
         return waiter
 
-    def leave(self, waiter: Waiter) -> bool:
+    def leave(self, waiter: MemoryWaiter) -> bool:
         """Stop waiting. True if the bytes had been granted after all: then they are the caller's."""
         with self._lock:
             if waiter.granted:
@@ -76,7 +76,7 @@ class BufferMemory:
     def _fits(self, size_bytes: int) -> bool:
         return self.used_bytes + size_bytes <= self.limit_bytes or self.used_bytes == 0
 
-    def _grant(self) -> list[Waiter]:
+    def _grant(self) -> list[MemoryWaiter]:
         woken = []
         while self._waiters and self._fits(self._waiters[0].size_bytes):
             waiter = self._waiters.popleft()

@@ -27,7 +27,7 @@ from raylog.client.columns import timestamps_ms as timestamps_of
 from raylog.client.config import ProducerConfig
 from raylog.client.interceptors import InterceptorChain, ProducerRecord
 from raylog.client.links.address import ClusterAddress
-from raylog.client.links.connections import Connections, ControllerLink
+from raylog.client.links.connections import Connections, ControllerConnection
 from raylog.client.links.metadata import Metadata, TopicView, unknown_partition
 from raylog.client.partitioners import DefaultPartitioner, TopicPartitions, partitioner_of
 from raylog.client.producer.accumulator import Accumulator, Watch
@@ -69,7 +69,7 @@ class ProducerCore:
         self.accumulator = Accumulator(config, self.clock.monotonic_s)
         self.memory = BufferMemory(config.buffer_memory)
         self.connections = Connections(address, config)
-        self.controller = ControllerLink(address, config, self.connections)
+        self.controller = ControllerConnection(address, config, self.connections)
         self.metadata = Metadata(config, self.connections, self.controller)
         self.sender = Sender(config, self.accumulator, self.memory, self.metadata, self.connections, self.controller)
         self.partitioner = partitioner_of(config, self.accumulator.queued)

@@ -34,8 +34,8 @@ from kio.schema.errors import ErrorCode
 from raylog.client.clock import clock_of
 from raylog.client.config import ProducerConfig
 from raylog.client.links import requests
-from raylog.client.links.connections import Connections, ControllerLink
-from raylog.client.links.metadata import LEADER_ERRORS, Leader, Metadata
+from raylog.client.links.connections import Connections, ControllerConnection
+from raylog.client.links.metadata import LEADER_ERRORS, Metadata, PartitionLeader
 from raylog.client.links.silent_leaders import SilentLeaders
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.due_queues import Cause, DueQueues, Times
@@ -63,7 +63,7 @@ class Sender:
         memory: BufferMemory,
         metadata: Metadata,
         connections: Connections,
-        controller: ControllerLink,
+        controller: ControllerConnection,
     ) -> None:
         self._config = config
         self._idempotent = config.idempotent
@@ -289,7 +289,7 @@ class Sender:
         endpoint: Endpoint,
         connection: Connection,
         taken: Taken,
-        leaders: list[Leader | None],
+        leaders: list[PartitionLeader | None],
         asked: int,
         reply: Any,
         error: Exception | None,
@@ -309,12 +309,14 @@ class Sender:
             self._settle_all(taken, leaders, reply)
         self._run()
 
-    def _request_failed(self, peer: Peer, taken: Taken, leaders: list[Leader | None], error: Exception) -> None:
+    def _request_failed(
+        self, peer: Peer, taken: Taken, leaders: list[PartitionLeader | None], error: Exception
+    ) -> None:
         failure = error if isinstance(error, RaylogError) else DisconnectedError(str(error))
         for (queue, batch), leader in zip(taken, leaders, strict=True):
             self._settle(queue, batch, ErrorCode.network_exception, failure, leader, peer)
 
-    def _settle_all(self, taken: Taken, leaders: list[Leader | None], reply: Any) -> None:
+    def _settle_all(self, taken: Taken, leaders: list[PartitionLeader | None], reply: Any) -> None:
         if reply.throttle_time:
             for leader in leaders:
                 if leader is not None and leader.endpoint is not None:
@@ -356,7 +358,7 @@ class Sender:
         batch: ProducerBatch,
         code: ErrorCode,
         failure: RaylogError,
-        leader: Leader | None,
+        leader: PartitionLeader | None,
         peer: Peer | None,
     ) -> None:
         """Decide about one batch that came back with an error."""
@@ -476,12 +478,14 @@ class Sender:
 
     # -------------------------------------------------------------- leaders, connections, identity
 
-    def _search(self, key: TopicPartition, queue: PartitionQueue, failed: Leader | None, peer: Peer | None) -> None:
+    def _search(
+        self, key: TopicPartition, queue: PartitionQueue, failed: PartitionLeader | None, peer: Peer | None
+    ) -> None:
         if key in self._searching:
             return
         self._searching.add(key)
 
-        def on_end(found: Leader | None, refusal: RaylogError | None) -> None:
+        def on_end(found: PartitionLeader | None, refusal: RaylogError | None) -> None:
             self._searching.discard(key)
             if self._stopped:
                 return

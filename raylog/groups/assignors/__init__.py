@@ -10,10 +10,10 @@
 
 from __future__ import annotations
 
-from raylog.groups.assignors.assignor import Assignor, GroupMember, Plan
+from raylog.groups.assignors.assignor import Assignor, Plan, SubscribedMember
 from raylog.groups.assignors.in_turn import RANGE, ROUNDROBIN
 from raylog.groups.assignors.sticky import COOPERATIVE_STICKY, STICKY
 
 ASSIGNORS: dict[str, Assignor] = {each.name: each for each in (RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY)}
 
-__all__ = ["ASSIGNORS", "Assignor", "GroupMember", "Plan"]
+__all__ = ["ASSIGNORS", "Assignor", "SubscribedMember", "Plan"]

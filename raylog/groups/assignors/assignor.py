@@ -17,7 +17,7 @@ Plan = dict[str, list[TopicPartition]]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
+class SubscribedMember:
     member_id: str
     subscription: Subscription
     group_instance_id: str | None = None
@@ -28,7 +28,7 @@ class GroupMember:
         return (False, self.group_instance_id) if self.group_instance_id is not None else (True, self.member_id)
 
 
-Assign = Callable[[Sequence[GroupMember], Mapping[str, int]], Plan]
+Assign = Callable[[Sequence[SubscribedMember], Mapping[str, int]], Plan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,11 @@ def no_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes | No
     return None
 
 
-def subscribers(members: Iterable[GroupMember], partition_counts: Mapping[str, int]) -> dict[str, list[GroupMember]]:
+def subscribers(
+    members: Iterable[SubscribedMember], partition_counts: Mapping[str, int]
+) -> dict[str, list[SubscribedMember]]:
     """The members of each topic that exists, topics in order."""
-    by_topic: dict[str, list[GroupMember]] = {}
+    by_topic: dict[str, list[SubscribedMember]] = {}
     for member in members:
         for topic in dict.fromkeys(member.subscription.topics):
             if topic in partition_counts:

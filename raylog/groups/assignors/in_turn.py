@@ -1,4 +1,4 @@
-"""range and roundrobin: plans without a memory, in Kafka's order of members (``GroupMember.place``).
+"""range and roundrobin: plans without a memory, in Kafka's order of members (``SubscribedMember.place``).
 
 *range*: topic by topic, the partitions in contiguous pieces, the first members getting one more where they do not come out even.
 *roundrobin*: all partitions of all topics in order, dealt one by one; who does not subscribe to the topic is passed over.
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from raylog.groups.assignors.assignor import Assignor, GroupMember, Plan, no_user_data, subscribers
+from raylog.groups.assignors.assignor import Assignor, Plan, SubscribedMember, no_user_data, subscribers
 from raylog.types import TopicPartition
 
 
-def assign_range(members: Sequence[GroupMember], partition_counts: Mapping[str, int]) -> Plan:
+def assign_range(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Plan:
     plan: Plan = {member.member_id: [] for member in members}
     for topic, readers in subscribers(members, partition_counts).items():
         each, more = divmod(partition_counts[topic], len(readers))
@@ -26,7 +26,7 @@ def assign_range(members: Sequence[GroupMember], partition_counts: Mapping[str, 
     return plan
 
 
-def assign_roundrobin(members: Sequence[GroupMember], partition_counts: Mapping[str, int]) -> Plan:
+def assign_roundrobin(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Plan:
     plan: Plan = {member.member_id: [] for member in members}
     turn = sorted(members, key=lambda member: member.place)
     next_turn = 0

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from raylog.errors import ProtocolError
 from raylog.groups import fields
-from raylog.groups.assignors.assignor import Assignor, GroupMember, Plan, subscribers
+from raylog.groups.assignors.assignor import Assignor, Plan, SubscribedMember, subscribers
 from raylog.groups.assignors.balancing import balance
 from raylog.groups.consumer_protocol import NO_GENERATION, Subscription, encode_partitions, read_partitions
 from raylog.groups.fields import Reader
@@ -95,11 +95,11 @@ def _owners(claims: Mapping[str, Claim], readable: Mapping[str, frozenset[str]])
 # ------------------------------------------------------------------ plans
 
 
-def assign_sticky(members: Sequence[GroupMember], partition_counts: Mapping[str, int]) -> Plan:
+def assign_sticky(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Plan:
     return _assign(members, partition_counts, _sticky_claim)
 
 
-def assign_cooperative(members: Sequence[GroupMember], partition_counts: Mapping[str, int]) -> Plan:
+def assign_cooperative(members: Sequence[SubscribedMember], partition_counts: Mapping[str, int]) -> Plan:
     plan = _assign(members, partition_counts, _cooperative_claim)
     owners: dict[TopicPartition, set[str]] = {}
     for member in members:
@@ -112,7 +112,7 @@ def assign_cooperative(members: Sequence[GroupMember], partition_counts: Mapping
 
 
 def _assign(
-    members: Sequence[GroupMember], partition_counts: Mapping[str, int], claim_of: Callable[[Subscription], Claim]
+    members: Sequence[SubscribedMember], partition_counts: Mapping[str, int], claim_of: Callable[[Subscription], Claim]
 ) -> Plan:
     readers = {
         topic: sorted(member.member_id for member in those)

@@ -13,7 +13,7 @@ from raylog.control.session import Exit
 from raylog.metadata.actors.actor_starts import Starts
 from raylog.metadata.actors.liveness import Liveness
 from raylog.metadata.actors.registrations import decide_register_disk, decide_unregister_broker
-from raylog.metadata.events import ActiveEffect, CloseSession, Notice, Reply, SendFrame
+from raylog.metadata.events import ActiveEffect, CloseSession, Notice, SendControllerReply, SendFrame
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.partitions.partition_decisions import PartitionDecisions
@@ -128,7 +128,7 @@ class Departures:
         alive = [node for node in nodes if self._latest.actors[node].alive]
         self.declare_dead(alive, now_ms, why=f"another disk is at {request.path} in the place of its own")
         self._ledger.add(*records)
-        self._ledger.hold(Reply(token, reply))
+        self._ledger.hold(SendControllerReply(token, reply))
         for node in nodes:
             if node in self._latest.actors and self.is_idle(node):
                 self._ledger.add(ActorRemoved(node))
@@ -141,7 +141,7 @@ class Departures:
         records, reply = decide_unregister_broker(self._latest, request, controller_disks=voters)
         nodes = sorted(node for node in self._latest.actors if broker_of(node) == request.broker_id) if records else []
         self._ledger.add(*records)
-        self._ledger.hold(Reply(token, reply))
+        self._ledger.hold(SendControllerReply(token, reply))
         for node in nodes:
             self._liveness.forget(node)
             self._starts.forget(node)

@@ -29,7 +29,7 @@ from raylog.refusals import BrokerNotRegistered, InvalidRequest, ReplicaNotAvail
 from raylog.types import FIRST_REPLICA_SLOT, ReplicaMove, broker_of, slot_of
 
 
-class Hosts:
+class HostDecisions:
     __slots__ = ("_disks", "_ledger", "_moves", "_sessions")
 
     def __init__(self, ledger: Ledger, sessions: Sessions, disks: DiskHealth, moves: Moves) -> None:

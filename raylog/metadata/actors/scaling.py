@@ -34,7 +34,7 @@ from dataclasses import dataclass
 
 from raylog.control.session import Heartbeat
 from raylog.metadata.actors import scaling_configs
-from raylog.metadata.actors.host_decisions import Hosts
+from raylog.metadata.actors.host_decisions import HostDecisions
 from raylog.metadata.actors.host_loads import Bounds, HostLoad, worth_moving
 from raylog.metadata.actors.node_slots import NodeSlots
 from raylog.metadata.events import Notice
@@ -52,7 +52,7 @@ SPARE_CORE_PER_MILLE = 500
 
 
 @dataclass(slots=True)
-class Step:
+class ScalingStep:
     """Replicas on their way from one host to another of a disk. ``source`` is retired at the end if ``retires``.
 
     ``moving`` is the replica that the other host is about to open.
@@ -86,7 +86,7 @@ class Scaling:
         self,
         ledger: Ledger,
         sessions: Sessions,
-        hosts: Hosts,
+        hosts: HostDecisions,
         moves: Moves,
         *,
         moved_away: Callable[[Iterable[int]], None],
@@ -101,7 +101,7 @@ class Scaling:
         self._notice = notice
         self._began_ms = 0
         self._loads: dict[int, HostLoad] = {}
-        self._steps: dict[uuid.UUID, Step] = {}
+        self._steps: dict[uuid.UUID, ScalingStep] = {}
         self._absent_since_ms: dict[int, int] = {}  # hosts that were added, hold nothing and do not run
         self._quiet_until_ms: dict[uuid.UUID, int] = {}
         self.moved_at_ms: dict[tuple[int, TopicIdPartition], int] = {}  # by broker; of what may not have rested yet
@@ -269,13 +269,13 @@ class Scaling:
         *,
         retires: bool,
     ) -> None:
-        step = Step(source, target, deque(ids), retires, now_ms + STEP_PATIENCE_MS)
+        step = ScalingStep(source, target, deque(ids), retires, now_ms + STEP_PATIENCE_MS)
         self._steps[directory_id] = step
         why = "is idle" if retires else "is busy"
         self._notice(Notice(f"actor {source} {why}: {len(step.waiting)} of its replicas go to actor {target}"))
         self._go_on(directory_id, step, scaling_configs.in_force(self._latest), now_ms)
 
-    def _go_on(self, directory_id: uuid.UUID, step: Step, bounds: Bounds, now_ms: int) -> None:
+    def _go_on(self, directory_id: uuid.UUID, step: ScalingStep, bounds: Bounds, now_ms: int) -> None:
         """Move the next replica if the last one is open where it was moved to, and in sync again."""
         if not bounds.is_on or now_ms >= step.give_up_at_ms or not self._both_run(step):
             self._end(directory_id, step, bounds, now_ms)
@@ -310,11 +310,11 @@ class Scaling:
             self._moved_away(former)
         self._end(directory_id, step, bounds, now_ms)
 
-    def _both_run(self, step: Step) -> bool:
+    def _both_run(self, step: ScalingStep) -> bool:
         running = self._running(self._latest.directory_of(step.source)) if step.source in self._latest.hosts else []
         return step.source in running and step.target in running
 
-    def _has_arrived(self, id: TopicIdPartition, step: Step) -> bool:
+    def _has_arrived(self, id: TopicIdPartition, step: ScalingStep) -> bool:
         state = self._latest.partition(id)
         if state is None or state.node_of(broker_of(step.target)) != step.target:
             return True  # it is somebody else's business now
@@ -322,7 +322,7 @@ class Scaling:
         assert target is not None and source is not None
         return id in target.opened and id not in source.releasing and broker_of(step.target) in state.isr
 
-    def _end(self, directory_id: uuid.UUID, step: Step, bounds: Bounds, now_ms: int) -> None:
+    def _end(self, directory_id: uuid.UUID, step: ScalingStep, bounds: Bounds, now_ms: int) -> None:
         del self._steps[directory_id]
         self._quiet_until_ms[directory_id] = now_ms + bounds.backoff_ms
         for node in [node for node in self._loads if node not in self._latest.hosts]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from raylog.metadata.configuration import effective_configs
 from raylog.metadata.configuration.config_decisions import decide_alter_configs
 from raylog.metadata.configuration.config_requests import AlterConfigs
-from raylog.metadata.events import Reply
+from raylog.metadata.events import SendControllerReply
 from raylog.metadata.ledger import Ledger
 from raylog.metadata.partitions.leadership import Leadership
 from raylog.metadata.partitions.partition_decisions import PartitionDecisions
@@ -39,7 +39,7 @@ class ConfigAlterations:
             topics = set(latest.topics)
         before = self._partitions.minimums(topics)
         self._ledger.add(*records)
-        self._ledger.hold(Reply(token, reply))
+        self._ledger.hold(SendControllerReply(token, reply))
         if changed:
             self._leadership.begin(now_ms)
         for id, minimum in self._partitions.minimums(topics).items():

@@ -12,20 +12,20 @@ from collections.abc import Iterable, Mapping
 
 from raylog.configs import broker_configs, topic_configs
 from raylog.configs.refused_broker_configs import reason_for
-from raylog.configs.topic_configs import ConfigType, TopicConfig
+from raylog.configs.topic_configs import ConfigValueType, TopicConfig
 from raylog.errors import ConfigError, RaylogError, code_of
 from raylog.metadata.configuration import creation_defaults, effective_configs
 from raylog.metadata.configuration.config_requests import (
     AlterConfigs,
     ConfigChange,
     ConfigDescription,
-    ConfigEntry,
     ConfigOperation,
     ConfigQuery,
     ConfigsAltered,
     ConfigsDescribed,
-    ConfigSynonym,
     DescribeConfigs,
+    DescribedConfig,
+    DescribedSynonym,
     ResourceChanges,
     ResourceOutcome,
     ResourceType,
@@ -89,7 +89,7 @@ def _new_value(of: _Resource, change: ConfigChange) -> str | None:
         case ConfigOperation.SET:
             return of.validated(change.name, change.value)
         case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
-            if config.type is not ConfigType.LIST:
+            if config.type is not ConfigValueType.LIST:
                 raise ConfigError(f"{change.name} is no list: {change.operation.name.lower()} cannot change it")
             parts = [each.strip() for each in (change.value or "").split(",") if each.strip()]
             before = [each for each in of.configs.get(change.name, config.default).split(",") if each]
@@ -108,7 +108,7 @@ def describe_configs(
 
 
 def _describe(image: MetadataImage, query: ConfigQuery, static: Mapping[str, str]) -> ConfigDescription:
-    entries: Iterable[ConfigEntry]
+    entries: Iterable[DescribedConfig]
     try:
         if query.type is ResourceType.BROKER:
             entries = _broker_entries(image, _broker_id(image, query.name, unknown=InvalidRequest), static)
@@ -123,13 +123,15 @@ def _describe(image: MetadataImage, query: ConfigQuery, static: Mapping[str, str
     return ConfigDescription(query.type, query.name, entries=wanted)
 
 
-def _topic_entries(image: MetadataImage, topic: Topic) -> Iterable[ConfigEntry]:
+def _topic_entries(image: MetadataImage, topic: Topic) -> Iterable[DescribedConfig]:
     for name, config in topic_configs.TOPIC_CONFIGS.items():
         synonyms = effective_configs.topic_synonyms(image, topic.configs, name)
         yield _entry(config, synonyms, read_only=config.refused is not None)
 
 
-def _broker_entries(image: MetadataImage, broker_id: int | None, static: Mapping[str, str]) -> Iterable[ConfigEntry]:
+def _broker_entries(
+    image: MetadataImage, broker_id: int | None, static: Mapping[str, str]
+) -> Iterable[DescribedConfig]:
     for name, config in broker_configs.BROKER_CONFIGS.items():
         default = creation_defaults.shown_default(image, name, config.default)
         synonyms = effective_configs.broker_synonyms(image, broker_id, name, default=default, static=static)
@@ -148,9 +150,9 @@ def _broker_entries(image: MetadataImage, broker_id: int | None, static: Mapping
             yield _entry(config, synonyms, read_only=True)
 
 
-def _entry(config: TopicConfig, synonyms: tuple[ConfigSynonym, ...], *, read_only: bool) -> ConfigEntry:
+def _entry(config: TopicConfig, synonyms: tuple[DescribedSynonym, ...], *, read_only: bool) -> DescribedConfig:
     meaning = config.meaning if config.refused is None else f"{config.meaning} (fixed: {config.refused})"
-    return ConfigEntry(config.name, synonyms, config.type.value, meaning, read_only)
+    return DescribedConfig(config.name, synonyms, config.type.value, meaning, read_only)
 
 
 class _TopicResource:

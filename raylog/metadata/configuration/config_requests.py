@@ -78,7 +78,7 @@ class DescribeConfigs:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigSynonym:
+class DescribedSynonym:
     """A value that holds, or would if those before it were not set; ``source`` is Kafka's number of where it comes from."""
 
     name: str
@@ -87,11 +87,11 @@ class ConfigSynonym:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class DescribedConfig:
     """``type`` is Kafka's number of the config's type; ``synonyms`` are all values, the one in force first."""
 
     name: str
-    synonyms: tuple[ConfigSynonym, ...]
+    synonyms: tuple[DescribedSynonym, ...]
     type: int
     meaning: str
     read_only: bool = False
@@ -111,7 +111,7 @@ class ConfigDescription:
     name: str
     error: int = 0
     message: str | None = None
-    entries: tuple[ConfigEntry, ...] = ()
+    entries: tuple[DescribedConfig, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from raylog.configs import topic_configs
 from raylog.configs.broker_configs import BROKER_CONFIGS
 from raylog.configs.topic_configs import BROKER_NAMES, TOPIC_CONFIGS, Value
-from raylog.metadata.configuration.config_requests import ConfigSynonym
+from raylog.metadata.configuration.config_requests import DescribedSynonym
 from raylog.metadata.image import MetadataImage, Topic
 from raylog.offsets_topic import OFFSETS_TOPIC
 
@@ -100,31 +100,31 @@ def boolean(image: MetadataImage, topic: Topic, name: str) -> bool:
     return value
 
 
-def topic_synonyms(image: MetadataImage, configs: Mapping[str, str], name: str) -> tuple[ConfigSynonym, ...]:
+def topic_synonyms(image: MetadataImage, configs: Mapping[str, str], name: str) -> tuple[DescribedSynonym, ...]:
     """All values that a topic with these configs of its own has for that config, the one in force first."""
     found = []
     own = configs.get(name)
     if own is not None:
-        found.append(ConfigSynonym(name, own, TOPIC_SOURCE))
+        found.append(DescribedSynonym(name, own, TOPIC_SOURCE))
     broker_name = BROKER_NAMES.get(name)
     if broker_name is not None:
         for_all = image.broker_configs.get(None, {}).get(broker_name)
         if for_all is not None:
-            found.append(ConfigSynonym(broker_name, for_all, ALL_BROKERS_SOURCE))
-    found.append(ConfigSynonym(broker_name or name, TOPIC_CONFIGS[name].default, DEFAULT_SOURCE))
+            found.append(DescribedSynonym(broker_name, for_all, ALL_BROKERS_SOURCE))
+    found.append(DescribedSynonym(broker_name or name, TOPIC_CONFIGS[name].default, DEFAULT_SOURCE))
     return tuple(found)
 
 
 def broker_synonyms(
     image: MetadataImage, broker_id: int | None, name: str, *, default: str, static: Mapping[str, str]
-) -> tuple[ConfigSynonym, ...]:
+) -> tuple[DescribedSynonym, ...]:
     """All values that a broker (None: all brokers) has for that config, the one in force first."""
     found = []
     for named, source in ((broker_id, BROKER_SOURCE), (None, ALL_BROKERS_SOURCE)):
         value = image.broker_configs.get(named, {}).get(name)
         if value is not None and (named is not None or source == ALL_BROKERS_SOURCE):
-            found.append(ConfigSynonym(name, value, source))
+            found.append(DescribedSynonym(name, value, source))
     if static.get(name, default) != default:
-        found.append(ConfigSynonym(name, static[name], STATIC_SOURCE))
-    found.append(ConfigSynonym(name, default, DEFAULT_SOURCE))
+        found.append(DescribedSynonym(name, static[name], STATIC_SOURCE))
+    found.append(DescribedSynonym(name, default, DEFAULT_SOURCE))
     return tuple(found)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.events import Reply
+from raylog.metadata.events import SendControllerReply
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.requests import PartitionsCreated, TopicCreation, TopicOutcome, TopicsCreated
 from raylog.timers import Timers
@@ -65,7 +65,7 @@ class CreationWaits:
         if timeout_ms > 0:
             self._timers.set((CREATION, token), now_ms + timeout_ms)
 
-    def committed(self, token: int) -> list[Reply]:
+    def committed(self, token: int) -> list[SendControllerReply]:
         """The decision is committed: the reply, or none yet."""
         wait = self._waits.get(token)
         if wait is None:
@@ -81,13 +81,13 @@ class CreationWaits:
             self._waiting.setdefault(id, {})[token] = None
         return []
 
-    def changed(self, id: TopicIdPartition) -> list[Reply]:
+    def changed(self, id: TopicIdPartition) -> list[SendControllerReply]:
         """The committed state of a partition has changed."""
         tokens = self._waiting.get(id)
         if not tokens or not self._is_settled(id):
             return []
         del self._waiting[id]
-        replies: list[Reply] = []
+        replies: list[SendControllerReply] = []
         for token in tokens:
             wait = self._waits[token]
             del wait.pending[id]
@@ -95,7 +95,7 @@ class CreationWaits:
                 replies += self._end(token, wait.reply)
         return replies
 
-    def deleted(self, partitions: Iterable[TopicIdPartition]) -> list[Reply]:
+    def deleted(self, partitions: Iterable[TopicIdPartition]) -> list[SendControllerReply]:
         """These partitions are gone from the committed image."""
         return [reply for id in partitions for reply in self.changed(id)]
 
@@ -103,7 +103,7 @@ class CreationWaits:
         """Those that somebody waits for."""
         return sorted(self._waiting)
 
-    def timed_out(self, token: int) -> list[Reply]:
+    def timed_out(self, token: int) -> list[SendControllerReply]:
         wait = self._waits.get(token)
         if wait is None:
             return []
@@ -113,7 +113,7 @@ class CreationWaits:
         """Nobody waits for that answer any more."""
         self._end(token, TopicsCreated(()))
 
-    def deposed(self) -> list[Reply]:
+    def deposed(self) -> list[SendControllerReply]:
         """The answers to all whose decision is committed. The others are not known to have been carried out."""
         replies = []
         for token, wait in sorted(self._waits.items()):
@@ -121,7 +121,7 @@ class CreationWaits:
                 replies += self._end(token, wait.reply)
         return replies
 
-    def _end(self, token: int, reply: Created) -> list[Reply]:
+    def _end(self, token: int, reply: Created) -> list[SendControllerReply]:
         wait = self._waits.pop(token, None)
         if wait is None:
             return []
@@ -132,7 +132,7 @@ class CreationWaits:
                 tokens.pop(token, None)
                 if not tokens:
                     del self._waiting[id]
-        return [Reply(token, reply)]
+        return [SendControllerReply(token, reply)]
 
     def _is_settled(self, id: TopicIdPartition) -> bool:
         state = self._committed.partition(id)

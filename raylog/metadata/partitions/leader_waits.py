@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
 
-from raylog.metadata.events import Reply
+from raylog.metadata.events import SendControllerReply
 from raylog.metadata.image import MetadataImage
 from raylog.metadata.requests import AwaitLeader, LeaderFound
 from raylog.timers import Timers
@@ -30,19 +30,19 @@ class LeaderWaits:
         self._waits: dict[int, AwaitLeader] = {}
         self._waiting: dict[TopicPartition, dict[int, None]] = {}  # tokens in order of arrival
 
-    def ask(self, token: int, request: AwaitLeader, now_ms: int) -> list[Reply]:
+    def ask(self, token: int, request: AwaitLeader, now_ms: int) -> list[SendControllerReply]:
         """The answer, or none yet."""
         answer = self._answer(request, newer_than_epoch=request.newer_than_epoch)
         if answer is None and request.timeout_ms <= 0:
             answer = self._at_deadline(request)
         if answer is not None:
-            return [Reply(token, answer)]
+            return [SendControllerReply(token, answer)]
         self._waits[token] = request
         self._waiting.setdefault(TopicPartition(request.topic, request.partition), {})[token] = None
         self._timers.set((AWAIT, token), now_ms + request.timeout_ms)
         return []
 
-    def changed(self, partition: TopicPartition) -> list[Reply]:
+    def changed(self, partition: TopicPartition) -> list[SendControllerReply]:
         """The committed state of a partition has changed, or its leader has come to life."""
         replies = []
         for token in list(self._waiting.get(partition, ())):
@@ -50,20 +50,20 @@ class LeaderWaits:
             answer = self._answer(request, newer_than_epoch=request.newer_than_epoch)
             if answer is not None:
                 self.forget(token)
-                replies.append(Reply(token, answer))
+                replies.append(SendControllerReply(token, answer))
         return replies
 
-    def topic_deleted(self) -> list[Reply]:
+    def topic_deleted(self) -> list[SendControllerReply]:
         """A topic has gone from the committed image: who waits for one that is not there need not wait any longer."""
         gone = [partition for partition in self._waiting if self._committed.topic_named(partition.topic) is None]
         return [reply for partition in gone for reply in self.changed(partition)]
 
-    def timed_out(self, token: int) -> list[Reply]:
+    def timed_out(self, token: int) -> list[SendControllerReply]:
         request = self._waits.get(token)
         if request is None:
             return []
         self.forget(token)
-        return [Reply(token, self._at_deadline(request))]
+        return [SendControllerReply(token, self._at_deadline(request))]
 
     def forget(self, token: int) -> None:
         request = self._waits.pop(token, None)

@@ -31,9 +31,9 @@ from raylog.metadata.requests import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    NewTopic,
     PartitionGrowth,
     PartitionsCreated,
+    RequestedTopic,
     TopicCreation,
     TopicDeletion,
     TopicOutcome,
@@ -141,7 +141,7 @@ class TopicDecisions:
             results.append(result)
         return [] if request.validate_only else records, TopicsCreated(tuple(results))
 
-    def _create(self, topic: NewTopic, names: Mapping[str, bool]) -> tuple[list[Record], TopicCreation]:
+    def _create(self, topic: RequestedTopic, names: Mapping[str, bool]) -> tuple[list[Record], TopicCreation]:
         topic_configs.validate_topic_name(topic.name)
         if topic.name == METADATA_TOPIC:
             raise InvalidRequest(f"{METADATA_TOPIC} is the controllers' own log")
@@ -174,7 +174,7 @@ class TopicDecisions:
             configs=tuple((name, each.value, each.source) for name, each in in_force.items()),
         )
 
-    def _as_internal(self, topic: NewTopic, configs: dict[str, str]) -> tuple[NewTopic, dict[str, str]]:
+    def _as_internal(self, topic: RequestedTopic, configs: dict[str, str]) -> tuple[RequestedTopic, dict[str, str]]:
         """An internal topic as this cluster has them, where the request does not say otherwise."""
         if not topic.assignment:
             factor = topic.replication_factor
@@ -185,7 +185,7 @@ class TopicDecisions:
         min_isr = {"min.insync.replicas": "2"} if topic.replication_factor >= INTERNAL_REPLICATION_FACTOR_MAX else {}
         return topic, INTERNAL_CONFIGS | min_isr | configs
 
-    def _planned_places(self, topic: NewTopic) -> Sequence[Sequence[Place]]:
+    def _planned_places(self, topic: RequestedTopic) -> Sequence[Sequence[Place]]:
         partitions = self._defaults.num_partitions if topic.partitions == -1 else topic.partitions
         factor = self._defaults.factor(self._image) if topic.replication_factor == -1 else topic.replication_factor
         if not 1 <= partitions <= topic_configs.PARTITIONS_MAX:
@@ -208,7 +208,7 @@ class TopicDecisions:
             )
         return self._brokers_up if factor <= len(self._brokers_up) else self._brokers_all
 
-    def _manual_places(self, topic: NewTopic) -> Sequence[Sequence[Place]]:
+    def _manual_places(self, topic: RequestedTopic) -> Sequence[Sequence[Place]]:
         if topic.partitions != -1 or topic.replication_factor != -1:
             raise InvalidRequest("with an assignment by hand, partitions and replication factor must both be -1")
         by_partition = dict(topic.assignment)

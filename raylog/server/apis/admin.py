@@ -58,7 +58,7 @@ def _metadata_entity(body: Any, reply: ControllerReply, version: int) -> Any:
     )
 
 
-def _metadata_topic(module: Any, topic: requests.TopicView) -> Any:
+def _metadata_topic(module: Any, topic: requests.DescribedTopic) -> Any:
     return build(
         module.MetadataResponseTopic,
         error_code=CODES[topic.error],
@@ -87,7 +87,7 @@ def _metadata_topic(module: Any, topic: requests.TopicView) -> Any:
 
 def _create_topics_request(body: Any, version: int) -> requests.Request:
     topics = tuple(
-        requests.NewTopic(
+        requests.RequestedTopic(
             topic.name,
             topic.num_partitions,
             topic.replication_factor,

@@ -52,7 +52,7 @@ def _describe_entity(body: Any, reply: ControllerReply, version: int) -> Any:
     assert isinstance(reply, config_requests.ConfigsDescribed), reply
     documented = version >= 3 and body.include_documentation
 
-    def synonyms(entry: config_requests.ConfigEntry) -> tuple[Any, ...]:
+    def synonyms(entry: config_requests.DescribedConfig) -> tuple[Any, ...]:
         if not body.include_synonyms:
             return ()
         return tuple(

@@ -126,7 +126,7 @@ def _sync_entity(body: Any, replies: Sequence[GroupReply], version: int) -> Any:
 def _heartbeat_request(body: Any, version: int, caller: Caller) -> list[Request]:
     park_ms = 0 if caller.connection is None else requests.HEARTBEAT_HELD_BACK_MS
     return [
-        requests.Heartbeat(
+        requests.GroupHeartbeat(
             body.group_id, body.member_id, body.generation_id, _instance(body), park_ms, caller.connection
         )
     ]
@@ -299,7 +299,7 @@ def _describe_entity(body: Any, replies: Sequence[GroupReply], version: int) -> 
     cls, module = answer(table.DESCRIBE_GROUPS, version)
     groups = []
     for reply in replies:
-        assert isinstance(reply, requests.GroupDescription), reply
+        assert isinstance(reply, requests.DescribedGroupState), reply
         is_unknown = version >= 6 and not reply.error and reply.state == "Dead"
         members = tuple(
             build(

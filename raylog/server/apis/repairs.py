@@ -20,13 +20,15 @@ from raylog.wire.private import REPAIR_REPLICA, RepairBegun, RepairReplica
 from raylog.wire.request import Handler, Request
 
 
-class Replicas(Protocol):
+class RepairedReplicas(Protocol):
     """What the process that holds the replicas does for this API."""
 
     def replica(self, id: TopicIdPartition) -> Replica | None: ...
 
 
-def handlers(replicas: Replicas, names: TopicNames, report: Callable[[DamageReported], None]) -> dict[int, Handler]:
+def handlers(
+    replicas: RepairedReplicas, names: TopicNames, report: Callable[[DamageReported], None]
+) -> dict[int, Handler]:
     """What the server's listener answers."""
 
     async def repair(request: Request) -> RepairBegun:

@@ -27,7 +27,7 @@ from raylog.wire.request import Handler, Request
 _LOADS_MAX = 8  # then the reader had better fetch
 
 
-class Replicas(Protocol):
+class LocatedReplicas(Protocol):
     """What the process that holds the replicas does for this API."""
 
     def replica(self, id: TopicIdPartition) -> Replica | None: ...
@@ -37,7 +37,7 @@ class Replicas(Protocol):
     def log_failed(self, id: TopicIdPartition, reason: str) -> None: ...
 
 
-def handlers(replicas: Replicas, names: TopicNames, boot_id: str) -> dict[int, Handler]:
+def handlers(replicas: LocatedReplicas, names: TopicNames, boot_id: str) -> dict[int, Handler]:
     """What the server's listener answers."""
 
     async def locate(request: Request) -> RecordsLocated:
@@ -55,7 +55,7 @@ def handlers(replicas: Replicas, names: TopicNames, boot_id: str) -> dict[int, H
     return {LOCATE_RECORDS: locate}
 
 
-def _found(replicas: Replicas, id: TopicIdPartition, asked: LocateRecords) -> Whereabouts:
+def _found(replicas: LocatedReplicas, id: TopicIdPartition, asked: LocateRecords) -> Whereabouts:
     replica = replicas.replica(id)
     if replica is None:
         raise error_for(ErrorCode.unknown_topic_or_partition, f"{asked.topic}-{asked.partition} is not here")
@@ -69,7 +69,7 @@ def _found(replicas: Replicas, id: TopicIdPartition, asked: LocateRecords) -> Wh
         raise error_for(ErrorCode.kafka_storage_error, str(error)) from error
 
 
-async def _loaded(replicas: Replicas, missing: NotInMemory) -> None:
+async def _loaded(replicas: LocatedReplicas, missing: NotInMemory) -> None:
     done = asyncio.Event()
     replicas.load(missing, done.set)
     await done.wait()
