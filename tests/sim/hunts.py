@@ -140,10 +140,11 @@ def main() -> int:
     return 0 if all(catch.broke for _, catch in rows) else 1
 
 
-def seeds_it_took() -> dict[str, int]:
+def last_catches() -> dict[str, Catch]:
     """By mutation, as the table says."""
-    rows = (line.split("|") for line in TABLE.read_text().splitlines() if line.startswith("| "))
-    return {row[1].strip().replace(" ", "_"): int(row[2]) for row in rows if row[2].strip().isdigit()}
+    rows = (line.split(" | ", 2) for line in TABLE.read_text().splitlines() if line.startswith("| "))
+    caught = (row for row in rows if len(row) == 3 and row[1].isdigit())
+    return {name.removeprefix("| ").replace(" ", "_"): Catch(int(seeds), broke) for name, seeds, broke in caught}
 
 
 def table(rows: list[tuple[str, Catch]]) -> str:

@@ -1,7 +1,8 @@
 """The checkers can fail: each fault patched into the machines (``mutations``) is found by the ordinary random run within a few seeds.
 
-Those that take more than a few seeds, as ``mutations.md`` has it, are slow. What the random run cannot find is found by a unit test
-(``unit_tests``), which is run with the fault patched in.
+Those that take more than a few seeds, as ``mutations.md`` has it, are slow, and so are those that make clients stand still: they go
+on asking until the run gives up. What the random run cannot find is found by a unit test (``unit_tests``), which is run with the
+fault patched in.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import summary
-from hunts import HUNTED, PROCESSES, hunt, seeds_it_took
+from hunts import HUNTED, PROCESSES, hunt, kind_of, last_catches
 from unit_tests import UNIT_TESTS
 
 from raylog.simulator.replay import pool
@@ -24,7 +25,14 @@ pytestmark = pytest.mark.sim
 
 SEEDS_MAX = 200
 QUICK_SEEDS = 3
-TOOK = seeds_it_took()
+CATCHES = last_catches()
+
+
+def is_quick(name: str) -> bool:
+    catch = CATCHES.get(name)
+    if catch is None or catch.broke is None or catch.seeds > QUICK_SEEDS:
+        return False
+    return kind_of(name) != "clients" or "no progress" not in catch.broke
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +43,7 @@ def processes() -> Iterator[Pool]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if TOOK.get(name, SEEDS_MAX) <= QUICK_SEEDS else pytest.mark.slow) for name in HUNTED],
+    [pytest.param(name, marks=() if is_quick(name) else pytest.mark.slow) for name in HUNTED],
 )
 def test_a_mutated_machine_is_caught(name: str, processes: Pool) -> None:
     catch = hunt(name, SEEDS_MAX, processes)
