@@ -64,26 +64,49 @@ class RemovalKey(NamedTuple):
 
 @dataclass(slots=True)
 class MetadataImage:
-    cluster_id: str = ""
-    brokers: dict[int, BrokerRegistered] = field(default_factory=dict)
-    draining: set[int] = field(default_factory=set)  # of the brokers, by hand
-    leaving: dict[int, int] = field(default_factory=dict)  # broker → incarnation of its Broker: its node is about to go
-    broker_configs: dict[int | None, dict[str, str]] = field(default_factory=dict)  # only what was set; None: for all
-    disks: dict[uuid.UUID, DiskRegistered] = field(default_factory=dict)
-    actors: dict[int, ActorRegistered] = field(default_factory=dict)  # the newest process of each node, dead or alive
-    hosts: dict[int, HostPlanned] = field(default_factory=dict)  # server actors that run even with nothing to hold
-    retiring: dict[int, HostPlanned] = field(default_factory=dict)  # they are to give away what they still hold
-    topics: dict[uuid.UUID, Topic] = field(default_factory=dict)
-    topic_ids: dict[str, uuid.UUID] = field(default_factory=dict)
-    removals: dict[RemovalKey, RemovalPending] = field(default_factory=dict)
-    next_producer_id: int = 0
-    high_watermarks: dict[TopicIdPartition, HighWatermark] = field(default_factory=dict)  # lower bounds; not a Broker's
-    assigned: dict[int, set[TopicIdPartition]] = field(default_factory=dict)
-    removals_of: dict[int, set[RemovalKey]] = field(default_factory=dict)
+    """No field has a default: a new one that ``empty`` or ``copy`` forgets is a type error."""
+
+    cluster_id: str
+    brokers: dict[int, BrokerRegistered]
+    draining: set[int]  # of the brokers, by hand
+    leaving: dict[int, int]  # broker → incarnation of its Broker: its node is about to go
+    broker_configs: dict[int | None, dict[str, str]]  # only what was set; None: for all
+    disks: dict[uuid.UUID, DiskRegistered]
+    actors: dict[int, ActorRegistered]  # the newest process of each node, dead or alive
+    hosts: dict[int, HostPlanned]  # server actors that run even with nothing to hold
+    retiring: dict[int, HostPlanned]  # they are to give away what they still hold
+    topics: dict[uuid.UUID, Topic]
+    topic_ids: dict[str, uuid.UUID]
+    removals: dict[RemovalKey, RemovalPending]
+    next_producer_id: int
+    high_watermarks: dict[TopicIdPartition, HighWatermark]  # lower bounds; not a Broker's
+    assigned: dict[int, set[TopicIdPartition]]
+    removals_of: dict[int, set[RemovalKey]]
+
+    @classmethod
+    def empty(cls) -> MetadataImage:
+        return cls(
+            cluster_id="",
+            brokers={},
+            draining=set(),
+            leaving={},
+            broker_configs={},
+            disks={},
+            actors={},
+            hosts={},
+            retiring={},
+            topics={},
+            topic_ids={},
+            removals={},
+            next_producer_id=0,
+            high_watermarks={},
+            assigned={},
+            removals_of={},
+        )
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> MetadataImage:
-        image = cls()
+        image = cls.empty()
         for record in records:
             image.apply(record)
         return image

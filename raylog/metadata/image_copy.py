@@ -26,7 +26,7 @@ class ImageCopy:
     def fold(self, frame: ImageChanged) -> bool:
         """Take a frame in, in the order of arrival; whether ``image`` has changed. Raises ProtocolError for records that it cannot read."""
         if frame.begins:
-            self._arriving = MetadataImage()
+            self._arriving = MetadataImage.empty()
         target = self._arriving if self._arriving is not None else self.image
         assert target is not None, "a change came before any image"
         for record in decode_batch(frame.batch):
