@@ -58,6 +58,13 @@ def test_no_file_is_long() -> None:
     assert not long, long
 
 
+@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
+def test_no_test_or_benchmark_is_long(folder: str) -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
+    long = {str(path.relative_to(ROOT)) for path, length in lengths.items() if length > FILE_LINES_MAX}
+    assert lengths and not long, long
+
+
 @pytest.mark.parametrize("room", ["client", "metadata"])
 def test_a_room_with_much_in_it_has_folders(room: str) -> None:
     folders = [path for path in (ROOT / "raylog" / room).rglob("*") if path.is_dir() and path.name != "__pycache__"]
