@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raylog.client.clock import ClientClock
+from raylog.clock import MachineClock
 from raylog.configs import broker_configs
 from raylog.configs.topic_configs import INT_MAX
 from raylog.kafka import table
@@ -64,12 +64,12 @@ class Router:
         limits: Limits | None = None,
         controller_timeout_ms: int = TIMEOUT_MS,
         stages: Sequence[Stage] = (),
-        clock: ClientClock | None = None,
+        clock: MachineClock | None = None,
     ) -> None:
         """``listener``: where to listen. ``controller`` returns the active controller's broker and
         address. ``stages`` run before every handler. ``clock``: the machine's if none is given.
         """
-        clock = clock or ClientClock()
+        clock = clock or MachineClock()
         self._controller = controller
         self._limits = limits or LISTENER_LIMITS  # the default limits
         self._places = Places(broker_id, image)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any, TypeVarTuple, cast
 
-from raylog.client.clock import ClientClock
+from raylog.clock import MachineClock
 from raylog.simulator.processes import Process
 from raylog.simulator.scheduler import Timer
 from raylog.simulator.simulated_network import Link, Network
@@ -32,7 +32,7 @@ STARTED_S = 10_000.0  # what a loop's time begins with: not with 0, as no machin
 CALLS_AT_ONCE_MAX = 100_000
 
 
-class VirtualClock(ClientClock):
+class VirtualClock(MachineClock):
     """Of the machine of a simulated process; chance is the scheduler's."""
 
     def __init__(self, process: Process) -> None:

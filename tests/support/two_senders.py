@@ -14,7 +14,6 @@ import pytest
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from raylog.client.clock import ClientClock
 from raylog.client.config import ProducerConfig
 from raylog.client.links.metadata import PartitionLeader
 from raylog.client.producer import sender as sender_module
@@ -23,6 +22,7 @@ from raylog.client.producer.memory import BufferMemory, MemoryWaiter
 from raylog.client.producer.partition_queue import PartitionQueue
 from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.client.producer.sender import Sender
+from raylog.clock import MachineClock
 from raylog.errors import ClosedError, DisconnectedError, kafka_error
 from raylog.records.codec import encode_values
 from raylog.types import Endpoint, TopicPartition
@@ -52,7 +52,7 @@ class NoChance(random.Random):
         return 1.0
 
 
-class LoopClock(ClientClock):
+class LoopClock(MachineClock):
     chance = NoChance()
 
     def __init__(self, loop: Loop) -> None:

@@ -21,7 +21,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
-from raylog.client.clock import clock_of
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.consumed_partition import EARLIEST, LATEST, ConsumedPartition
 from raylog.client.consumer.fetcher import Fetcher
@@ -32,6 +31,7 @@ from raylog.client.groups.subscriptions import wanted
 from raylog.client.links.address import ClusterAddress
 from raylog.client.links.leader_requests import LeaderRequests
 from raylog.client.links.link import ClusterLink
+from raylog.clock import clock_of
 from raylog.errors import ClientTimeoutError, ClosedError, ConfigError, RaylogError
 from raylog.records.record import Record
 from raylog.types import TopicPartition

@@ -30,7 +30,6 @@ from typing import Any, assert_never
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.clock import clock_of
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.groups import requests as group_requests
@@ -55,6 +54,7 @@ from raylog.client.groups.offset_commits import GroupMetadata, Identity, OffsetA
 from raylog.client.groups.subscribed_topics import SubscribedTopics
 from raylog.client.groups.subscriptions import Remembered, Wanted
 from raylog.client.links.link import ClusterLink
+from raylog.clock import clock_of
 from raylog.errors import ConfigError, ProtocolError, RaylogError, error_for
 from raylog.groups.consumer_protocol import decode_assignment
 from raylog.groups.requests import HEARTBEAT_HELD_BACK_MS

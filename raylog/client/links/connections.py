@@ -24,9 +24,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.clock import clock_of
 from raylog.client.config import ClientConfig
 from raylog.client.links.address import ClusterAddress
+from raylog.clock import clock_of
 from raylog.errors import (
     ClientTimeoutError,
     ClosedError,

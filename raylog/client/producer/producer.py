@@ -21,7 +21,6 @@ from typing import Any
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
-from raylog.client.clock import clock_of
 from raylog.client.columns import binary_values, column_of, header_lists
 from raylog.client.columns import timestamps_ms as timestamps_of
 from raylog.client.config import ProducerConfig
@@ -45,6 +44,7 @@ from raylog.client.producer.memory import BufferMemory
 from raylog.client.producer.producer_batch import ProducerBatch
 from raylog.client.producer.sender import Sender
 from raylog.client.serializers import checked_bytes, serializer_of
+from raylog.clock import clock_of
 from raylog.errors import BufferFullError, ClientTimeoutError, ClosedError, ConfigError, RaylogError, error_for
 from raylog.records import kernel
 from raylog.records.record import Header

@@ -31,7 +31,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from raylog.client.clock import clock_of
 from raylog.client.config import ProducerConfig
 from raylog.client.links import requests
 from raylog.client.links.connections import Connections, ControllerConnection
@@ -43,6 +42,7 @@ from raylog.client.producer.memory import BufferMemory
 from raylog.client.producer.partition_queue import PartitionQueue, ProducerIdentity, Verdict
 from raylog.client.producer.produce_errors import produce_error
 from raylog.client.producer.producer_batch import ProducerBatch
+from raylog.clock import clock_of
 from raylog.errors import ClientTimeoutError, ClosedError, DisconnectedError, RaylogError, error_for
 from raylog.types import Endpoint, TopicPartition
 from raylog.wire.connection import Connection

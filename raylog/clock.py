@@ -1,4 +1,4 @@
-"""The time and the chance that a handle of the clients goes by: those of the event loop that it lives in.
+"""The time and the chance that clients and Brokers go by: those of the event loop that they live in.
 
 A loop that simulates time (``raylog.simulator``) has a ``clock`` of its own. Everywhere else it is the
 machine's, which any thread may read; the loop's own ``time`` may lag behind that of the threads that
@@ -13,7 +13,7 @@ import time
 from typing import Final
 
 
-class ClientClock:
+class MachineClock:
     """The machine's."""
 
     chance: random.Random = random.SystemRandom()  # not the common one: a program may have seeded it
@@ -30,11 +30,11 @@ class ClientClock:
         return time.time_ns() // 1_000_000
 
 
-_MACHINE: Final = ClientClock()
+_MACHINE: Final = MachineClock()
 
 
-def clock_of(loop: asyncio.AbstractEventLoop) -> ClientClock:
+def clock_of(loop: asyncio.AbstractEventLoop) -> MachineClock:
     """The clock by which whatever lives in that loop goes."""
     clock = getattr(loop, "clock", _MACHINE)
-    assert isinstance(clock, ClientClock), clock
+    assert isinstance(clock, MachineClock), clock
     return clock
