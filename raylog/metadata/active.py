@@ -244,8 +244,7 @@ class ActiveController:
         decision = self._ledger.commit(sequence)
         touched = self._announcements.touched(decision.records)
         if any(isinstance(record, BrokerConfigChanged) for record in decision.records):
-            self._settings.follow(self.committed)
-            self._effects += self._announcements.settings()
+            self._follow_settings(now_ms)
         self._effects += self._announcements.copy_rates(decision.records)
         self._effects += self._announcements.changes(decision.records)
         self._effects += self._announcements.topics(decision.records)
@@ -313,6 +312,14 @@ class ActiveController:
                 self._effects += self._announcements.to_session(session, already_sent=already_sent)
                 for id in self.committed.partitions_on(session.node_id):
                     self._wake_waiting(id)
+
+    def _follow_settings(self, now_ms: int) -> None:
+        """A config of brokers was committed: it holds for this controller and for every process."""
+        before = self._settings.now
+        self._settings.follow(self.committed)
+        if self._settings.now.session_timeout_ms != before.session_timeout_ms:
+            self._liveness.timeout_changed(now_ms)
+        self._effects += self._announcements.settings()
 
     def _wake_waiting(self, id: TopicIdPartition) -> None:
         topic = self.committed.topics.get(id.topic_id)

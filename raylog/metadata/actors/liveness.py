@@ -16,6 +16,9 @@ silent        nothing answers                                  dialled again eve
                                                                → dead
 ============  ===============================================  =======================================================
 
+When the session timeout is changed, everybody who is connected or silent gets the new one, counted from the change. So it also holds
+for a process that is silent already, and a shorter one doesn't kill a process that still sends heartbeats at the old, longer interval.
+
 A controller that notices its own pause (one of these deadlines came up more than ``pause_ms`` ago) restarts all of them: it
 was deaf, and its silence is not the others'.
 """
@@ -92,6 +95,12 @@ class Liveness:
         watched = self._watched[node_id] = _Watched(endpoint, incarnation, now_ms, connected=False)
         self._timers.set((SILENCE, node_id), now_ms + self._settings.now.session_timeout_ms)
         return self._dial(node_id, watched)
+
+    def timeout_changed(self, now_ms: int) -> None:
+        """Another ``session_timeout_ms`` was set."""
+        for node_id, watched in self._watched.items():
+            kind = SESSION if watched.connected else SILENCE
+            self._timers.set((kind, node_id), now_ms + self._settings.now.session_timeout_ms)
 
     def forget(self, node_id: int) -> None:
         self._cancel(node_id)
