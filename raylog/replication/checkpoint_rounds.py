@@ -17,7 +17,7 @@ Owns the timer, the count of turns and what was reported; the order is carried o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from raylog.control.high_watermarks import HighWatermark, by_topic
@@ -34,15 +34,27 @@ TURN_MS = 50
 
 def arm_housekeeping(context: HostContext, replica: Replica, now_ms: int) -> None:
     """Have retention applied to its log every ``log.retention.check.interval.ms``, for as long as it is open."""
-    interval_ms = context.config.log_retention_check_interval_ms
 
     def due(now_ms: int, wall_ms: int) -> None:
         if replica.log is not None:
             replica.checkpointed = replica.log.high_watermark
             context.effects.append(RunHousekeeping(replica.id, replica.log))
-            replica.housekeeping = context.wheel.add(now_ms + interval_ms, due)
+            arm(now_ms)
 
-    replica.housekeeping = context.wheel.add(now_ms + interval_ms, due)
+    def arm(now_ms: int) -> None:
+        replica.housekeeping = context.wheel.add(now_ms + context.config.log_retention_check_interval_ms, due)
+
+    arm(now_ms)
+
+
+def hasten_housekeeping(context: HostContext, replicas: Iterable[Replica], now_ms: int) -> None:
+    """The interval may be another one now: a shorter one counts from now, a longer one from the next time, which stays."""
+    latest_ms = now_ms + context.config.log_retention_check_interval_ms
+    for replica in replicas:
+        planned = replica.housekeeping
+        if planned is not None and planned.deadline_ms > latest_ms:
+            planned.cancel()
+            replica.housekeeping = context.wheel.add(latest_ms, planned.payload)
 
 
 class CheckpointRounds:

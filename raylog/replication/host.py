@@ -32,7 +32,7 @@ from raylog.control.session import Assignment, Release, Removal, ReplicaLoad, Re
 from raylog.log.files import NotInMemory
 from raylog.log.log import Log
 from raylog.replication.awaited import Awaited, Deferrable, Deferred, LateAppend, Waiter
-from raylog.replication.checkpoint_rounds import CheckpointRounds, arm_housekeeping
+from raylog.replication.checkpoint_rounds import CheckpointRounds, arm_housekeeping, hasten_housekeeping
 from raylog.replication.cleaning_rounds import CleaningRounds
 from raylog.replication.cold_reads import Lacking, Loads, is_patient
 from raylog.replication.context import HostConfig, HostContext
@@ -174,6 +174,7 @@ class ReplicaHost:
             case ConfigsGiven():
                 if self.admit_controller(event.controller_epoch):
                     self.context.config = with_configs(self._started_with, dict(event.configs))
+                    hasten_housekeeping(self.context, self.replicas.values(), now_ms)
             case (
                 LogOpened()
                 | LogClosed()
