@@ -173,8 +173,7 @@ class ReplicaHost:
                 self._set_rates(event, now_ms)
             case ConfigsGiven():
                 if self.admit_controller(event.controller_epoch):
-                    self.context.config = with_configs(self._started_with, dict(event.configs))
-                    hasten_housekeeping(self.context, self.replicas.values(), now_ms)
+                    self._configs_given(dict(event.configs), now_ms)
             case (
                 LogOpened()
                 | LogClosed()
@@ -191,6 +190,15 @@ class ReplicaHost:
                 assert_never(event)
         self._follow_up(now_ms, wall_ms)
         return effects
+
+    def _configs_given(self, configs: dict[str, str], now_ms: int) -> None:
+        """What holds from now on, for what is waited for already, too."""
+        before, self.context.config = self.context.config, with_configs(self._started_with, configs)
+        hasten_housekeeping(self.context, self.replicas.values(), now_ms)
+        if self.context.config.replica_lag_time_max_ms != before.replica_lag_time_max_ms:
+            for replica in self.replicas.values():
+                if replica.leader is not None:
+                    replica.leader.lag_time_changed(now_ms)
 
     def _disk_reported(self, event: DiskEvent, now_ms: int) -> None:
         """What a thread has done on the disk, or found there."""

@@ -311,6 +311,10 @@ class Leader:
         self.isr.session_changed()
         self.reconsider_isr(now_ms)
 
+    def lag_time_changed(self, now_ms: int) -> None:
+        """Another ``replica.lag.time.max.ms`` holds."""
+        self._arm_lag_timer(now_ms)
+
     def _arm_lag_timer(self, now_ms: int) -> None:
         if self.lag_timer is not None:
             self.lag_timer.cancel()
